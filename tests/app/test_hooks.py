@@ -145,6 +145,47 @@ def test_the_span_of_a_put_goes_on_in_the_handler(app: App, sync: bool) -> None:
     assert found["run send"].attributes == {**facts, "messaging.message.id": "1"}
 
 
+def test_the_span_of_a_put_goes_on_in_chains_and_groups(app: App) -> None:
+    @app.task
+    def first() -> int:
+        return 1
+
+    @app.task
+    def second(number: int) -> None: ...
+
+    @app.task
+    def member() -> None: ...
+
+    @app.task
+    def last() -> None: ...
+
+    seen = told(app)
+    with trace.get_tracer("test").start_as_current_span("request"):
+        penstock.chain(first.call(), second.call()).put()
+        with app.group("g") as group:
+            group.put(member.call())
+            group.then(last.call())
+    assert seen == [("put", [1]), ("put", [2])]
+    assert run_queued(app) == 4
+    found = spans()
+    for run, put in (("first", "first"), ("second", "first"), ("member", "member"), ("last", "last")):
+        assert _ids(found[f"put {put}"].parent) == _ids(found["request"].get_span_context())
+        assert _ids(found[f"run {run}"].parent) == _ids(found[f"put {put}"].get_span_context())
+
+
+def test_a_tick_of_a_schedule_starts_a_trace(app: App) -> None:
+    @app.every(0.1)
+    def tick() -> None: ...
+
+    worker = Worker(app)
+    worker.start()
+    until(lambda: len(SPANS.get_finished_spans()) >= 2)
+    worker.stop()
+    runs = SPANS.get_finished_spans()
+    assert {(span.name, span.parent) for span in runs} == {("run tick", None)}
+    assert len({_ids(span.get_span_context()) for span in runs}) == len(runs)
+
+
 def test_without_a_span_nothing_is_stored_of_it(app: App) -> None:
     @app.task
     def work() -> None: ...

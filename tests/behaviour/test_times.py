@@ -12,6 +12,7 @@ import penstock
 from penstock.testing import Clock
 from tests.behaviour.looks import everything, tasks
 from tests.behaviour.verbs import take
+from tests.support.threads import begin, until
 
 
 def after(clock: Clock, seconds: float) -> datetime:
@@ -128,3 +129,15 @@ def test_a_kind_without_delays_has_no_at(broker: penstock.Broker, clock: Clock, 
 def test_it_is_a_time_of_the_stores_clock(live: penstock.Broker) -> None:
     task = live.tube("mail").put("x", at=datetime.now(UTC) + timedelta(seconds=60))
     assert task.due == pytest.approx(time.time() + 60, abs=2)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_at_is_a_time_also_after_a_wait_for_room(broker: penstock.Broker, clock: Clock, many: bool) -> None:
+    tube, at = broker.tube("mail", capacity=1), after(clock, 5)
+    tube.put("first")
+    put = (lambda: tube.put_many(["x"], at=at, timeout=60)[0]) if many else (lambda: tube.put("x", at=at, timeout=60))
+    waiting = begin(put)
+    until(lambda: broker.runtime.wait_queue.has(("room", tube.stored.no)))
+    clock.advance(2)
+    tube.delete(1)
+    assert waiting.result(60).due == at.timestamp()

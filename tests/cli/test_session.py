@@ -116,7 +116,7 @@ def test_cancel_ends_a_task_by_its_id_or_address(shell: Shell) -> None:
         "late",
     ]
     assert "task 1 is not in tube mail" in shell.refused("cancel", "mail", "1")
-    assert "has no task in tube mail" in shell.refused("cancel", "mail", "--address", "second")
+    assert "task of address second is not in tube mail" in shell.refused("cancel", "mail", "--address", "second")
     assert "give one of them" in shell.refused("cancel", "mail")
 
 

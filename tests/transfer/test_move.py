@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.broker.group import Group, member_address
 from penstock.testing import Clock
 from penstock.transfer.move import all_tubes, shown_url
 from tests.conftest import STORES
@@ -46,6 +47,32 @@ def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, sort: st
             old.create_tube(sort, "fifo")
         assert sort not in [info.name for info in old.tubes()]
         assert moved(old, new, sort)[0].tasks == 0
+
+
+def test_what_ended_of_a_group_goes_with_it(pair: tuple[str, str], clock: Clock) -> None:
+    with opened(pair[0], clock) as old, opened(pair[1], clock) as new:
+        new.tube("other").group("first")  # numbers of groups differ between the stores
+        tube = old.tube("jobs")
+        for name in ("over", "live"):
+            group = Group(tube, name, on_failure="continue")
+            group.put_many([(n, {"address": member_address(group, n), "max_attempts": 1}) for n in range(3)])
+            group.start()
+            done, failed = tube.take_many(2)
+            done.ack(name)
+            failed.bury("broken")
+            if name == "over":
+                tube.ack_many(tube.take_many(1))
+        content = exported(old, "jobs")
+        moved(old, new, "jobs")
+        imported(new, content, "twin")
+        for moved_tube in (new.tube("jobs"), new.tube("twin")):
+            group = moved_tube.group("live", create=False)
+            assert group.progress() == penstock.Progress(2, 3, 1)
+            last = moved_tube.take(0)
+            assert last is not None
+            last.ack("last")
+            found = [(id, outcome.status, outcome.result, outcome.error) for id, outcome in group.results()]
+            assert found == [(4, "done", "live", None), (5, "failed", None, "broken"), (6, "done", "last", None)]
 
 
 def test_a_pause_goes_with_the_tube(store_url: str, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from penstock.app.app import App
 from penstock.app.handle import Handle
 from penstock.testing import run_queued
 from tests.conftest import STORES
-from tests.support.threads import until
+from tests.support.threads import begin, until
 from tests.worker import jobs
 from tests.worker.program import PATIENCE
 
@@ -55,6 +55,15 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
         handle.result(0)
     assert looks(kept) == ("done", "done", None)
     assert kept.result(0) == 7
+
+
+def test_neither_is_it_with_an_address_that_the_ttl_needs(app: App) -> None:
+    handle = jobs.noop.options(ttl=600).put(1)
+    ended = begin(lambda: handle.wait(PATIENCE).status)
+    run_queued(app)
+    assert ended.result(PATIENCE) in ("done", "gone")
+    assert looks(handle) == ("gone", "gone", None)
+    assert handle.wait(0).status == jobs.noop.handle(handle.id).wait(0).status == "gone"
 
 
 @pytest.mark.parametrize("keeps", [False, True])

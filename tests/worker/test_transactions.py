@@ -84,6 +84,16 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
     assert (rows(), handle.status, current.status) == ([], "ready", "t")
 
 
+def test_hooks_are_told_of_bound_puts(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[list[object]] = []
+    monkeypatch.setattr(shop.hooks, "put", [lambda handles: told.append([handle.id for handle in handles])])
+    with transacting.database() as db:
+        db.execute("BEGIN IMMEDIATE")
+        handle = transacting.note.bind(db).put("a")
+        assert told == [[handle.id]]
+        db.execute("COMMIT")
+
+
 def test_a_bound_put_is_gone_at_a_rollback(shop: App) -> None:
     with transacting.database() as db:
         db.execute("BEGIN IMMEDIATE")

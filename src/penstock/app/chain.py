@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.app.handle import Handle
-from penstock.broker.outcome import Outcome, await_task, buried_outcome, make_outcome
-from penstock.broker.tube import Tube, current_record
+from penstock.app.handle import Found, Handle, find
+from penstock.app.tracing import Sending
+from penstock.broker.outcome import Outcome, await_task
+from penstock.broker.tube import Tube
 from penstock.core import chain as core
 from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.options import TimedOptions, with_delay
 from penstock.core.shards import refuse_sharded
-from penstock.core.task import STATUS, Record
+from penstock.core.task import Entry
 from penstock.core.values import Seconds
 from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
@@ -65,25 +66,27 @@ class Chain:
         addresses = [core.link_address(token, names_of, place) for place in range(len(tubes))]
         timed = any(call.put_options.get("at") is not None for call in self.calls)
         now: int = (yield Blocking(tubes[0].runtime.store.now)) if timed else 0
-        links = [
-            _link(call, tube, address, now)
-            for call, tube, address in zip(self.calls[1:], tubes[1:], addresses[1:], strict=True)
-        ]
-        data, options = self.calls[0].item(tubes[0])
-        _refuse_own(self.calls[0])
-        options["address"] = addresses[0]
-        delayed = with_delay(tubes[0].stored.kind, options, now)
-        entry = make_entry(tubes[0].stored, core.with_links(data, links), delayed)
-        if links:
-            entry = msgspec.structs.replace(entry, reply_to=core.marked(entry.reply_to))
-        timeout = self.calls[0].put_options.get("timeout", 0)
-        yield from put_entries(tubes[0].runtime, tubes[0].stored, [entry], timeout)
+        first, following = self.calls[0], zip(self.calls[1:], tubes[1:], addresses[1:], strict=True)
+        with Sending(first.handler.name, tubes[0].name, len(tubes)) as sending:
+            links = [_link(call, tube, address, now, sending.kept) for call, tube, address in following]
+            _refuse_own(first)
+            data, options = first.item(tubes[0])
+            options["address"] = addresses[0]
+            stored = {**core.with_links(data, links), **sending.kept}
+
+            def entries(now: int) -> list[Entry]:
+                entry = make_entry(tubes[0].stored, stored, with_delay(tubes[0].stored.kind, options, now))
+                return [msgspec.structs.replace(entry, reply_to=core.marked(entry.reply_to)) if links else entry]
+
+            timeout, remake = first.put_options.get("timeout", 0), entries if timed else None
+            yield from put_entries(tubes[0].runtime, tubes[0].stored, entries(now), timeout, remake)
         handles = [
             ChainHandle(call.handler, tube, address)
             for call, tube, address in zip(self.calls, tubes, addresses, strict=True)
         ]
         handles[-1].handles = handles
-        eager = self.calls[0].handler.connection.eager
+        first.handler.hooks.was_put([handles[0]])
+        eager = first.handler.connection.eager
         if eager is not None:
             yield Blocking(eager)
         return handles[-1]
@@ -95,14 +98,14 @@ def _refuse_own(call: Call[Any]) -> None:
             raise BadValue(f"{call.handler.name} is a link of a chain, which has its own address and no {option}")
 
 
-def _link(call: Call[Any], tube: Tube, address: str, now: int) -> core.Link:
+def _link(call: Call[Any], tube: Tube, address: str, now: int, more: Mapping[str, object]) -> core.Link:
     """A call that follows another. What its tube would refuse is refused here, before anything is put."""
     _refuse_own(call)
     data, options = call.pending_item(tube)
     make_entry(tube.stored, data, with_delay(tube.stored.kind, {**options, "address": address}, now))
     into = call.handler.arguments.first_place() if call.takes_result else None
     kept, at = _portable(options)
-    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in data.items()}
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in {**data, **more}.items()}
     return core.Link(tube.name, address, raw, into, kept, at)
 
 
@@ -118,15 +121,6 @@ def _portable(options: TimedOptions) -> tuple[dict[str, object], float | None]:
         elif value is not None and name not in ("address", "at", "on_duplicate"):
             kept[name] = value
     return kept, at
-
-
-class _Found(NamedTuple):
-    """What is known of a link: its status; its record, or its outcome; else the link before it that is waited for."""
-
-    status: str
-    record: Record | None = None
-    outcome: Outcome | None = None
-    before: tuple[Tube, Record] | None = None
 
 
 class ChainHandle(Handle[R], Generic[R]):
@@ -152,22 +146,6 @@ class ChainHandle(Handle[R], Generic[R]):
     def id(self, _: int) -> None:
         """It has none of its own: it is found by its address."""
 
-    @property
-    def status(self) -> str:
-        """In one word: see the glossary."""
-        return self._look().status
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How it ended; `failed` when a link before it ended otherwise than done; None while that is open."""
-        outcome = self._look().outcome
-        return None if outcome is None else self._read(outcome)
-
-    @property
-    def progress(self) -> float | None:
-        record = self._look().record
-        return None if record is None else record.progress
-
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
         """How it ended, when it has. NotFound if it was never put, TaskFailed as soon as it is buried."""
@@ -175,7 +153,7 @@ class ChainHandle(Handle[R], Generic[R]):
         ends = None if limit is None else time.monotonic() + limit
         runtime = self._tube.runtime
         while True:
-            found: _Found = yield Blocking(self._look)
+            found: Found = yield Blocking(self._look)
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if found.status == "unknown":
                 raise NotFound(f"no link of a chain at {self.address} in tube {self._tube.name}: it was never put")
@@ -215,40 +193,26 @@ class ChainHandle(Handle[R], Generic[R]):
             group.cancel()
             return True
 
-    def _look(self) -> _Found:
-        found = self._at(self._tube, self.address)
-        if found is not None:
+    def _look(self) -> Found:
+        found = find(self._tube, self.address)
+        if found.status != "unknown":
             return found
         for name, address in core.links_before(self._tube.name, self.address):
             stored = load_tube(self._tube.runtime.store, name)
             if stored is None:
                 continue
             tube = Tube(self._tube.runtime, self._tube.session_handle, stored)
-            before = self._at(tube, address)
-            if before is None:
+            before = find(tube, address)
+            if before.status == "unknown":
                 continue
-            again = self._at(self._tube, self.address)  # put since the first look
-            return again or _after(tube, before)
-        return _Found("unknown")
-
-    def _at(self, tube: Tube, address: str) -> _Found | None:
-        sought = tube.runtime.store.outcome(tube.stored, address)
-        if sought.ending is not None:
-            return _Found(sought.ending.status, outcome=make_outcome(sought.ending))
-        record = None if sought.id is None else current_record(tube, sought.id)
-        if record is not None:
-            word = STATUS[record.state].name.lower()
-            outcome = buried_outcome(record) if word == "buried" else None
-            return _Found(word, record, outcome)
-        if sought.id is None:
-            return None
-        sought = tube.runtime.store.outcome(tube.stored, address)  # it ended between the two looks
-        return None if sought.ending is None else _Found(sought.ending.status, outcome=make_outcome(sought.ending))
+            again = find(self._tube, self.address)  # put since the first look
+            return _after(tube, before) if again.status == "unknown" else again
+        return found
 
 
-def _after(tube: Tube, before: _Found) -> _Found:
+def _after(tube: Tube, before: Found) -> Found:
     """What is to be said of a link that is not put, from the nearest link before it that is known."""
     if before.outcome is not None and before.outcome.status != "done":
         error = before.outcome.error or f"the link before it was {before.outcome.status}"
-        return _Found("failed", outcome=Outcome("failed", error=error, code=before.outcome.code))
-    return _Found("pending", before=None if before.record is None else (tube, before.record))
+        return Found("failed", outcome=Outcome("failed", error=error, code=before.outcome.code))
+    return Found("pending", before=None if before.record is None else (tube, before.record))

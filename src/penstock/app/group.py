@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.app.app_connection import AppConnection
 from penstock.app.handle import Handle
+from penstock.app.tracing import Sending
 from penstock.broker.group import Group, Progress, member_address
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import Tube
@@ -60,17 +61,19 @@ class CallGroup:
         given = list(calls)
         if not given:
             return []
-        tubes = [self._tube(call) for call in given]
-        items: list[tuple[Any, Any]] = []
-        for call in given:
-            data, options = call.item(tubes[0])
-            items.append((data, dict(options)))
-        group = self._begin(tubes[0])
-        for place, (_, options) in enumerate(items, self._count):
-            options["address"] = member_address(group, place)
-        tasks = group.put_many(items)
+        [tube, *_] = [self._tube(call) for call in given]
+        items = [call.item(tube) for call in given]
+        group = self._begin(tube)
+        with Sending(given[0].handler.name, tube.name, len(given)) as sending:
+            members: list[tuple[object, object]] = [
+                ({**data, **sending.kept}, {**options, "address": member_address(group, place)})
+                for place, (data, options) in enumerate(items, self._count)
+            ]
+            tasks = group.put_many(members)
         self._count += len(tasks)
-        return [Handle(call.handler, tubes[0], task.id) for call, task in zip(given, tasks, strict=True)]
+        handles = [Handle(call.handler, tube, task.id) for call, task in zip(given, tasks, strict=True)]
+        given[0].handler.hooks.was_put(handles)
+        return handles
 
     def then(self, call: Call[Any]) -> None:
         """Put this call once all others have ended; a later one replaces it."""
@@ -78,7 +81,8 @@ class CallGroup:
             raise BadValue(f"then of group {self.name} takes no put options: {', '.join(call.put_options)}")
         tube = self._tube(call)
         data, _ = call.item(tube)
-        self._begin(tube).on_end(data)
+        with Sending(call.handler.name, tube.name, 1) as sending:
+            self._begin(tube).on_end({**data, **sending.kept})
 
     def start(self) -> None:
         """Let its calls run. The end of the block does it."""

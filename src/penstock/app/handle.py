@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from penstock.broker.outcome import Outcome, await_task, buried_outcome, make_outcome
+from penstock.broker.outcome import GONE, Outcome, await_task, buried_outcome, make_outcome
 from penstock.broker.tube import Tube, current_record
-from penstock.core.task import STATUS
+from penstock.core.task import STATUS, Record
 from penstock.core.values import Seconds
 from penstock.errors import NoSuchTube
 from penstock.operations.operation import Operation, blocking
@@ -17,6 +17,33 @@ if TYPE_CHECKING:
     from penstock.app.handler import Handler
 
 R = TypeVar("R")
+
+
+class Found(NamedTuple):
+    """What is known of a task: its status; its record while it is in its tube; its outcome if it ended or is buried.
+
+    `before`, of a pending link of a chain: the link that it waits for.
+    """
+
+    status: str
+    record: Record | None = None
+    outcome: Outcome | None = None
+    before: tuple[Tube, Record] | None = None
+
+
+def find(tube: Tube, key: int | str) -> Found:
+    """What is known of the task with that id, or of the last one at that address."""
+    while True:
+        sought = tube.runtime.store.outcome(tube.stored, key)
+        if sought.ending is not None:
+            return Found(sought.ending.status, outcome=make_outcome(sought.ending))
+        if sought.id is None:
+            word = "unknown" if sought.unknown or isinstance(key, str) else "gone"
+            return Found(word, outcome=Outcome(word))
+        record = current_record(tube, sought.id)
+        if record is not None:  # else it has ended between the two looks
+            outcome = buried_outcome(record) if record.state == "!" else None
+            return Found(STATUS[record.state].name.lower(), record, outcome)
 
 
 class Handle(Generic[R]):
@@ -37,7 +64,9 @@ class Handle(Generic[R]):
         TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked. NotFound if it was
         never put.
         """
-        outcome = yield from await_task(self._tube.runtime, self._tube.stored, self.id, timeout)
+        outcome = yield from await_task(
+            self._tube.runtime, self._tube.stored, self.id, timeout, success_kept=self._handler.keeps
+        )
         return self._read(outcome)
 
     def result(self, timeout: Seconds | None = None) -> R:
@@ -48,40 +77,32 @@ class Handle(Generic[R]):
     def status(self) -> str:
         """One word: ready, delayed, taken or buried; when it has ended, done, failed, cancelled, deleted or expired;
         gone if its outcome is not kept; unknown if it was never put."""
-        return self._find()[0]
+        return self._look().status
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the task ended, also if it is buried; None while it is ready, delayed or taken."""
-        outcome = self._find()[1]
+        """How the task ended, also if it is buried; None while it is ready, delayed, taken or pending."""
+        outcome = self._look().outcome
         return None if outcome is None else self._read(outcome)
 
     def cancel(self, reason: str | None = None) -> bool:
         """End the task with the outcome `cancelled`. Returns False if it was not in its tube."""
         return self._tube.cancel(self.id, reason)
 
-    def _find(self) -> tuple[str, Outcome | None]:
-        try:
-            while True:
-                record = current_record(self._tube, self.id)
-                if record is not None:
-                    word = STATUS[record.state].name.lower()
-                    return word, buried_outcome(record) if record.state == "!" else None
-                found = self._tube.runtime.store.outcome(self._tube.stored, self.id)
-                if found.id is None:  # else it was put or kicked back between the two looks
-                    break
-        except NoSuchTube:  # dropped, with all its tasks
-            return "deleted", Outcome("deleted")
-        if found.ending is not None:
-            return found.ending.status, make_outcome(found.ending)
-        word = "unknown" if found.unknown else "gone"
-        return word, Outcome(word)
-
     @property
     def progress(self) -> float | None:
         """What its handler last said of its progress; None when it said nothing, or the task has left its tube."""
-        record = current_record(self._tube, self.id)
+        record = self._look().record
         return None if record is None else record.progress
+
+    def _look(self) -> Found:
+        try:
+            found = find(self._tube, self.id)
+        except NoSuchTube:  # dropped, with all its tasks
+            return Found("deleted", outcome=Outcome("deleted"))
+        if found.status == "done" and not self._handler.keeps:  # its address is there for other ends
+            return Found("gone", outcome=GONE)
+        return found
 
     def _read(self, outcome: Outcome) -> Outcome:
         if outcome.result is None:

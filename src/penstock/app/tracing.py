@@ -53,10 +53,15 @@ def _facts(name: str, tube: str) -> dict[str, str]:
     return {"messaging.system": "penstock", "messaging.destination.name": tube, "penstock.task": name}
 
 
+def is_traced(data: Mapping[str, object]) -> bool:
+    """Whether the task's run may have a span: its put had one, or it is a tick of a schedule, which starts a trace."""
+    return TRACE in data or ("tick" in data and "opentelemetry.trace" in sys.modules)
+
+
 @contextmanager
 def continued(data: Mapping[str, object], tube: str, id: object) -> Iterator[None]:
-    """A span around a handler, below the one that its task was put in; without a context, or the package, nothing."""
-    carrier = data.get(TRACE)
+    """A span around a handler, below the one that its task was put in, or new for a tick; otherwise nothing."""
+    carrier = data.get(TRACE, {}) if is_traced(data) else None
     if not isinstance(carrier, dict) or not all(isinstance(value, str) for value in carrier.values()):
         yield
         return

@@ -55,7 +55,9 @@ class BoundHandler(Generic[P, R]):
         with Sending(handler.name, bound.name, len(calls)) as sending:
             tasks = bound.put_many([handler.make_call_item(bound.tube, call, sending.kept) for call in calls])
         outside = make_handle(broker.runtime, broker.session_handle, bound.tube.stored)
-        return [Handle(handler, outside, task.id) for task in tasks]
+        handles = [Handle(handler, outside, task.id) for task in tasks]
+        handler.hooks.was_put(handles)
+        return handles
 
 
 class TaskTransaction:

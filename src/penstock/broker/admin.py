@@ -16,7 +16,6 @@ from penstock.core.group import Group
 from penstock.core.kind import CLOCK, must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import refuse_option
 from penstock.core.results import Counts, Lane
 from penstock.core.select import Deliveries, Find
 from penstock.core.task import Record, Status, Task, make_task
@@ -72,16 +71,6 @@ def retry(tube: Tube, id: int | str) -> None:
         if status is Status.DELAYED:
             tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where it is seen
         kick_one(tube, id)
-
-
-def id_at(tube: Tube, address: str) -> int:
-    """The id of the task that has the address now; NotFound if there is none."""
-    if not tube.stored.kind.leased:
-        refuse_option(tube.stored.kind, "address")
-    record = tube.runtime.store.get(tube.stored, [names.label("address", address)])[0]
-    if record is None:
-        raise NotFound(f"address {names.shown(address)} has no task in tube {tube.name}: never put, or ended")
-    return record.id
 
 
 def cancel(tube: Tube, id: int | str, reason: str | None = None) -> None:

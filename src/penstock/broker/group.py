@@ -186,5 +186,5 @@ class Group:
 
 
 def member_address(group: Group, place: int) -> str:
-    """The address of the task that `app.group` puts at that place, by which `results` finds it."""
-    return f"group:{group._no}.{place}"
+    """Internal: the address of the task that `app.group` puts at that place, by which `results` finds it."""
+    return rules.member_address(group._no, place)

@@ -63,6 +63,9 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         raise TaskFailed(f"the task failed{code}: {self.error}", self.error, self.code, self.errors)
 
 
+GONE = Outcome("gone")
+
+
 def await_outcome(
     runtime: BrokerRuntime, tube: StoredTube, address: str, timeout: Seconds | None
 ) -> Operation[Outcome]:
@@ -75,10 +78,13 @@ def await_outcome(
     return (yield from _await(runtime, tube, id, lambda: find_outcome(runtime, tube, id), f"of address {label}", limit))
 
 
-def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Seconds | None) -> Operation[Outcome]:
+def await_task(
+    runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Seconds | None, *, success_kept: bool = True
+) -> Operation[Outcome]:
     """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried.
 
-    NotFound if it was never put. One that leaves its tube without an outcome while it is waited for is done.
+    NotFound if it was never put. One that leaves its tube without an outcome while it is waited for is done. Unless
+    success is kept, one that was done before is gone.
     """
     seen = False
 
@@ -87,11 +93,11 @@ def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Secon
         # First, so that other processes know that someone waits for its end.
         found: OutcomeLookup = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
         if found.ending is not None:
-            return make_outcome(found.ending)
+            return make_outcome(found.ending) if seen or success_kept or found.ending.status != "done" else GONE
         if found.unknown:
             raise never_put(tube, id)
         if found.id is None:
-            return Outcome("done" if seen else "gone")
+            return Outcome("done") if seen else GONE
         seen = True
         record: Record | None = yield Call(lambda: runtime.store.get(tube, [id])[0])
         if record is not None and record.state == "!":

@@ -24,7 +24,7 @@ from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lease import HandOut
 from penstock.core.lifecycle import Move
-from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_changes, refuse_option, with_delay
+from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_changes, refuse_option
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
 from penstock.core.shards import refuse_sharded
@@ -133,8 +133,9 @@ class Tube:
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
         if at is not None:
-            now: int = yield Call(self.runtime.store.now)
-            options = with_delay(self.stored.kind, {**options, "at": at}, now)
+            timed: TimedOptions = {**options, "at": at}
+            [record] = yield from put_items(self.runtime, self.stored, [(data, timed)], timeout, {})
+            return make_task(record, self)
         entry = make_entry(self.stored, data, options)
         record = (yield from put_entries(self.runtime, self.stored, [entry], timeout))[0]
         same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 from penstock.broker.admin import cancel as cancel_task
-from penstock.broker.admin import id_at, kick_one
+from penstock.broker.admin import kick_one
 from penstock.broker.admin import retry as run_again
 from penstock.cli import output, params
 from penstock.errors import BadValue, NotTaken
@@ -194,7 +194,7 @@ def cancel(url: str, tube: str, id: str | None, address: str | None, reason: str
     if (id is None) == (address is None):
         raise BadValue("cancel needs the ID of a task, or its --address: give one of them")
     with params.opened(url, tube) as opened:
-        number = params.task_id(opened, id) if id is not None else id_at(opened, address or "")
+        number = params.task_id(opened, id) if id is not None else opened.peek(address=address).id
         cancel_task(opened, number, reason)
         output.settled(opened, number, "cancel", as_json)
 

@@ -6,6 +6,9 @@ cancel; until then a cancelled one is cancelling. Start and cancel change the re
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.core.lifecycle import Change, cancelled, failed
@@ -27,6 +30,7 @@ ON_FAILURE = (HOLD, CONTINUE, CANCEL)
 
 LIVE = (OPEN, STARTED)
 OVER = (DONE, CANCELLED)
+_MEMBER = re.compile(r"group:(\d+)\.(\d+)")
 
 
 class Group(msgspec.Struct):
@@ -48,6 +52,20 @@ class Group(msgspec.Struct):
     until: int | None = None
     failed: int = 0
     on_failure: str = HOLD
+
+
+def member_address(no: int, place: int) -> str:
+    """The address of the task that `app.group` puts at a place, by which its outcome is found."""
+    return f"group:{no}.{place}"
+
+
+def moved_address(address: str | None, numbers: Mapping[int, int]) -> str | None:
+    """The address of a task after a move in which groups got other numbers; None if its group was not moved."""
+    member = None if address is None else _MEMBER.fullmatch(address)
+    if member is None:
+        return address
+    here = numbers.get(int(member[1]))
+    return None if here is None else member_address(here, int(member[2]))
 
 
 def must_live(group: Group | None, name: str, now: int) -> Group:

@@ -96,6 +96,7 @@ class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=
     end: Data | None = None
     cancel: Data | None = None
     on_failure: str = HOLD
+    failed: _Int = 0
 
 
 class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -175,7 +176,7 @@ def group_line(group: Group) -> GroupLine:
     cancel = None if group.cancel is None else data_line(group.cancel)
     return GroupLine(
         no=group.no, name=group.name, state=group.state, total=group.total, end=end, cancel=cancel,
-        on_failure=group.on_failure,
+        on_failure=group.on_failure, failed=group.failed,
     )  # fmt: skip
 
 
@@ -188,7 +189,11 @@ def read_group(line: GroupLine) -> Group:
     if line.on_failure not in ON_FAILURE:
         raise BadValue(f"group {line.name}: on_failure {names.shown(line.on_failure)} is not {', '.join(ON_FAILURE)}")
     name = names.name("group", line.name)
-    return Group(line.no, name, line.state, line.total, 0, end, cancel, on_failure=line.on_failure)
+    if line.failed > line.total:
+        raise BadValue(f"group {line.name}: {line.failed} of {line.total} tasks failed, which is more than there were")
+    return Group(
+        line.no, name, line.state, line.total, 0, end, cancel, failed=line.failed, on_failure=line.on_failure
+    )  # fmt: skip
 
 
 def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:

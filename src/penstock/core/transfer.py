@@ -18,6 +18,8 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, TubeBusy
 
+# Of each group by its number: how many tasks it ever had, and how many of them failed.
+GroupTotals = Mapping[int, tuple[int, int]]
 # Tasks in one step: a commit for many, and no store is held up for long.
 MOVE_STEP = 1000
 # No name that people give begins with these.

@@ -40,7 +40,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import ImportBatch, Kept, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
 
 if TYPE_CHECKING:
     from penstock.engine.lost_takes import LostTakes
@@ -426,7 +426,7 @@ class Step(Protocol):
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store tasks under their own ids, groups' numbers and outcomes from elsewhere, as `core.transfer` says."""
 
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         """Rename an importing tube and add the calls of the counters; False where the name is in use."""
 
     # sessions

@@ -49,6 +49,7 @@ from penstock.core.results import (
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
+    GroupTotals,
     ImportBatch,
     Kept,
     TubeCounters,
@@ -666,7 +667,7 @@ class EngineStore:
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         self._run(lambda step, _: step.import_batch(tube, batch), (tube,))
 
-    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         if not self._run(lambda step, _: step.activate(tube, name, counters, totals), (tube,)):
             raise name_in_use(name)
 

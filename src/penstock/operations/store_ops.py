@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -69,6 +70,25 @@ class PutOp(StoreOp):
         return stored.records
 
 
+class LatePutOp(PutOp):
+    """As PutOp, of entries that are made by the store's clock when it runs."""
+
+    __slots__ = ("_remake",)
+
+    def __init__(
+        self, runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], remake: Callable[[int], list[Entry]]
+    ) -> None:
+        super().__init__(runtime, tube, entries)
+        self._remake = remake
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        return "put", self._tube.no, id(self)
+
+    def run(self) -> list[Record]:
+        return self._put(self._remake(self._runtime.store.now()))
+
+
 def put_items(
     runtime: BrokerRuntime, tube: StoredTube, items: Iterable[object], timeout: Seconds | None, shared: TimedOptions,
     bind: Callable[[Entry], Entry] | None = None,
@@ -81,25 +101,31 @@ def put_items(
     while chunk := list(islice(feed, ahead)):
         timed = shared.get("at") is not None or any(_has_options(item) and "at" in item[1] for item in chunk)
         now: int | None = (yield Call(runtime.store.now)) if timed else None
-        entries = list(_entries(tube, chunk, shared, now))
-        if bind is not None:
-            entries = [bind(entry) for entry in entries]
+        entries = _entries(tube, chunk, shared, now, bind)
         for first in range(0, len(entries), CHUNK):
+            last = first + CHUNK
+            remake = partial(_entries, tube, chunk[first:last], shared, bind=bind) if timed else None
             with partly_applied(records):
-                records += yield from put_entries(runtime, tube, entries[first : first + CHUNK], timeout)
+                records += yield from put_entries(runtime, tube, entries[first:last], timeout, remake)
     return records
 
 
 def put_entries(
-    runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], timeout: Seconds | None
-) -> Operation[list[Record]]:
-    """Put these entries, all or none; if the tube is full, waits up to timeout seconds, then raises TubeFull."""
+    runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], timeout: Seconds | None,
+    remake: Callable[[int], list[Entry]] | None = None,
+) -> Operation[list[Record]]:  # fmt: skip
+    """Put these entries, all or none; if the tube is full, waits up to timeout seconds, then raises TubeFull.
+
+    `remake` makes them again by the store's clock after a wait, where they have an `at`.
+    """
     limit, put = check_timeout(timeout), PutOp(runtime, tube, entries)
     try:
         records: list[Record] = yield put
     except TubeFull:
         if len(entries) > (tube.capacity or 0):
             raise
+        if remake is not None:
+            put = LatePutOp(runtime, tube, entries, remake)
         return (yield from runtime.put_when_not_full(tube, put, limit))
     return records
 
@@ -108,7 +134,17 @@ def _has_options(item: object) -> TypeGuard[tuple[object, dict[str, object]]]:
     return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)
 
 
-def _entries(tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None) -> Iterator[Entry]:
+def _entries(
+    tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None,
+    bind: Callable[[Entry], Entry] | None,
+) -> list[Entry]:  # fmt: skip
+    made = _unbound_entries(tube, items, given, now)
+    return list(made if bind is None else map(bind, made))
+
+
+def _unbound_entries(
+    tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None
+) -> Iterator[Entry]:
     first: Entry | None = None  # without options of its own: others of this sort only differ in their data
     shared = _delayed(tube, given, now)
     for item in items:

@@ -53,7 +53,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import ImportBatch, Kept, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
 from penstock.engine.lost_takes import LostTakes
 
 
@@ -260,11 +260,10 @@ class TransferStore(Store, Protocol):
         Ids up to `upto` that none has were put and are done. Nothing else is counted, nobody is woken.
         """
 
-    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         """Give an importing tube its name; TubeExists if that is in use.
 
-        The same step adds the calls to its counters, and sets the last message id and how many tasks its
-        groups ever had.
+        The same step adds the calls to its counters, and sets the last message id and, the totals of its groups.
         """
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.group import LIVE, OPEN, STARTED, Group
+from penstock.core.group import LIVE, OPEN, STARTED, Group, moved_address
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
@@ -65,7 +65,9 @@ class Arrival:
 
     def keep(self, outcomes: Sequence[Kept]) -> None:
         """Outcomes that are kept here from now on."""
-        for batch in _batches(outcomes):
+        numbers = self._numbers
+        moved = [replace(each, address=moved_address(each.address, numbers) or "") for each in outcomes]
+        for batch in _batches(moved):
             self._store.import_batch(self.tube, ImportBatch(outcomes=batch))
 
     def activate(self, name: str, counters: TubeCounters) -> None:
@@ -75,8 +77,12 @@ class Arrival:
                 self._store.change_group(self.tube, no, to=STARTED)
         while self._store.advance(self.tube).more:
             pass
-        totals = {no: group.total for no, group in self._groups.values()}
+        totals = {no: (group.total, group.failed) for no, group in self._groups.values()}
         self._store.activate_tube(self.tube, name, counters, totals)
+
+    @property
+    def _numbers(self) -> dict[int, int]:
+        return {elsewhere: here for elsewhere, (here, _) in self._groups.items()}
 
     def _imported(self, record: Record) -> Record:
         """The task as it comes in. Nobody here holds it: what was taken comes back as at the end of its session."""
@@ -106,6 +112,7 @@ class Arrival:
 
     def _regrouped(self, record: Record) -> Record:
         assert record.group_no is not None
+        record = replace(record, address=moved_address(record.address, self._numbers))
         if record.group_no in self._groups:
             return replace(record, group_no=self._groups[record.group_no][0])
         state = "~" if record.state == UNSTARTED else record.state

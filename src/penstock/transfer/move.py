@@ -175,6 +175,8 @@ class Move:
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
+        else:
+            arrival.find_groups(list(read_groups(self._source, tube)))
         for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
             replies.update(to for record in page if (to := reply_tube(record.reply_to)) is not None)
             if missing := [record for record in page if record.id > there]:

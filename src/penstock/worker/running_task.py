@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.app.arguments import stored_arguments
 from penstock.app.current import CurrentTask
 from penstock.app.handler import DEFAULT_ATTEMPTS
-from penstock.app.tracing import TRACE
+from penstock.app.tracing import is_traced
 from penstock.broker.tube import Tube
 from penstock.core import codec
 from penstock.core.options import Tube as StoredTube
@@ -78,7 +78,7 @@ class RunningTask:
         """Run it with this handler, whose rules hold where its put has none of its own."""
         self.handler, self.slots = handler, slots
         self.stored = stored_arguments(data)
-        self.traced = dict(data) if TRACE in data else None
+        self.traced = dict(data) if is_traced(data) else None
         record, tube, options = self.task._record, self.tube.stored, handler.rules.options
         most = options.get("max_attempts")
         if most is not None and record.options.max_attempts in (None, tube.max_attempts):

@@ -125,7 +125,7 @@ async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settl
 async def _id(call: Call, tube: aio.Tube) -> Any:
     """The id in the path, or that of the task that has the address in the path."""
     if "address" in call.path:
-        return await call.access.call(admin.id_at, tube.sync, call.path["address"])
+        return (await tube.peek(address=call.path["address"])).id
     return task_id(tube, call.path["id"])
 
 

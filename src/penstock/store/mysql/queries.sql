@@ -387,4 +387,4 @@ DELETE k FROM $changed WHERE j.state1 = '-' AND k.call_no = @p_k;
 -- name: import_members
 UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;
 -- name: set_group_total
-UPDATE penstock_group SET total = :total WHERE no = :no;
+UPDATE penstock_group SET total = :total, failed = :failed WHERE no = :no;

@@ -20,7 +20,7 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import Counts, Effects, Presence
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import ImportBatch, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
 from penstock.errors import PenstockError
@@ -431,7 +431,7 @@ class MysqlStep(SqlStep):
             counts = imported_counts(new, last, upto)
             self._add_counts(tube, {name: counts[name] for name in COUNTED if name in counts})
 
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         ms, seq = counters.mark
         with self._refusals(tube), self.together():
             if not self.rows(Q.lock_tube, tube=tube.no):
@@ -441,8 +441,8 @@ class MysqlStep(SqlStep):
             self._add_counts(tube, {call: getattr(counters.counts, call) for call in CALLS})
             self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
             self.change(Q.raise_serial, tube=tube.no, serial=counters.counts.take)
-            for no, total in sorted(totals.items()):
-                self.change(Q.set_group_total, no=no, total=total)
+            for no, (total, failed) in sorted(totals.items()):
+                self.change(Q.set_group_total, no=no, total=total, failed=failed)
             return self.write_tube(tube, name=name)
 
 

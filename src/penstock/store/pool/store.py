@@ -6,7 +6,7 @@ vault and writes nothing. What a crash leaves between the two is marked in Redis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
@@ -33,6 +33,7 @@ from penstock.core.results import (
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
+    GroupTotals,
     ImportBatch,
     TubeCounters,
     erased_options,
@@ -480,7 +481,7 @@ class PoolStore(RedisStore):
         self._must_fit(*(kept.ending.result for kept in batch.outcomes))
         self._step(partial(super().import_batch, tube, batch), tube)
 
-    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         declared = declaration(name, tube.kind, tube.given)
 
         def activate(epoch: int) -> None:

@@ -671,4 +671,5 @@ INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, er
 SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.errors, u.until FROM ROWS u(id bigint,
     address text, status text, result bytea, error text, code text, errors bytea, until bigint) ON CONFLICT (pk) DO NOTHING;
 -- name: set_group_totals
-UPDATE penstock_group g SET total = u.total FROM ROWS u(no integer, total integer) WHERE g.no = u.no;
+UPDATE penstock_group g SET total = u.total, failed = u.failed
+FROM ROWS u(no integer, total integer, failed integer) WHERE g.no = u.no;

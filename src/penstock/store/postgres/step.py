@@ -19,7 +19,7 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts, Presence
-from penstock.core.transfer import ImportBatch, Kept, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, HandleRow
 from penstock.store.postgres import changes, takes
@@ -337,7 +337,7 @@ class PostgresStep(SqlStep):
             self.change(self.Q.import_outcomes, tube=tube.no, **outcomes)
             self._add_counts(tube, imported_counts(new, last, last_id), last_id)
 
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         try:
             with self.together():
                 self.lock_alone(tube)
@@ -347,7 +347,8 @@ class PostgresStep(SqlStep):
                 self._add_counts(tube, {call: getattr(counters.counts, call) for call in _CALLS})
                 self.change(self.Q.set_mark, tube=tube.no, ms=counters.mark[0], seq=counters.mark[1])
                 self.rows(self.Q.set_sequences, tube=tube.no, serial=counters.counts.take)
-                self.change(self.Q.set_group_totals, no=list(totals), total=list(totals.values()))
+                counts = list(zip(*totals.values(), strict=True)) or [(), ()]
+                self.change(self.Q.set_group_totals, no=list(totals), total=[*counts[0]], failed=[*counts[1]])
                 return self.write_tube(tube, name=name)
         except Conflict:
             return False

@@ -17,7 +17,15 @@ from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import ImportBatch, Kept, TubeCounters, freeze_refused, is_importing, plain_name
+from penstock.core.transfer import (
+    GroupTotals,
+    ImportBatch,
+    Kept,
+    TubeCounters,
+    freeze_refused,
+    is_importing,
+    plain_name,
+)
 from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.redis import puts, queries
 from penstock.store.redis.checks import unreadable
@@ -127,13 +135,13 @@ class TransferCalls:
             words += [word for record in part.records for word in (task_key(record.id), encode(record))]
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)
 
-    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         """As the contract says; the counters of a sharded tube go to its first shard."""
         self._activate(tube, name, counters, totals)
         if not self._tubes.rename(tube, name, counters.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)
 
-    def _activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+    def _activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         self._shards.learn(tube.no, counters.last_id)
         first, *others = self._shards.of(msgspec.structs.replace(tube, name=name))
         for shard in others:
@@ -145,9 +153,10 @@ class TransferCalls:
         self._activate_stored(first, counters.last_id - counters.counts.put + here, counters.mark, calls, totals)
 
     def _activate_stored(
-        self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int], totals: Mapping[int, int]
-    ) -> None:
-        packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode(list(totals.items()))
+        self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int],
+        totals: GroupTotals,
+    ) -> None:  # fmt: skip
+        packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode([(no, *counts) for no, counts in totals.items()])
         self._runner.on_tube("activate", stored, puts.pack_facts(stored), unput, *mark, *packed, idempotent=True)
 
 

@@ -141,7 +141,7 @@ WHERE tube = :tube AND address = :address AND +until > :now ORDER BY pk DESC LIM
 -- name: import_members
 UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
 -- name: set_group_total
-UPDATE penstock_group SET total = ?2 WHERE no = ?1;
+UPDATE penstock_group SET total = ?2, failed = ?3 WHERE no = ?1;
 
 -- micro-queues
 

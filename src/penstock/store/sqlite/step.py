@@ -21,7 +21,7 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import ImportBatch, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.errors import StoreFull
@@ -466,14 +466,14 @@ class SqliteStep(SqlStep):
         last_id = max(batch.upto, last, *(record.id for record in new.records))
         self._count(tube, imported_counts(new, last, last_id), last_id)
 
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         self.must_live(tube)
         if self.tubes([name]):
             return False
         self._count(tube, {call: getattr(counters.counts, call) for call in CALLS})
         ms, seq = max(self.counters(tube).mark, counters.mark)
         self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
-        self._write(Q.set_group_total, list(totals.items()))
+        self._write(Q.set_group_total, [(no, *counts) for no, counts in totals.items()])
         return self.write_tube(tube, name=name)
 
 

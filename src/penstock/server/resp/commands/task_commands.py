@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock.broker import admin
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import MAX_PAGE, PAGE, Tube
 from penstock.core import codec
@@ -95,8 +94,8 @@ def _which(tube: Tube, args: Args) -> Operation[tuple[int | str, Args]]:
     """The task that the first arguments name, by its id or by ADDRESS, and the arguments behind that."""
     if len(args) == 1 or args[0].upper() != b"ADDRESS":
         return task_id(tube, args[0]), args[1:]
-    id: int = yield from operation_of(admin.id_at, tube, text("address", args[1]))
-    return id, args[2:]
+    task: Task = yield from operation_of(tube.peek, address=text("address", args[1]))
+    return task.id, args[2:]
 
 
 def _joins(args: Args) -> bytes | None:

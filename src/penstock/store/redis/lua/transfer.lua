@@ -111,7 +111,7 @@ return { now }
 -- script: activate
 -- Take over the counters of a tube that was imported, once: `landed` of meta.
 -- ARGV: now, shape, limit, facts, ids that were never given or '' for all that were skipped, ms and seq of the last message
---   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total], ...]
+--   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total, failed], ...]
 -- Returns: now
 -- WITH: now tube encode groups
 if redis.call('HSETNX', k_meta, 'landed', 1) == 0 then return { now } end
@@ -124,7 +124,7 @@ if tonumber(ARGV[6]) > tonumber(ms or 0) or (ARGV[6] == ms and tonumber(ARGV[7])
 end
 for _, pair in ipairs(cmsgpack.unpack(ARGV[9])) do
   local group = group_of(pair[1])
-  if group then group.total, touched[pair[1]] = pair[2], true end
+  if group then group.total, group.failed, touched[pair[1]] = pair[2], pair[3], true end
 end
 save_groups()
 finish()
