@@ -14,7 +14,8 @@ from tests.fault.campaign import PATIENCE, Campaign, Deeds, seed
 from tests.fault.checker import summary
 from tests.fault.outages import CLUSTER, STORES, Outages
 
-LONG = os.environ.get("PENSTOCK_CAMPAIGN") == "long"
+ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and a cluster
+LONG = ASKED == "long"
 SECONDS, SERVER_SECONDS = (1800.0, 600.0) if LONG else (0.0, 0.0)
 BROKEN_TRIES = 8  # caught in the first or second as a rule; each is longer than the one before
 
@@ -37,7 +38,7 @@ def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(SERVER_SECONDS + PATIENCE + 240)
-@pytest.mark.parametrize("store", (*STORES, CLUSTER) if LONG else STORES)  # each restart of a node takes two seconds
+@pytest.mark.parametrize("store", (*STORES, CLUSTER) if ASKED else STORES)  # each restart of a node takes two seconds
 def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(store: str, tmp_path: Path) -> None:
     with closing(Outages(store)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)

@@ -1,10 +1,10 @@
-"""Run the test suites on other versions of the servers and keep a table of the results.
+"""Run the test suites on every listed server and Python, and write the results to docs/matrix.md.
 
-    python -m tests.matrix [--only ROW] [-k EXPRESSION] [-n PROCESSES] [pytest arguments]
-    python -m tests.matrix --table
+    python -m tests.matrix [--only ROW] [-n PROCESSES] [--again]
+    make matrix ONLY=mysql-9
 
-Each row names Debian packages; they are installed once in a root under the cache (`roots.py`), and the test fixtures
-start the server from there. The results of the last run of each row and suite are kept in the cache.
+The programs are installed once, in a cache outside the tree (`programs.py`). The result of each row and suite is kept
+there as soon as it is known: a run that was stopped continues, and skips what passed with the same src and tests.
 """
 
 from __future__ import annotations
@@ -12,162 +12,191 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.matrix.roots import CACHE, CannotMake, installed_version, root_with, say
+from tests.matrix.programs import PROJECT, version_of
+from tests.matrix.roots import CACHE, CannotMake, say
+from tests.matrix.rows import ROWS, Row, Suite
 from tests.servers.base import Missing
 
-PROJECT = Path(__file__).parents[2]
-RESULTS = CACHE / "results.json"
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Tests to run, by folder and by the words that select the row's store in them."""
-
-    name: str
-    folder: str
-    keyword: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One version of one server. The test fixtures start the server from the root that `variable` names."""
-
-    name: str
-    release: str
-    packages: tuple[str, ...]  # the first one's version is the row's
-    variable: str
-    unset: tuple[str, ...]  # variables that would send the tests to another server
-    suites: tuple[Suite, ...]
-
-
-ROWS = {
-    row.name: row
-    for row in (
-        Row(
-            "mysql-9",
-            "sid",
-            ("mysql-server-core",),
-            "PENSTOCK_MYSQL_ROOT",
-            ("PENSTOCK_TEST_MYSQL",),
-            (
-                Suite("behaviour", "tests/behaviour", "mariadb"),
-                Suite("model", "tests/model", "mariadb"),
-                Suite("mysql", "tests/mysql"),
-            ),
-        ),
-    )
-}
+RESULTS = CACHE / "results.jsonl"
+LOGS = CACHE / "logs"
+PAGE = PROJECT / "docs/matrix.md"
+ROW_SECONDS = 15 * 60
+COLUMNS = ("behaviour", "model", "campaign", "own tests")
+_TAIL_LINES = 25
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a suite on a row gave."""
+    """What one run of a suite on a row gave. `code` identifies src and tests, empty if they were not committed."""
 
-    server: str
-    version: str
+    row: str
     suite: str
-    selection: str  # the caller's pytest arguments: a run of a part never hides a run of the whole
+    version: str
     passed: int
     failed: int
     skipped: int
+    seconds: int
     date: str
+    code: str
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """A newer result with the same key replaces this one."""
-        return self.server, self.suite, self.selection
+    def __str__(self) -> str:
+        parts = [f"{self.passed} passed"]
+        parts += [f"**{self.failed} failed**"] if self.failed else []
+        parts += [f"{self.skipped} skipped"] if self.skipped else []
+        return ", ".join(parts)
 
 
-def run_suite(
-    row: Row, suite: Suite, root: Path, options: argparse.Namespace, arguments: Sequence[str]
-) -> Result | None:
-    """Run one suite with pytest, its output on ours, and count the outcomes; None if the caller selected none of it."""
-    selection = " ".join([*(["-k", options.k] if options.k else []), *arguments])
-    keywords = " and ".join(f"({word})" for word in (suite.keyword, options.k) if word)
-    environment = {name: value for name, value in os.environ.items() if name not in row.unset}
-    environment |= {row.variable: str(root), "CI": "true"}  # CI: a missing server is a failure, not a skip
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", suite.folder, "-k", keywords, "-n", options.n, *arguments]
-        status = subprocess.run(
-            [*command, f"--junitxml={report}"], cwd=PROJECT, env=environment, check=False
-        ).returncode
-        if status == 5 and selection:
-            return None
-        if status not in (0, 1):  # all passed, some failed
-            raise CannotMake(f"pytest ended with status {status} on {row.name}, {suite.name}")
-        counts = ElementTree.parse(report).getroot().find("testsuite")
-        assert counts is not None
+def run_suite(row: Row, suite: Suite, programs: Path, processes: str, seconds: float, code: str) -> Result:
+    """Run one suite with pytest, its output in a log file, and count the outcomes."""
+    python = str(programs / "python") if row.program == "python" else sys.executable
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment |= {"PYTHONPATH": str(PROJECT / "src"), "PENSTOCK_CAMPAIGN": "short"}
+    environment |= {"PENSTOCK_PROGRAMS": str(programs), "CI": "true"}  # CI: a missing server is a failure, not a skip
+    LOGS.mkdir(exist_ok=True)
+    log = LOGS / f"{row.name}-{suite.name.replace(' ', '-')}.log"
+    report = log.with_suffix(".xml")
+    report.unlink(missing_ok=True)
+    command = [python, "-m", "pytest", *suite.paths, "-k", suite.keyword, "-n", processes, f"--junitxml={report}"]
+    began = time.monotonic()
+    with log.open("w") as output:
+        running = subprocess.Popen(
+            command, cwd=PROJECT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            running.wait(seconds)
+        except BaseException as stopped:  # of its servers too: the guard of tests.servers ends them
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+            if not isinstance(stopped, subprocess.TimeoutExpired):
+                raise
+            output.write(f"\nstopped: the row took longer than {ROW_SECONDS // 60} minutes\n")
+    passed, failed, skipped = _counted(report)
+    if running.returncode not in (0, 1):  # all passed, some failed
+        failed += 1
+    date, took = datetime.now(UTC).strftime("%Y-%m-%d"), round(time.monotonic() - began)
+    version = version_of(programs / row.program)
+    return Result(row.name, suite.name, version, passed, failed, skipped, took, date, code)
+
+
+def _counted(report: Path) -> tuple[int, int, int]:
+    """The numbers of tests that passed, failed and were skipped; none where pytest did not finish."""
+    counts = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
+    if counts is None:
+        return 0, 0, 0
     total, skipped = int(counts.attrib["tests"]), int(counts.attrib["skipped"])
     failed = int(counts.attrib["failures"]) + int(counts.attrib["errors"])
-    return Result(
-        row.name,
-        installed_version(root, row.packages[0]) or "",
-        suite.name,
-        selection,
-        total - failed - skipped,
-        failed,
-        skipped,
-        datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
-    )
+    return total - failed - skipped, failed, skipped
 
 
-def kept_results() -> list[Result]:
-    """The last result of each row, suite and selection."""
-    return [Result(**kept) for kept in json.loads(RESULTS.read_text())] if RESULTS.exists() else []
+def run_row(row: Row, processes: str, code: str, done: set[str]) -> bool:
+    """Run the suites of a row that are not done; whether all tests passed."""
+    programs = row.source.folder()
+    ends, passed = time.monotonic() + ROW_SECONDS, True
+    for suite in row.suites:
+        if suite.name in done:
+            continue
+        result = run_suite(row, suite, programs, processes, max(ends - time.monotonic(), 1), code)
+        with RESULTS.open("a") as kept:
+            kept.write(json.dumps(asdict(result)) + "\n")
+        say(f"  {row.name} ({result.version}) {suite.name}: {result} in {result.seconds} s")
+        if result.failed:
+            passed = False
+            log = LOGS / f"{row.name}-{suite.name.replace(' ', '-')}.log"
+            say("\n".join([*log.read_text().splitlines()[-_TAIL_LINES:], f"all of it: {log}"]))
+    write_table()
+    return passed
 
 
-def keep(result: Result) -> None:
-    """Store a result in place of the older one of its key."""
-    results = sorted([*(old for old in kept_results() if old.key != result.key), result], key=lambda kept: kept.key)
-    part = RESULTS.with_suffix(".part")
-    part.write_text(json.dumps([asdict(kept) for kept in results], indent=1) + "\n")
-    part.rename(RESULTS)
+def kept_results() -> dict[tuple[str, str], Result]:
+    """The last result of each row and suite."""
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    results = [Result(**json.loads(line)) for line in lines]
+    return {(result.row, result.suite): result for result in results}
 
 
-def show(results: Sequence[Result]) -> None:
-    """Print the results as a table."""
-    table = [tuple(Result.__dataclass_fields__), *(tuple(map(str, asdict(result).values())) for result in results)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+def write_table() -> None:
+    """Replace the table in docs/matrix.md."""
+    results = kept_results()
+    lines = [f"| row | version | {' | '.join(COLUMNS)} | date |", f"|---|---|{'---|' * len(COLUMNS)}---|"]
+    for row in ROWS.values():
+        of_row = [results[row.name, suite.name] for suite in row.suites if (row.name, suite.name) in results]
+        if of_row:
+            by_suite = {result.suite: str(result) for result in of_row}
+            cells = " | ".join(by_suite.get(name, "–") for name in COLUMNS)
+            dates = min(result.date for result in of_row)
+            lines.append(f"| `{row.name}` | {row.title.split(' ')[0]} {of_row[-1].version} | {cells} | {dates} |")
+    page = PAGE.read_text()
+    PAGE.write_text(re.sub(r"^\| row \|.*?(?=\n\n|\n?\Z)", "\n".join(lines), page, flags=re.M | re.S))
+
+
+def committed_code() -> str:
+    """What identifies the committed src and tests, empty if there are other changes."""
+    parts = "src", "tests", "pyproject.toml"
+    git = ["git", "-C", str(PROJECT)]
+    if subprocess.run([*git, "status", "--porcelain", "--", *parts], capture_output=True, check=False).stdout:
+        return ""
+    asked = [*git, "rev-parse", "--short", *(f"HEAD:{part}" for part in parts)]
+    return "-".join(subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split())
+
+
+def selected(names: Sequence[str]) -> list[Row]:
+    """The rows of these names; redis-8 is redis-8.0, redis-8.2 and their clusters."""
+    unknown = [name for name in names if not any(_is(row, name) for row in ROWS)]
+    if unknown:
+        raise CannotMake(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    return [row for name, row in ROWS.items() if not names or any(_is(name, wanted) for wanted in names)]
+
+
+def _is(row: str, wanted: str) -> bool:
+    return row == wanted or row.startswith((f"{wanted}-", f"{wanted}."))
 
 
 def main() -> int:
-    """Run what the command line asks for; 0 if every test passed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.matrix", epilog="Other arguments go to pytest.", allow_abbrev=False
+    """Run what the command line asks for; 0 if every test passed, 2 if a row could not be run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", allow_abbrev=False)
+    parser.add_argument("--only", action="append", default=[], metavar="ROW", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("-n", default="2", metavar="PROCESSES", help="test processes, each with a server of its own")
+    parser.add_argument("--again", action="store_true", help="also run what passed with the same src and tests")
+    parser.add_argument(
+        "--table", action="store_true", help="run nothing, write the table of the results that are kept"
     )
-    parser.add_argument("--only", action="append", choices=ROWS, metavar="ROW", help=f"of {', '.join(ROWS)}")
-    parser.add_argument("-k", default="", metavar="EXPRESSION", help="only tests that match, as pytest's -k")
-    parser.add_argument("-n", default="0", metavar="PROCESSES", help="test processes, each with a server of its own")
-    parser.add_argument("--table", action="store_true", help="run nothing, show the results that are kept")
-    options, arguments = parser.parse_known_args()
-    passed = True
+    options = parser.parse_args()
+    if options.table:
+        write_table()
+        return 0
+    status, code = 0, committed_code()
     try:
-        for name in () if options.table else options.only or ROWS:
-            row = ROWS[name]
-            root = root_with(row.release, row.packages)
-            for suite in row.suites:
-                say(f"{row.name}: {suite.name} on {row.packages[0]} {installed_version(root, row.packages[0])}")
-                result = run_suite(row, suite, root, options, arguments)
-                if result is not None:
-                    keep(result)
-                    passed = passed and not result.failed
-    except (CannotMake, Missing) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    show(kept_results())
-    return 0 if passed else 1
+        rows = selected(options.only)
+    except CannotMake as error:
+        parser.error(str(error))
+    for number, row in enumerate(rows, 1):
+        kept = kept_results().items()
+        done = {
+            suite
+            for (name, suite), result in kept
+            if name == row.name and result.code == code != "" and not result.failed
+        }
+        if options.again or not done.issuperset(suite.name for suite in row.suites):
+            say(f"[{number}/{len(rows)}] {row.title}")
+            try:
+                status = max(status, not run_row(row, options.n, code, set() if options.again else done))
+            except (CannotMake, Missing) as error:
+                say(f"  {row.name} cannot be run: {error}")
+                status = 2
+        else:
+            say(f"[{number}/{len(rows)}] {row.title}: passed already with this code")
+    return status
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Debian roots with other versions of the servers, made once and kept in a cache outside the tree.
+"""Debian roots with other versions of programs, made once and kept in a cache outside the tree.
 
-A root is a folder with a minimal Debian of another release and the packages that the matrix needs from it.
+A root is a folder with a minimal Debian of another release and the packages that the matrix needs from it. Its programs
+run outside of it, by scripts that start them with the root's own dynamic loader and libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TAIL_LINES = 15
 
 
 class CannotMake(Exception):
-    """The root or one of its packages cannot be installed here; the message says why."""
+    """A server or a Python cannot be installed here; the message says why."""
 
 
 def say(line: str) -> None:
@@ -32,25 +33,29 @@ def say(line: str) -> None:
 def root_with(release: str, packages: Sequence[str]) -> Path:
     """The root of that Debian release with these packages, made or completed if needed."""
     root = CACHE / release
-    with _locked():
+    with locked():
         if not root.exists():
             _bootstrap(release, root)
-        missing = [name for name in packages if installed_version(root, name) is None]
+        missing = [name for name in packages if not _is_installed(root, name)]
         if missing:
             _install(release, root, missing)
     return root
 
 
-def installed_version(root: Path, package: str) -> str | None:
-    """The version of a package in a root, None if it is not installed."""
-    status = "--showformat=${db:Status-Status} ${Version}"
-    asked = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", status, package]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    return found[1] if found[:1] == ["installed"] else None
+def write_script(script: Path, root: Path, program: str, *arguments: str, argv0: str = "") -> Path:
+    """Write a script that runs a program of the root on this system, with these arguments after the caller's."""
+    loader = next(root.glob("lib*/ld-linux*.so.*"))
+    libraries = ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))
+    name = f' --argv0 "{argv0}"' if argv0 else ""
+    words = " ".join(['"$@"', *arguments])
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f"#!/bin/sh\nexec {loader}{name} --library-path {libraries} {root}/{program} {words}\n")
+    script.chmod(0o755)
+    return script
 
 
 @contextmanager
-def _locked() -> Iterator[None]:
+def locked() -> Iterator[None]:
     """One process at a time changes the cache; the kernel releases the lock of one that was killed."""
     try:
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -62,15 +67,32 @@ def _locked() -> Iterator[None]:
         yield
 
 
+def run(command: Sequence[str], cwd: Path | None = None) -> str:
+    """What a command prints; CannotMake with the end of it if it fails."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise CannotMake(f"`{' '.join(command)}` failed with status {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def _is_installed(root: Path, package: str) -> bool:
+    asked = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", "--showformat=${db:Status-Status}", package]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "installed"
+
+
 def _bootstrap(release: str, root: Path) -> None:
     _require_superuser(f"making a Debian {release} root in {root}")
     debootstrap = find("debootstrap", "debootstrap", ())
     mirror = _mirror()
     part = root.with_suffix(".part")  # renamed when complete
-    _run(["rm", "-rf", "--one-file-system", str(part)])
-    say(f"making a Debian {release} root in {root}: about a minute, 500 MB")
+    run(["rm", "-rf", "--one-file-system", str(part)])
+    say(f"making a Debian {release} root in {root}: one or two minutes, 500 MB")
     # In a mount namespace of its own: what debootstrap mounts in the root is gone when it ends, however it ends.
-    _run(["unshare", "--mount", debootstrap, "--variant=minbase", release, str(part), mirror])
+    run(["unshare", "--mount", debootstrap, "--variant=minbase", release, str(part), mirror])
     # Mirrors that hold an older state of the archive stay usable, and no package starts a service.
     (part / "etc/apt/apt.conf.d/99matrix").write_text('Acquire::Check-Valid-Until "false";\n')
     (part / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")
@@ -84,10 +106,9 @@ def _install(release: str, root: Path, packages: Sequence[str]) -> None:
     # Both may have changed since the root was made.
     (root / "etc/apt/sources.list").write_text(f"deb {_mirror()} {release} main\n")
     (root / "etc/resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())
-    apt = ["chroot", str(root), "apt-get", "--quiet"]
-    _run([*apt, "update"])
-    _run([*apt, "install", "--yes", "--no-install-recommends", *packages])
-    _run([*apt, "clean"])
+    apt = f"mount -t proc proc {root}/proc && exec chroot {root} apt-get --quiet "
+    for command in ("update", f"install --yes --no-install-recommends {' '.join(packages)}", "clean"):
+        run(["unshare", "--mount", "sh", "-c", apt + command])
 
 
 def _require_superuser(purpose: str) -> None:
@@ -108,18 +129,7 @@ def _mirror() -> str:
     ]
     for update_first in (False, True):  # apt knows the origin of a source from its downloaded lists
         if update_first:
-            _run(["apt-get", "update", "--quiet"])
-        if sites := _run(asked).split():
+            run(["apt-get", "update", "--quiet"])
+        if sites := run(asked).split():
             return sites[0]
     raise CannotMake("no Debian mirror in apt's configuration: add one to /etc/apt/sources.list")
-
-
-def _run(command: Sequence[str]) -> str:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
-        raise CannotMake(f"`{' '.join(command)}` failed with status {done.returncode}:\n{tail}")
-    return done.stdout

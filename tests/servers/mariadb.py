@@ -1,4 +1,4 @@
-"""A private MariaDB, or the MySQL of the Debian root that PENSTOCK_MYSQL_ROOT names (`python -m tests.matrix`)."""
+"""A private MariaDB, or the MySQL among the programs that `python -m tests.matrix` gives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
-from tests.servers.base import Missing, Server, listens, loader
+from tests.servers.base import Server, given, listens
 
 
 class Mariadb(Server):
@@ -19,23 +19,15 @@ class Mariadb(Server):
     # No test cuts the power.
     settings: tuple[str, ...] = ("--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
 
-    def __init__(self) -> None:
-        given = os.environ.get("PENSTOCK_MYSQL_ROOT")
-        self._root = Path(given) if given else None
-        super().__init__()
-
     def find(self) -> str:
-        if self._root is None:
-            return super().find()
-        binary = self._root / "usr/sbin/mysqld"
-        if not binary.exists():  # never another one: mysqld is also a name of MariaDB's
-            raise Missing(f"{binary} is missing: `python -m tests.matrix --only mysql-9` installs it")
-        return str(binary)
+        self._mysql = given("mysqld")  # only a given one: on many systems it is a name of MariaDB's
+        return self._mysql or super().find()
 
     def prepare(self) -> None:
-        if self._root is not None:
+        if self._mysql:
             return self.run(*self._program(), "--initialize-insecure")
-        installer = shutil.which("mariadb-install-db") or str(Path(self.binary).with_name("mariadb-install-db"))
+        beside = Path(self.binary).with_name("mariadb-install-db")
+        installer = str(beside) if beside.exists() else shutil.which(beside.name) or str(beside)
         return self.run(
             installer, f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal",
             "--skip-test-db", f"--tmpdir={self.folder}", *self._as_root(),
@@ -53,11 +45,7 @@ class Mariadb(Server):
         """The server on its data folder."""
         # Its own tmpdir: a server that starts removes the temporary tables that it finds, also those of others.
         places = f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"
-        if self._root is None:
-            return [self.binary, "--no-defaults", *places, *self._as_root()]
-        # Debian compiled paths outside the root in, and the X protocol would take port 33060.
-        mysql = f"--basedir={self._root / 'usr'}", "--secure-file-priv=NULL", "--mysqlx=OFF"
-        return [*loader(self._root), self.binary, "--no-defaults", *places, *mysql, *self._as_root()]
+        return [self.binary, "--no-defaults", *places, *self._as_root()]
 
     def _as_root(self) -> list[str]:
         return ["--user=root"] if os.getuid() == 0 else []

