@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 PEERS := $(VENV)/peers
 SOURCES := src tests $(wildcard bench examples)
 
-.PHONY: demo quick test check docs docs-serve bench clean
+.PHONY: demo quick test check docs docs-serve bench matrix clean
 
 # On another store: make demo URL=redis://localhost/0
 demo: $(READY)
@@ -41,6 +41,12 @@ docs-serve: $(READY)
 
 bench: $(READY) $(PEERS)/.installed $(PEERS)/bullmq/.installed
 	$(RUN) -m bench
+
+# Every server and Python that docs/stores.md lists, as root on Debian, in an hour or two; one of them: make matrix ONLY=mysql-9
+matrix: export PYTHONDONTWRITEBYTECODE :=
+matrix: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
+matrix: $(READY)
+	$(RUN) -m tests.matrix $(if $(ONLY),--only $(ONLY))
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -143,9 +142,11 @@ class Python:
         return write_script(place / "bin/python", root, f"usr/bin/python{self.version}", argv0="$0")
 
     def _from_path(self, place: Path) -> Path:
-        found = shutil.which(f"python{self.version}")
-        if found is None or subprocess.run([found, "-V"], capture_output=True, check=False).returncode:
-            raise CannotMake(f"python{self.version} is not on this machine, and no Debian release has it")
+        name = f"python{self.version}"
+        built = sorted(Path.home().glob(f".pyenv/versions/{self.version}.*/bin/{name}"))
+        found = shutil.which(name, path=os.pathsep.join([*(str(path.parent) for path in built), os.environ["PATH"]]))
+        if found is None:
+            raise CannotMake(f"{name} is not on this machine, and no Debian release has it")
         if not (place / "bin/python").exists():
             run([found, "-m", "venv", "--without-pip", str(place)])
         return place / "bin/python"

