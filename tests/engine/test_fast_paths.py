@@ -63,7 +63,7 @@ class Side:
     def put(self, entries: Sequence[Entry], now: int) -> list[Record]:
         if self.fast or any(entry.address or entry.group for entry in entries):
             return self.store.put(self.tube, entries, now=now).records
-        with self.store._db.step((self.tube,), now=now) as step:
+        with self.store.step((self.tube,), now=now) as step:
             work = Work(step, self.tube, Effects())
             for entry in entries:
                 work.put(entry)

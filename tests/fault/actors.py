@@ -148,7 +148,7 @@ def _forget_puts() -> None:
     def forgetful(self: EngineStore, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
         stored = put(self, tube, entries, now=now)
         if not tube.kind.per_utube and stored.records[0].id % 20 == 0:
-            with self._db.step([tube]) as step:
+            with self.step([tube]) as step:
                 assert isinstance(step, SqliteStep)
                 step.change("DELETE FROM penstock_task WHERE pk = :pk", pk=first_pk(tube) | stored.records[0].id)
         return stored

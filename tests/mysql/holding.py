@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.store.mysql.connection import Answer, Link
-from penstock.store.mysql.database import MysqlDatabase
+from penstock.store.mysql.database import MysqlStore
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.step import MysqlStep
@@ -36,4 +36,4 @@ class HeldServer(Server):
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:
     """A step, and what ends its transaction."""
     server = HeldServer(url)
-    return MysqlStep(MysqlDatabase(server, "", None, None), None, write=True), server
+    return MysqlStep(MysqlStore(server, "", None, None), None, write=True), server

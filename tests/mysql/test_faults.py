@@ -215,10 +215,10 @@ def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("penstock.store.mysql.server.POOL_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
-        held = broker.runtime.store._db.server.pool.borrow(1)  # type: ignore[attr-defined]
+        held = broker.runtime.store.server.pool.borrow(1)  # type: ignore[attr-defined]
         with pytest.raises(penstock.StoreBusy, match="pool_size"):
             tube.put("x")
-        broker.runtime.store._db.server.pool.give_back(held, usable=True)  # type: ignore[attr-defined]
+        broker.runtime.store.server.pool.give_back(held, usable=True)  # type: ignore[attr-defined]
         assert tube.put("x").id == 1
 
 

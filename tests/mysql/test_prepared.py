@@ -22,7 +22,7 @@ OPTIONS: list[dict[str, object]] = [
 
 def texts(broker: penstock.Broker) -> None:
     """From here on its one connection puts by text."""
-    (link,) = broker.runtime.store._db.server.pool.idle  # type: ignore[attr-defined]
+    (link,) = broker.runtime.store.server.pool.idle  # type: ignore[attr-defined]
     link._prepares, link._calls = False, None
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.core.results import ADVANCE_STEP
-from penstock.store.mysql.database import MysqlDatabase
+from penstock.store.mysql.database import MysqlStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
@@ -39,7 +39,7 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 def rows(own: Connection, broker: penstock.Broker) -> Rows:
     """How many rows the server read and wrote for one call; what it passed by in an index is no row."""
     cursor = own.cursor()
-    database: MysqlDatabase = broker.runtime.store._db  # type: ignore[attr-defined]
+    database: MysqlStore = broker.runtime.store  # type: ignore[assignment]
 
     def count() -> int:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler%'")

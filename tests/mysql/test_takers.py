@@ -307,7 +307,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
 
 
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
-    tube, watch = broker.tube("t"), broker.runtime.store._db._watch  # type: ignore[attr-defined]
+    tube, watch = broker.tube("t"), broker.runtime.store._watch  # type: ignore[attr-defined]
     waiting = begin(lambda: tube.take(60))
     until(lambda: watch._watching and watch._looked >= watch._active_until)  # the looks after something happened end
     before, began = len(packets), time.monotonic()

@@ -14,8 +14,7 @@ from uuid import uuid4
 import psycopg
 
 import penstock
-from penstock.engine.store import EngineStore
-from penstock.store.postgres.database import PostgresDatabase
+from penstock.store.postgres.database import PostgresStore
 from penstock.store.postgres.location import locate
 from tests.servers.kept import keep_connections
 
@@ -58,12 +57,11 @@ def _connection(base: str, pid: int) -> psycopg.Connection:
     return connection
 
 
-def database_of(broker: penstock.Broker) -> PostgresDatabase:
+def database_of(broker: penstock.Broker) -> PostgresStore:
     """What a broker's store is kept in."""
     store = broker.runtime.store
-    assert isinstance(store, EngineStore)
-    assert isinstance(store._db, PostgresDatabase)
-    return store._db
+    assert isinstance(store, PostgresStore)
+    return store
 
 
 def damage(url: str, statement: str) -> None:

@@ -13,7 +13,6 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.engine.store import EngineStore
 from penstock.store.postgres.location import locate
 from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
@@ -83,7 +82,7 @@ def test_a_put_that_waits_while_its_tube_is_dropped_says_so(broker: penstock.Bro
     tube = broker.tube("work")
     tube.put("x")
     with psycopg.connect(locate(url).conninfo) as other:
-        EngineStore(database_of(broker).bind(other)).drop_tube(tube.stored)
+        database_of(broker).bind(other).drop_tube(tube.stored)
         putting = begin(lambda: tube.put("y"))
         until(lambda: waits(url))
     with pytest.raises(penstock.NoSuchTube, match="work"):

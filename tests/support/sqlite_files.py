@@ -10,9 +10,8 @@ import apsw
 import pytest
 
 import penstock
-from penstock.engine.store import EngineStore
 from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.database import SqliteDatabase
+from penstock.store.sqlite.database import SqliteStore
 
 
 @pytest.fixture
@@ -27,12 +26,11 @@ def broker(path: Path) -> Iterator[penstock.Broker]:
         yield broker
 
 
-def database_of(broker: penstock.Broker) -> SqliteDatabase:
+def database_of(broker: penstock.Broker) -> SqliteStore:
     """The database that a broker works on."""
     store = broker.runtime.store
-    assert isinstance(store, EngineStore)
-    assert isinstance(store._db, SqliteDatabase)
-    return store._db
+    assert isinstance(store, SqliteStore)
+    return store
 
 
 def connection_of(broker: penstock.Broker) -> Connection:

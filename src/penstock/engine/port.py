@@ -23,10 +23,8 @@ Rules for every implementation:
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -37,13 +35,10 @@ from penstock.core.kind import Kind
 from penstock.core.lease import CALL_MASK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import Blocked, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
-
-if TYPE_CHECKING:
-    from penstock.engine.lost_takes import LostTakes
 
 
 class Conflict(Exception):
@@ -311,7 +306,7 @@ class QueueAudit(msgspec.Struct, frozen=True):
 
 
 class Step(Protocol):
-    """One call on the database, between `Database.step` entering and leaving."""
+    """One call on the database, between `EngineStore.step` entering and leaving."""
 
     @property
     def now(self) -> int:
@@ -481,36 +476,3 @@ class Step(Protocol):
 
     def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
         """Waiters (tube name, handle) whose handle is gone."""
-
-
-class Database(Protocol):
-    """A database of any sort."""
-
-    identity: str
-    remote: bool
-    shared: bool
-    #: Takes of this process whose answers did not come.
-    lost: LostTakes
-
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> AbstractContextManager[Step]:
-        """Begin a step on these tubes; `size`: of how many tasks, so that a batch may let others go first."""
-
-    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """Stores a payload each time it is called, as `insert` does with that entry; None where it cannot."""
-
-    def bind(self, connection: object) -> Database:
-        """The same database inside the caller's own transaction."""
-
-    def describe(self) -> Description:
-        """What it is and what it promises."""
-
-    def now(self) -> int:
-        """Its clock."""
-
-    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """Sleep as `store.contract.Store.wait` says."""
-
-    def close(self) -> None:
-        """Let go of it."""

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.address import addresses, plan_put, replaced
 from penstock.core.group import Group
-from penstock.core.lifecycle import expired
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
 from penstock.engine.port import ByNames
@@ -23,7 +22,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
     """
     held = [] if guess else _holders(work, entries)
-    leaving = [record for record in held if expired(record, work.now) or work.is_cancelled(record)]
+    leaving = [record for record in held if work.is_gone(record)]
     there = {record.id: record for record in held}
     for record in leaving:
         del there[record.id]

@@ -1,4 +1,4 @@
-"""The store's contract (`store.contract.Store`) on any Database: every verb is load, decide, flush, written once.
+"""The store's contract (`store.contract.Store`) on the steps of any database: every verb is load, decide, flush.
 
 Hot calls (a plain put, a take, an ack) go straight to statements of the database that need no rule.
 """
@@ -8,21 +8,21 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
 from penstock.core import group as rules
-from penstock.core import lifecycle
+from penstock.core import lifecycle, transfer
 from penstock.core.address import linked
 from penstock.core.chain import reply_tube
 from penstock.core.ending import Ending, OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import Kind
-from penstock.core.lifecycle import Move, expired
+from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tube_exists, tube_missing
 from penstock.core.reply import reply_payload
@@ -48,28 +48,11 @@ from penstock.core.results import (
 )
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import (
-    GroupTotals,
-    ImportBatch,
-    Kept,
-    TubeCounters,
-    dropped,
-    dropped_name,
-    dropped_options,
-    erased_options,
-    freeze_refused,
-    frozen_options,
-    hidden,
-    importing,
-    is_dropped,
-    is_frozen,
-    is_hidden,
-    moved,
-)
-from penstock.engine import due, integrity, puts, sessions
-from penstock.engine import port as ports
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
+from penstock.engine import due, integrity, port, puts, sessions
 from penstock.engine.lapse import LAPSE_MS
-from penstock.engine.port import ByIds, ByNames, Conflict, Database, Handed, Page, Request, Step
+from penstock.engine.lost_takes import LostTakes
+from penstock.engine.port import ByIds, ByNames, Conflict, Page, Request, Step
 from penstock.engine.work import Work
 from penstock.errors import NoSuchTube, StoreBusy, StoreError
 
@@ -82,19 +65,46 @@ _ATTEMPTS = 6
 _PAUSE = 0.02
 
 
-class EngineStore:
-    """Keeps the contract of `store.contract` on a Database."""
+class EngineStore(ABC):
+    """Keeps the contract of `store.contract`. A database adds its steps, its clock and how to wait for changes."""
 
+    identity: str
+    #: Whether a step is a round trip to a server.
+    remote: bool
+    #: Whether other processes can use the store.
+    shared: bool
     #: Tasks removed in one step of truncate.
     remove_step = REMOVE_STEP
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
-        self.identity = database.identity
-        self.remote = database.remote
-        self.shared = database.shared
-        #: Takes whose answers did not come.
-        self.lost = database.lost
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        #: Takes of this process whose answers did not come.
+        self.lost = LostTakes()
+
+    @abstractmethod
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> AbstractContextManager[Step]:
+        """Begin a step on these tubes; `size`: of how many tasks, so that a batch may let others go first."""
+
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return None
+
+    @abstractmethod
+    def bind(self, connection: object) -> EngineStore: ...
+
+    @abstractmethod
+    def describe(self) -> Description: ...
+
+    @abstractmethod
+    def now(self) -> int: ...
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        wake.wait(max(seconds, 0))
+        return False
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     def finish_drops(self) -> Effects:
         """Remove what is left of dropped tubes, also of those that a crash left half removed."""
@@ -103,21 +113,6 @@ class EngineStore:
             pass
         return effects
 
-    def close(self) -> None:
-        self._db.close()
-
-    def describe(self) -> Description:
-        return self._db.describe()
-
-    def now(self) -> int:
-        return self._db.now()
-
-    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        return self._db.wait(wake, seconds, watch=watch)
-
-    def bind(self, connection: object) -> EngineStore:
-        return EngineStore(self._db.bind(connection))
-
     def _run(
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
         now: int | None = None,
@@ -125,7 +120,7 @@ class EngineStore:
         """One step, tried again after a conflict. The call is told whether to guess before it loads."""
         for attempt in range(_ATTEMPTS):
             try:
-                with self._db.step(tubes, write=write, size=size, now=now) as step:
+                with self.step(tubes, write=write, size=size, now=now) as step:
                     return call(step, attempt == 0 and step.optimistic)
             except Conflict:
                 if attempt:
@@ -140,16 +135,12 @@ class EngineStore:
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         def save(step: Step, _: bool) -> Tube:
             there = self._find_tube(step, name)
-            if there is None:
-                tube = step.add_tube(name, kind, given)
-                if tube is not None:
-                    return tube
-                there = self._find_tube(step, name)
-            if there is None:
-                raise Conflict
-            if not exist_ok:
+            if there is not None and not exist_ok:
                 raise tube_exists(name)
-            return there
+            tube = there or step.add_tube(name, kind, given)
+            if tube is None:  # another was faster
+                raise Conflict
+            return tube
 
         return self._run(save)
 
@@ -161,21 +152,19 @@ class EngineStore:
         return self._read(load)
 
     def load_frozen(self) -> list[Tube]:
-        return self._read(lambda step: [stored.tube for stored in step.tubes() if is_frozen(stored.tube)])
+        return self._read(lambda step: [stored.tube for stored in step.tubes() if transfer.is_frozen(stored.tube)])
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
         """The tube of a name; NoSuchTube where it is on its way, here or away from here."""
-        found = {stored.tube.name: stored.tube for stored in step.tubes([name, importing(name), moved(name)])}
-        if name not in found and found:
-            raise hidden(next(iter(found.values())))
-        return found.get(name)
+        found = [stored.tube for stored in step.tubes([name, transfer.importing(name), transfer.moved(name)])]
+        return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
 
         def drop(step: Step, _: bool) -> None:
             self._catch_up(step, tube, effects)
-            busy = step.hide_tube(tube, dropped(tube), dropped_options(tube), waiting=True)
+            busy = step.hide_tube(tube, transfer.dropped(tube), transfer.dropped_options(tube), waiting=True)
             if busy is not None:
                 refuse_busy(tube, taken=busy[0], waiting=busy[1])
                 raise Conflict  # a group moves: what it moves is due
@@ -188,11 +177,11 @@ class EngineStore:
         """Remove some tasks of dropped tubes, with their replies; False when nothing is left of any."""
         for stored in step.tubes():
             tube = stored.tube
-            if not is_dropped(tube):
+            if not transfer.is_dropped(tube):
                 continue
             records = step.load(tube, Page(0, REMOVE_STEP), data=False).records
             if records:
-                work, name = Work(step, tube, effects), dropped_name(tube)
+                work, name = Work(step, tube, effects), transfer.dropped_name(tube)
                 for record in records:
                     to = reply_tube(record.reply_to)
                     if to not in (None, name):
@@ -242,9 +231,6 @@ class EngineStore:
 
     # tasks
 
-    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        return self._db.plain_put(tube, entry)
-
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         effects = Effects()
         if linked(entries):
@@ -253,18 +239,16 @@ class EngineStore:
                 return puts.put_linked(Work(step, tube, effects), entries, guess=guess and self.remote)
 
             return Stored(self._run(put, (tube,), now=now), effects)
-        records = self._put_one(tube, entries[0]) if now is None and len(entries) == 1 else None
-        if records is None:
+        put_plain = self.plain_put(tube, entries[0]) if now is None and len(entries) == 1 else None
+        record = None if put_plain is None else put_plain(entries[0].payload)
+        if record is not None:
+            records = [record]
+        else:
             records = self._run(lambda step, _: step.insert(tube, entries), (tube,), now=now)
         effects.events = [Event(tube.no, "put", record) for record in records]
         if ready := sum(record.state == "r" for record in records):
             effects.readied[tube.no] = ready
         return Stored(records, effects)
-
-    def _put_one(self, tube: Tube, entry: Entry) -> list[Record] | None:
-        put = self._db.plain_put(tube, entry)
-        record = None if put is None else put(entry.payload)
-        return None if record is None else [record]
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -273,25 +257,20 @@ class EngineStore:
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
-            handed = self._request(step, Request(tubes, count, handle, max_pri, blocked), effects)
-            while handed.due is not None:
+            forced = 0
+            while True:
+                handed = step.take(Request(tubes, count, handle, max_pri, blocked, forced))
+                if handed.before is not None:
+                    effects.add(handed.before)
+                if handed.due is None:
+                    break
                 self._apply_due(step, handed.due, effects)
                 forced = tubes.index(handed.due) + 1
-                handed = self._request(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
-            return self._taken(step, handed, effects)
+            if handed.tube is not None:
+                effects.events += [Event(handed.tube.no, "take", record) for record in handed.records]
+            return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
         return self._run(take, tubes, size=count, now=now)
-
-    def _request(self, step: Step, request: Request, effects: Effects) -> Handed:
-        handed = step.take(request)
-        if handed.before is not None:
-            effects.add(handed.before)
-        return handed
-
-    def _taken(self, step: Step, handed: Handed, effects: Effects) -> Taken:
-        if handed.tube is not None:
-            effects.events += [Event(handed.tube.no, "take", record) for record in handed.records]
-        return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         effects = Effects()
@@ -345,7 +324,7 @@ class EngineStore:
         later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
         seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
         guess = bool(seen) and len(seen) == len(batch)
-        known = seen if guess else self._by_shown(work, list(batch))
+        known = seen if guess else _load_by(work, list(batch))
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
@@ -367,54 +346,34 @@ class EngineStore:
                 records[place] = record
         return sorted(later)
 
-    def _by_shown(self, work: Work, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
-        if work.tube.kind.leased:
-            return {record.id: record for record in work.load(ByIds(cast("Sequence[int]", shown)))}
-        return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", shown)))}
-
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        match sweep.verb:
-            case "kick":
-                return self._kick(tube, sweep.count, now)
-            case "release":
-                return self._release_all(tube, now)
-            case "delete":
-                return self._truncate(tube, now)
-        return self._recover(tube, sweep, now)
-
-    def _kick(self, tube: Tube, count: int | None, now: int | None) -> Settled:
-        def kick(work: Work, _: int, done: int) -> list[Record]:
-            wanted = ADVANCE_STEP if count is None else min(count - done, ADVANCE_STEP)
-            buried = work.load(ports.Buried(wanted)) if wanted else []
-            return [work.change(record, lifecycle.kicked(record)) for record in buried]
-
-        return self._in_pages(tube, kick, now)
-
-    def _release_all(self, tube: Tube, now: int | None) -> Settled:
-        def release(work: Work, after: int, _: int) -> list[Record]:
-            taken = work.load(ports.Taken(after, ADVANCE_STEP))
-            return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
-
-        return self._in_pages(tube, release, now)
-
-    def _in_pages(self, tube: Tube, decide: Callable[[Work, int, int], list[Record]], now: int | None) -> Settled:
-        """Apply everything that is due, then what is decided, page by page; it is told the last id and how many."""
+        if sweep.verb == "delete":
+            return self._truncate(tube, now)
+        if sweep.verb == "recover":
+            return self._recover(tube, sweep, now)
         effects = Effects()
         settled: list[Record | None] = []
 
-        def sweep(step: Step, _: bool) -> None:
+        def decide(work: Work, after: int) -> list[Record]:
+            if sweep.verb == "release":
+                taken = work.load(port.Taken(after, ADVANCE_STEP))
+                return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
+            wanted = ADVANCE_STEP if sweep.count is None else min(sweep.count - len(settled), ADVANCE_STEP)
+            return [work.change(record, lifecycle.kicked(record)) for record in work.load(port.Buried(wanted))]
+
+        def apply(step: Step, _: bool) -> None:
             self._catch_up(step, tube, effects)
             after = 0
             while True:
                 work = Work(step, tube, effects)
-                records = decide(work, after, len(settled))
+                records = decide(work, after)
                 missed, _fresh = work.flush()
                 settled.extend([record for record in records if record.id not in missed])
                 if len(records) < ADVANCE_STEP:
                     return
                 after = records[-1].id
 
-        self._run(sweep, (tube,), now=now)
+        self._run(apply, (tube,), now=now)
         return Settled(settled, effects)
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
@@ -460,7 +419,8 @@ class EngineStore:
         def remove(step: Step, _: bool) -> bool:
             work = Work(step, tube, effects)
             records = work.load(Page(0, self.remove_step, last))
-            gone = [work.change(record, lifecycle.removed(record, "delete")) for record in work.live(records)]
+            live = [record for record in records if not work.remove_if_gone(record)]
+            gone = [work.change(record, lifecycle.removed(record, "delete")) for record in live]
             missed, _fresh = work.flush()
             settled.extend(record for record in gone if record.id not in missed)
             return len(records) == self.remove_step or bool(missed)
@@ -472,15 +432,9 @@ class EngineStore:
         return Settled(settled, effects)
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        named = bool(keys) and isinstance(keys[0], str)
-
         def get(step: Step) -> list[Record | None]:
             work = Work(step, tube, Effects())
-            select = ByNames(cast("Sequence[str]", keys)) if named else ByIds(cast("Sequence[int]", keys))
-            found: dict[int | str | None, Record] = {}
-            for record in work.load(select):
-                if not (expired(record, step.now) or work.is_cancelled(record)):
-                    found[record.address if named else record.id] = record
+            found = {key: record for key, record in _load_by(work, keys).items() if not work.is_gone(record)}
             return [found.get(key) for key in keys]
 
         return self._read(get, tube, now=now)
@@ -619,8 +573,8 @@ class EngineStore:
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
         tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
         for tube in tubes.values():
-            with suppress(NoSuchTube):
-                held = self._read(partial(_taken_of, tube), tube, now=now)
+            with suppress(NoSuchTube), self.step((tube,), write=False, now=now) as step:
+                held = step.load(tube, port.Taken(0, ADVANCE_STEP)).records
                 stranded = [record for record in held if self.lost.leased(record)]
                 found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
         if repair and found:
@@ -630,10 +584,10 @@ class EngineStore:
     # transfer
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        name, given = moved(tube.name), frozen_options(tube.given, to)
+        name, given = transfer.moved(tube.name), transfer.frozen_options(tube.given, to)
         busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
         if busy is not None:
-            raise freeze_refused(tube, busy[0])
+            raise transfer.freeze_refused(tube, busy[0])
 
     def erase_tube(self, tube: Tube) -> None:
         def erase(step: Step, _: bool) -> bool:
@@ -642,8 +596,8 @@ class EngineStore:
                 Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
                 return True
             step.clear_tube(tube)
-            if is_frozen(tube):
-                step.write_tube(tube, given=erased_options(tube))
+            if transfer.is_frozen(tube):
+                step.write_tube(tube, given=transfer.erased_options(tube))
             return False
 
         while self._run(erase, (tube,)):
@@ -672,13 +626,16 @@ class EngineStore:
             raise name_in_use(name)
 
 
-def _taken_of(tube: Tube, step: Step) -> list[Record]:
-    return step.load(tube, ports.Taken(0, ADVANCE_STEP)).records
-
-
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+
+
+def _load_by(work: Work, keys: Sequence[int | str]) -> dict[int | str, Record]:
+    """Tasks by their ids, or by their addresses, as the keys are."""
+    if keys and isinstance(keys[0], str):
+        return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", keys)))}
+    return {record.id: record for record in work.load(ByIds(cast("Sequence[int]", keys)))}
 
 
 def _held(move: Move) -> Record | None:

@@ -6,8 +6,6 @@ and the end of that group with its work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from penstock.core import chain
@@ -84,19 +82,16 @@ class Work:
             return False
         return self._group_of(record).state == rules.CANCELLING
 
-    def live(self, records: Iterable[Record]) -> list[Record]:
-        """Those that are still there; what is past its ttl or was cancelled with its group is removed."""
-        return [record for record in records if not self.remove_if_gone(record)]
+    def is_gone(self, record: Record) -> bool:
+        """Whether the task is gone by its ttl or with its group."""
+        return expired(record, self.now) or self.is_cancelled(record)
 
     def remove_if_gone(self, record: Record) -> bool:
-        """Whether the task is gone by its ttl or with its group; then it is removed."""
-        if expired(record, self.now):
-            self.change(record, became_due(record, self.now))
-        elif self.is_cancelled(record):
-            self.change(record, cancelled(record))
-        else:
-            return False
-        return True
+        """Remove the task if it is gone by its ttl or with its group. Returns whether it is."""
+        gone = self.is_gone(record)
+        if gone:
+            self.change(record, became_due(record, self.now) if expired(record, self.now) else cancelled(record))
+        return gone
 
     # deciding
 

@@ -10,7 +10,6 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.store.mysql.connection import Link
 from penstock.store.mysql.location import Location, parse
@@ -44,18 +43,17 @@ _PROMISES = {
 }
 
 
-class MysqlDatabase:
-    """Keeps `engine.port.Database` in one database of a server."""
+class MysqlStore(EngineStore):
+    """The store in one database of a server."""
 
     shared = True
     remote = True
 
     def __init__(self, server: Server, identity: str, clock: Clock | None, watch: Watch | None) -> None:
+        super().__init__(identity)
         self.server = server
-        self.identity = identity
         self.clock = clock
         self.waiters = Waiters()
-        self.lost = LostTakes()
         self._watch = watch
         self._offset: tuple[float, float] | None = None  # the server's clock less ours, and when that was seen
         self._uncounted = 0
@@ -81,9 +79,9 @@ class MysqlDatabase:
 
         return put
 
-    def bind(self, connection: object) -> MysqlDatabase:
+    def bind(self, connection: object) -> MysqlStore:
         bound = BoundServer(self.server, connection, self.identity)
-        return MysqlDatabase(bound, self.identity, self.clock, None)
+        return MysqlStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
         return self.server.run(lambda link: _describe(link, self.server.location), safe=True)
@@ -100,8 +98,7 @@ class MysqlDatabase:
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self._watch is not None:
             return self._watch.wait(wake, seconds, watch=watch)
-        wake.wait(seconds)
-        return False
+        return super().wait(wake, seconds, watch=watch)
 
     def close(self) -> None:
         self.server.close()
@@ -190,7 +187,7 @@ def open_mysql(url: str, clock: Clock | None = None) -> EngineStore:
     try:
         identity = f"mysql:{migrate(server)}"
         watch = Watch(lambda: server.send([Q.watch], safe=True).results)
-        store = EngineStore(MysqlDatabase(server, identity, clock, watch))
+        store = MysqlStore(server, identity, clock, watch)
         store.finish_drops()
     except BaseException:
         server.close()

@@ -37,7 +37,7 @@ from penstock.store.sql.queries import COLUMNS, ID_MASK
 from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk, imported_counts
 
 if TYPE_CHECKING:
-    from penstock.store.mysql.database import MysqlDatabase
+    from penstock.store.mysql.database import MysqlStore
 
 _REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")
@@ -49,7 +49,7 @@ class MysqlStep(SqlStep):
     Q = Q
     optimistic = True
 
-    def __init__(self, database: MysqlDatabase, now: int | None, *, write: bool, snapshot: bool = False) -> None:
+    def __init__(self, database: MysqlStore, now: int | None, *, write: bool, snapshot: bool = False) -> None:
         self._database = database
         self._server = database.server
         self._given = database.clock() if now is None and database.clock is not None else now

@@ -17,7 +17,7 @@ from penstock.store.mysql.wire import Raw, Rows, fill, literal
 from penstock.store.sql.waiters import Waiter
 
 if TYPE_CHECKING:
-    from penstock.store.mysql.database import MysqlDatabase
+    from penstock.store.mysql.database import MysqlStore
     from penstock.store.mysql.step import MysqlStep
 
 # Above every rank, for a take without max_pri.
@@ -41,7 +41,7 @@ class _LostTake(LostTake, kw_only=True):
 class Taking:
     """One take."""
 
-    def __init__(self, step: MysqlStep, database: MysqlDatabase, request: Request) -> None:
+    def __init__(self, step: MysqlStep, database: MysqlStore, request: Request) -> None:
         self._step = step
         self._database = database
         self._request = request

@@ -27,7 +27,7 @@ from penstock.store.sql.queries import ID_MASK
 from penstock.store.sql.step import first_pk
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.database import PostgresDatabase
+    from penstock.store.postgres.database import PostgresStore
     from penstock.store.postgres.step import PostgresStep
 
 
@@ -130,7 +130,7 @@ def _fields(entries: Sequence[Entry]) -> tuple[bool, dict[str, Any]]:
     return mixed, values
 
 
-def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
     """Stores a payload each time it is called; None where its place depends on more, or nothing can be prepared."""
     connections, notifier, clock = database.connections, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.lost_takes import LostTakes
 from penstock.engine.port import Conflict
 from penstock.engine.store import EngineStore
 from penstock.errors import PenstockError
@@ -32,8 +31,8 @@ _CLOCK_SECONDS = 10.0
 _LONG_SECONDS = 300
 
 
-class PostgresDatabase:
-    """Keeps `engine.port.Database` in one schema."""
+class PostgresStore(EngineStore):
+    """The store in one schema."""
 
     shared = True
     remote = True
@@ -42,14 +41,13 @@ class PostgresDatabase:
         self, connections: Connections, asked: Queries, identity: str, clock: Callable[[], int] | None,
         notifier: Notifier, listener: Listener | None,
     ) -> None:  # fmt: skip
+        super().__init__(identity)
         self.connections = connections
         self.queries = asked
-        self.identity = identity
         self.clock = clock
         self.notifier = notifier
         self.listener = listener
         self.waiters = Waiters()
-        self.lost = LostTakes()
         self._heard: tuple[int, float] | None = None  # what the server's clock said, and when
 
     def step(
@@ -70,9 +68,9 @@ class PostgresDatabase:
             except (PenstockError, Conflict):
                 pass
 
-    def bind(self, connection: object) -> PostgresDatabase:
+    def bind(self, connection: object) -> PostgresStore:
         bound = BoundConnection(self.connections, connection, self.queries.all, self.identity)
-        return PostgresDatabase(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
+        return PostgresStore(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
 
     def describe(self) -> Description:
         row = self.connections.run([(self.queries.all.describe, {})], twice=True)[0][0]
@@ -98,8 +96,7 @@ class PostgresDatabase:
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self.listener is not None:
             return self.listener.wait(wake, seconds, watch=watch)
-        wake.wait(max(seconds, 0))
-        return False
+        return super().wait(wake, seconds, watch=watch)
 
     def close(self) -> None:
         if self.listener is not None:
@@ -128,7 +125,7 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> EngineSto
     try:
         with connections.connect() as db:
             identity = f"postgresql:{migrate(db, location)}"
-        store = EngineStore(PostgresDatabase(connections, asked, identity, clock, Notifier(location.notify), listener))
+        store = PostgresStore(connections, asked, identity, clock, Notifier(location.notify), listener)
         store.finish_drops()
     except BaseException:
         connections.close()

@@ -30,7 +30,7 @@ from penstock.store.sql.queries import COLUMNS, ID_MASK
 from penstock.store.sql.step import SqlStep, count_states, encoded_kind, imported_counts
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.database import PostgresDatabase
+    from penstock.store.postgres.database import PostgresStore
 
 _CALLS = tuple(COUNTERS)[6:]  # all but put: those are counted by ids
 
@@ -41,7 +41,7 @@ class PostgresStep(SqlStep):
     optimistic = True
 
     def __init__(
-        self, database: PostgresDatabase, tubes: Sequence[Tube], *, write: bool, held: bool, now: int | None
+        self, database: PostgresStore, tubes: Sequence[Tube], *, write: bool, held: bool, now: int | None
     ) -> None:
         self.db = database
         self.Q = database.queries.all

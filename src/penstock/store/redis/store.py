@@ -38,7 +38,7 @@ from penstock.core.results import (
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.engine.lost_takes import LostTake, LostTakes, give_back
-from penstock.engine.port import Database, Step, new_call
+from penstock.engine.port import Step, new_call
 from penstock.engine.store import EngineStore
 from penstock.errors import NoSuchTube, OutcomeUnknown, PenstockError, SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store.forks import reset_in_child
@@ -107,7 +107,6 @@ class RedisStore(TransferCalls, EngineStore):
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._repair_after_burial
-        self._db = cast(Database, self)
         self.lost = LostTakes()
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
@@ -150,7 +149,7 @@ class RedisStore(TransferCalls, EngineStore):
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> RedisStep:
-        """As `engine.port.Database` says; of a Step there is what the verbs of this store need."""
+        """Of a Step there is what the verbs of this store need."""
         return RedisStep(self._runner, self._steps, tubes[0], write, now)
 
     def close(self) -> None:
@@ -365,7 +364,7 @@ class RedisStore(TransferCalls, EngineStore):
         if not brief or len(moves) > 1 or not moves or moves[0].verb != "ack":
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None]), Effects()
-        with self._db.step((tube,), now=now) as step:
+        with self.step((tube,), now=now) as step:
             self._ack(step, tube, moves, records, effects)
         return Settled(records, effects)
 

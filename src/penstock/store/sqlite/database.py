@@ -18,7 +18,6 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.queries import ID_BITS
@@ -43,18 +42,17 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteDatabase:
-    """Keeps `engine.port.Database` in one file."""
+class SqliteStore(EngineStore):
+    """The store in one file."""
 
     shared = True
     remote = False
 
     def __init__(self, connection: Connection, identity: str, clock: Callable[[], int], watch: Watch | None) -> None:
+        super().__init__(identity)
         self._connection = connection
         self._clock = clock
         self._watch = watch
-        self.lost = LostTakes()
-        self.identity = identity
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
@@ -86,9 +84,9 @@ class SqliteDatabase:
 
         return put
 
-    def bind(self, connection: object) -> SqliteDatabase:
+    def bind(self, connection: object) -> SqliteStore:
         bound = BoundConnection(self._connection.path, connection)
-        return SqliteDatabase(bound, self.identity, self._clock, None)
+        return SqliteStore(bound, self.identity, self._clock, None)
 
     def describe(self) -> Description:
         path, advice = self._connection.path, list[str]()
@@ -112,8 +110,7 @@ class SqliteDatabase:
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if watch and self._watch is not None:
             return self._watch.wait(wake, seconds)
-        wake.wait(seconds)
-        return False
+        return super().wait(wake, seconds, watch=watch)
 
     def close(self) -> None:
         if self._watch is not None:
@@ -126,7 +123,7 @@ def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | N
     connection = Connection(os.path.abspath(path), durable=durable)
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
     try:
-        store = EngineStore(SqliteDatabase(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch))
+        store = SqliteStore(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch)
         store.finish_drops()
     except BaseException:
         connection.close()

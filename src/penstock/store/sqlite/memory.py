@@ -16,7 +16,7 @@ from penstock.engine.store import EngineStore
 from penstock.errors import StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.database import SqliteDatabase, migrate, wall_clock
+from penstock.store.sqlite.database import SqliteStore, migrate, wall_clock
 
 
 class MemoryConnection(Connection):
@@ -38,13 +38,13 @@ class MemoryConnection(Connection):
         self._closed = True
 
 
-class MemoryDatabase(SqliteDatabase):
-    """Keeps `engine.port.Database` for all openers of one URL."""
+class MemoryStore(SqliteStore):
+    """One store for all openers of a URL."""
 
     shared = False
     openers = 0
 
-    def bind(self, connection: object) -> SqliteDatabase:
+    def bind(self, connection: object) -> SqliteStore:
         raise UnsupportedOption("memory:// has no transactions to bind to: sqlite:// has")
 
     def describe(self) -> Description:
@@ -66,7 +66,7 @@ class _Stores:
     """The open ones of this process, by URL."""
 
     def __init__(self) -> None:
-        self.opened: dict[str, MemoryDatabase] = {}
+        self.opened: dict[str, MemoryStore] = {}
         self.lock = threading.Lock()
         reset_in_child(self)
 
@@ -87,6 +87,6 @@ def open_memory(url: str, clock: Callable[[], int] | None = None) -> EngineStore
         if database is None:
             connection = MemoryConnection(url, durable=False)
             migrate(connection)
-            database = opened[url] = MemoryDatabase(connection, url, clock or wall_clock, None)
+            database = opened[url] = MemoryStore(connection, url, clock or wall_clock, None)
         database.openers += 1
-        return EngineStore(database)
+        return database
