@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import against, awaited, crowd, pool, processes, redis, scale, sql, sqlite, wire, worker
+from bench import against, awaited, crowd, pool, pool_crowd, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -29,6 +29,8 @@ BENCHES: dict[str, Bench] = {
     "pool-sqlite": pool.pool_sqlite,
     "pool-postgres": pool.pool_postgres,
     "pool-mariadb": pool.pool_mariadb,
+    "pool-crowd-mariadb": pool_crowd.pool_crowd_mariadb,
+    "pool-crowd-postgres": pool_crowd.pool_crowd_postgres,
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
     "drain-processes": worker.drain_processes,

@@ -143,10 +143,10 @@ def test_what_the_clock_did_is_done_again_when_redis_is_lost_before_it_is_writte
         assert isinstance(store, PoolStore)
         write = store._mirror.write
 
-        def lost_first(of: Tube, epoch: str) -> None:
+        def lost_first(of: Tube, epoch: str, version: float) -> None:
             monkeypatch.undo()
             lose(server)
-            write(of, epoch)
+            write(of, epoch, version)
 
         monkeypatch.setattr(store._mirror, "write", lost_first)
         assert len(tube) == 1

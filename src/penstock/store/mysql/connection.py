@@ -14,7 +14,7 @@ from penstock.errors import PayloadTooLarge
 from penstock.store.mysql.faults import TOO_MANY_PREPARED, number
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedCalls
-from penstock.store.mysql.wire import Ok, Prepared, Rows, ask
+from penstock.store.mysql.wire import Ok, Prepared, Rows, ask, literal
 from penstock.store.polling import READABLE, make_poll
 
 # How long the server may take to accept a connection.
@@ -82,7 +82,6 @@ class Link:
 
     def _use(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
-        self._cursor = connection.cursor()
         #: The largest statement the server takes.
         self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
         self._prepares = False
@@ -154,22 +153,13 @@ class Link:
             room -= size
         yield "; ".join(packet)
 
-    def read(self, sql: str, arguments: Sequence[object]) -> Rows:
-        """The rows of one query, names as bytes."""
-        return ask(self._connection, f"{self._cursor.mogrify(sql, tuple(arguments) or None)}; COMMIT", raw=True)[0][0]
-
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
-        """The rows of one statement."""
-        self._cursor.execute(sql, tuple(arguments) or None)
-        return list(self._cursor.fetchall())
+    def rows(self, sql: str, arguments: Sequence[object] = (), *, raw: bool = False) -> Rows:
+        """The rows of one statement, with values for its `%s`. `raw`: names as bytes."""
+        return ask(self._connection, _filled(sql, arguments), raw=raw)[0][0]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
-        return int(self._cursor.execute(sql, tuple(arguments) or None))
-
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run one statement for each of these rows, in few round trips."""
-        self._cursor.executemany(sql, [tuple(row) for row in rows])
+        return ask(self._connection, _filled(sql, arguments))[1][0].changed
 
     def commit(self) -> None:
         self._connection.commit()
@@ -192,3 +182,7 @@ class Link:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
             self._connection._force_close()  # type: ignore[attr-defined]
+
+
+def _filled(sql: str, arguments: Sequence[object]) -> str:
+    return sql % tuple(map(literal, arguments)) if arguments else sql

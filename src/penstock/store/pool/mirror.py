@@ -16,7 +16,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from math import inf
 from typing import cast
 
 import msgspec
@@ -44,6 +46,12 @@ Beside = tuple[list[bytes], list[bytes], list[bytes]]
 read_beside = msgspec.msgpack.Decoder(Beside).decode
 
 
+class Batch(Future[None]):
+    """Threads that wait for the same write; at least up to this version of the tube."""
+
+    version = 0.0
+
+
 class Mirror:
     """Writes the index of one pool to its vault."""
 
@@ -56,12 +64,14 @@ class Mirror:
     def reset(self) -> None:
         """Threads of this process wait for each other here, not at the row. In a forked child, nobody waits."""
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+        self._joining: dict[tuple[int, str], Batch] = {}
 
     def write_all(self, dirty: Dirty) -> None:
         """Write what a call changed; OutcomeUnknown if it is not certain that all of it is written."""
-        for tube, epoch in dirty.values():
+        for tube, epoch, version in dirty.values():
             try:
-                self.write(tube, epoch)
+                self.write(tube, epoch, version)
             except Interrupted as error:
                 raise OutcomeUnknown(
                     f"the index of tube {tube.name} was lost during the call: it may or may not be stored; look first"
@@ -84,50 +94,90 @@ class Mirror:
             return not isinstance(error.__cause__, Interrupted)
         return True
 
-    def write(self, tube: Tube, epoch: str, *, whole: bool = False, before: Before | None = None) -> None:
-        """Write what is marked in a tube. `before` runs first, while nobody else writes.
+    def write(
+        self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False, before: Before | None = None
+    ) -> None:
+        """Write what is marked in a tube, at least up to a version. `before` runs first, while nobody else writes.
 
         `whole`: write what the tube keeps beside its tasks even if nothing is marked.
         """
-        with self._locks[tube.no]:
-            while True:
-                try:
-                    return self._write(tube, epoch, whole, before)
-                except Interrupted:
-                    if before is not None or not is_closed(self._runner, tube, epoch):
-                        raise
-                    if was_sealed(self._runner, self._vault, tube, epoch):
-                        return None  # the process that freezes a tube writes what is marked
+        if whole or before is not None:
+            with self._locks[tube.no]:
+                last = self._write_open(tube, epoch, version, whole, before)
+            return self._clear(tube, epoch, last)
+        while True:
+            with self._lock:
+                joined = self._joining.get((tube.no, epoch))
+                batch = self._joining.setdefault((tube.no, epoch), Batch())
+                batch.version = max(batch.version, version)
+            try:
+                return self._lead(tube, epoch, batch) if joined is None else batch.result()
+            except CancelledError:
+                continue  # the thread that was to write was interrupted
 
-    def _write(self, tube: Tube, epoch: str, whole: bool, before: Before | None) -> None:
-        version, found = 0, False
+    def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
+        """Write for all threads that have joined the batch when the write before it is over."""
+        place = tube.no, epoch
+        try:
+            with self._locks[tube.no]:
+                with self._lock:
+                    del self._joining[place]  # what others mark from now on is not awaited here
+                last = self._write_open(tube, epoch, batch.version)
+            batch.set_result(None)
+        except Exception as error:
+            batch.set_exception(error)
+            raise
+        finally:
+            if not batch.done():
+                with self._lock:
+                    if self._joining.get(place) is batch:
+                        del self._joining[place]
+                batch.cancel()
+        self._clear(tube, epoch, last)
 
-        def look(session: Session) -> Iterator[Changes]:
+    def _write_open(
+        self, tube: Tube, epoch: str, version: float, whole: bool = False, before: Before | None = None
+    ) -> int:
+        """Write, once the tube is open, if it was closed and is not frozen. Returns as `_write`."""
+        while True:
+            try:
+                return self._write(tube, epoch, version, whole, before)
+            except Interrupted:
+                if before is not None or not is_closed(self._runner, tube, epoch):
+                    raise
+                if was_sealed(self._runner, self._vault, tube, epoch):
+                    return 0  # the process that freezes a tube writes what is marked
+
+    def _write(self, tube: Tube, epoch: str, version: float, whole: bool, before: Before | None) -> int:
+        """Write. Returns up to which version marks were written, 0 if none were."""
+        last = 0
+
+        def look(session: Session, beside: bytes | None) -> Iterator[Changes]:
             """What is marked in the tube at one moment, read in pages."""
-            nonlocal version, found
+            nonlocal last
             if before is not None:
                 before(session)
-            after, upto = 0, ""
-            while True:
+            after, upto = 0 if whole else _written(beside, epoch), ""
+            while after < version:
                 with self._runner.servers.strictly():
                     reply = self._runner.in_epoch(epoch, "collect_changes", tube, after, upto, PAGE, idempotent=True)
-                version, marks = cast(int, reply[1]), reply[3:]
+                found, marks = cast(int, reply[1]), reply[3:]
                 if marks or whole:
-                    found = found or bool(marks)
-                    yield _changes(cast("list[list[bytes]]", reply[2]), marks)
+                    last = found if marks else last
+                    # That of the first page: it has the version up to which marks are read.
+                    yield _changes(None if upto else cast("list[list[bytes]]", reply[2]), marks)
                 if len(marks) < 3 * PAGE:
                     return
-                after, upto = cast(int, marks[-2]), str(version)
+                after, upto = cast(int, marks[-2]), str(found)
 
         if not self._vault.write(tube.no, look):
             raise self._runner.missing(tube)
-        if found:
-            self._clear(tube, epoch, version)
+        return last
 
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
-        """Remove the marks. Those that stay are written once more, which changes nothing."""
+        """Remove the marks up to a version. Those that stay are removed after another write."""
         with suppress(StoreError):
-            while self._runner.in_epoch(epoch, "clear_changes", tube, version, PAGE, idempotent=True)[1]:
+            while version and self._runner.in_epoch(epoch, "clear_changes", tube, version, PAGE, idempotent=True)[1]:
                 pass
 
     def tidy(self, tube: Tube) -> None:
@@ -138,13 +188,22 @@ class Mirror:
         marks = self._runner.keys.name(tube.no, "marks")
         try:
             if self._runner.servers.command(marks, b"EXISTS", marks):
-                self.write(tube, str(self._runner.epoch))
+                self.write(tube, str(self._runner.epoch), whole=True)
         except PenstockError as error:
             log.warning("changes left behind in tube %s not written yet (%s); retrying", tube.name, error)
 
 
-def _changes(beside: list[list[bytes]], marks: list[Reply]) -> Changes:
-    changes = Changes(_encode(beside))
+def _written(beside: bytes | None, epoch: str) -> int:
+    """Up to which version the vault has what was marked in this epoch."""
+    if beside is None:
+        return 0
+    meta = read_beside(beside)[0]
+    found = dict(zip(meta[::2], meta[1::2], strict=True))
+    return int(found.get(b"version", 0)) if found.get(b"epoch") == epoch.encode() else 0
+
+
+def _changes(beside: list[list[bytes]] | None, marks: list[Reply]) -> Changes:
+    changes = Changes(None if beside is None else _encode(beside))
     for place in range(0, len(marks), 3):
         name, value = cast(bytes, marks[place]), marks[place + 2]
         if name[:1] == b"t":

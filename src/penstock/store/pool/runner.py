@@ -22,8 +22,8 @@ _WRITERS = frozenset(
     "put put_micro_queues put_related apply recover find_group set_group_work turn_group import activate".split()
 )
 
-# The tubes that a call changed, each with the epoch it was done in.
-Dirty = dict[int, tuple[Tube, str]]
+# The tubes that a call changed, each with the epoch it was done in, and a version that includes the changes.
+Dirty = dict[int, tuple[Tube, str, float]]
 
 
 class PoolRunner(Runner):
@@ -57,7 +57,7 @@ class PoolRunner(Runner):
                     raise self.missing(tube) from None
                 continue
             if _changed(name, tube, reply):
-                self.note(tube, epoch)
+                self.note(tube, epoch, self.servers.version)
             return reply
 
     def in_epoch(
@@ -90,11 +90,11 @@ class PoolRunner(Runner):
         finally:
             self._thread.dirty = None
 
-    def note(self, tube: Tube, epoch: str) -> None:
+    def note(self, tube: Tube, epoch: str, version: float) -> None:
         """This thread changed a tube."""
         dirty = getattr(self._thread, "dirty", None)
         if dirty is not None:
-            dirty[tube.no] = tube, epoch
+            dirty[tube.no] = tube, epoch, version
 
     def written(self, tube: Tube) -> None:
         """The vault has what this thread changed there."""

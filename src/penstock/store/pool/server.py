@@ -9,13 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from math import inf
 from typing import TypeVar, cast
+
+import redis
 
 from penstock.errors import StoreUnavailable
 from penstock.store.redis.connection import Command, Connection, Reply, exchange_on
 from penstock.store.redis.durability import parse_info
 from penstock.store.redis.location import Location
-from penstock.store.redis.servers import Call, OneServer
+from penstock.store.redis.servers import Call, OneServer, Request, exchange_scripts, unwrap
 
 T = TypeVar("T")
 
@@ -70,8 +74,24 @@ class WatchedServer(OneServer):
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         return self._watched(lambda: super(WatchedServer, self).ask_each(commands))
 
+    @property
+    def version(self) -> float:
+        """One of the tube whose script this thread ran last, with or after what the script changed."""
+        return float(self._thread.version)
+
     def _call(self, call: Call, *, idempotent: bool) -> Reply:
-        return self._watched(lambda: super(WatchedServer, self)._call(call, idempotent=idempotent))
+        attempt = partial(self._exchange, *call)
+        return self._watched(lambda: self._retry(attempt, idempotent=idempotent))
+
+    def _exchange(self, key: bytes, command: Command, request: Request | None) -> Reply:
+        meta = next((key for key in request.keys if key.endswith(b":meta")), None) if request else None
+        commands = [command] if meta is None else [command, (b"HGET", meta, b"version")]
+        replies = self._connections.exchange(commands)
+        if isinstance(replies[0], redis.exceptions.NoScriptError):
+            replies = exchange_scripts(self._connections, [command], [request])
+        found = replies[-1] if len(replies) > 1 else None
+        self._thread.version = int(found) if isinstance(found, bytes) else inf
+        return unwrap(replies[0])
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
         return self._watched(lambda: super(WatchedServer, self)._call_all(calls))

@@ -470,7 +470,7 @@ class PoolStore(RedisStore):
         self._vault.erase_tube(tube.no, PAGE)
         if is_frozen(tube):
             declared = declaration(tube.name, tube.kind, erased_options(tube))
-            self._vault.write(tube.no, lambda session: self._rename(session, tube, tube.name, declared))
+            self._vault.write(tube.no, lambda session, _: self._rename(session, tube, tube.name, declared))
 
     def forget_tube(self, tube: Tube) -> None:
         meta = self._keys.name(tube.no, "meta")

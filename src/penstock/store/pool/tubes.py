@@ -103,7 +103,7 @@ class PoolOutbox(Outbox):
         epoch = str(self._pool_runner.epoch)
         super()._receive(source, name, batch, effects, now)
         tube = self._by_name[name]
-        self._mirror.write_all({tube.no: (tube, epoch)})
+        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.version)})
         if tube.no != source:
             self._pool_runner.written(tube)
 

@@ -32,8 +32,8 @@ class Session(Protocol):
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """How many rows one statement changed."""
 
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """One statement for each of these rows, in few round trips."""
+    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """One statement for each of these rows, sent with the commit."""
 
 
 class Database(Protocol):
@@ -68,13 +68,18 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it."""
+    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it; so is what
+    the tube keeps beside its tasks."""
 
-    beside: bytes
+    beside: bytes | None
     tasks: list[tuple[int, bytes, bytes | None]] = []
     gone: list[int] = []
     links: list[tuple[bytes, bytes]] = []
     unlinked: list[bytes] = []
+
+
+# Finds what to write, given what the tube keeps beside its tasks as the last writer left it.
+Look = Callable[[Session, bytes | None], Iterable[Changes]]
 
 
 class Vault:
@@ -163,7 +168,7 @@ class Vault:
     def alter(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
         """Give a tube the name and the declaration that are made of what it has; False if there is no such tube."""
 
-        def write(session: Session) -> tuple[()]:
+        def write(session: Session, beside: bytes | None) -> tuple[()]:
             [shelf] = _shelves(session.rows(self._ask.get_tube, (no,)))
             name, declared = declare(shelf)
             session.change(self._ask.rename_tube, (name.encode(), declared, no))
@@ -185,7 +190,7 @@ class Vault:
         for tasks in self.tasks(no, page):
             ids = [id for id, _ in tasks]
 
-            def remove(session: Session, ids: list[int] = ids) -> tuple[()]:
+            def remove(session: Session, beside: bytes | None, ids: list[int] = ids) -> tuple[()]:
                 self._remove(session, self._ask.remove_tasks, no, ids)
                 return ()
 
@@ -193,17 +198,18 @@ class Vault:
 
     def _remove(self, session: Session, query: str, no: int, keys: Sequence[int] | Sequence[bytes]) -> None:
         for some in _chunks(keys):
-            session.change(_among(query, some), (no, *some))
+            session.later(_among(query, some), [(no, *some)])
 
     # tasks
 
-    def write(self, no: int, look: Callable[[Session], Iterable[Changes]]) -> bool:
+    def write(self, no: int, look: Look) -> bool:
         """Write what `look` finds while nobody else writes; False if there is no such tube."""
 
         def apply(session: Session) -> bool:
-            if not session.rows(self._ask.lock_tube, (no,)):
+            found = session.rows(self._ask.lock_tube, (no,))
+            if not found:
                 return False
-            for changes in look(session):
+            for changes in look(session, found[0][0]):
                 self._apply(session, no, changes)
             return True
 
@@ -211,12 +217,13 @@ class Vault:
 
     def _apply(self, session: Session, no: int, changes: Changes) -> None:
         if changes.tasks:
-            session.many(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
+            session.later(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
         if changes.links:
-            session.many(self._ask.save_links, [(no, *link) for link in changes.links])
+            session.later(self._ask.save_links, [(no, *link) for link in changes.links])
         self._remove(session, self._ask.remove_tasks, no, changes.gone)
         self._remove(session, self._ask.remove_links, no, changes.unlinked)
-        session.change(self._ask.set_beside, (changes.beside, no))
+        if changes.beside is not None:
+            session.later(self._ask.set_beside, [(changes.beside, no)])
 
     def data(self, no: int, ids: Sequence[int], session: Session | None = None) -> dict[int, bytes]:
         """The data of those of these tasks that are there."""

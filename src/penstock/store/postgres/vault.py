@@ -20,6 +20,7 @@ _QUERIES = load_queries("penstock.store.postgres", "vault.sql", shared=True, bas
 class _Session:
     def __init__(self, db: psycopg.Connection) -> None:
         self._db = db
+        self._later: list[tuple[str, Sequence[Sequence[object]]]] = []
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, arguments, binary=True).fetchall()
@@ -27,9 +28,15 @@ class _Session:
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         return self._db.execute(sql, arguments).rowcount
 
-    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        with self._db.cursor() as cursor:
-            cursor.executemany(sql, rows)
+    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        self._later.append((sql, rows))
+
+    def send(self) -> None:
+        """What was left for the commit, in one round trip."""
+        if self._later:
+            with self._db.pipeline(), self._db.cursor() as cursor:
+                for sql, rows in self._later:
+                    cursor.executemany(sql, rows)
 
 
 class PostgresVault:
@@ -50,7 +57,13 @@ class PostgresVault:
         return self._connections.attempt(lambda db: _Session(db).rows(sql, arguments), twice=True)
 
     def run(self, work: Callable[[_Session], T]) -> T:
-        return self._connections.transact(lambda db: work(_Session(db)))
+        def transaction(db: psycopg.Connection) -> T:
+            session = _Session(db)
+            done = work(session)
+            session.send()
+            return done
+
+        return self._connections.transact(transaction)
 
     def promise(self) -> str:
         return promise(*self.read(self.queries.durability, ())[0])

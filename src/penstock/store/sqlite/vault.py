@@ -27,7 +27,7 @@ class _Session:
         self.rows(sql, arguments)
         return self._db.changes()
 
-    def many(self, sql: str, rows: Sequence[Any]) -> None:
+    def later(self, sql: str, rows: Sequence[Any]) -> None:
         self._db.executemany(sql.replace("%s", "?"), rows)
 
 

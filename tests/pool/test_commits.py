@@ -1,0 +1,87 @@
+"""Callers that come together share a commit in the database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+import penstock
+from penstock.store.pool.store import PoolStore
+from tests.pool.conftest import Connect
+
+THREADS = 8
+COLLECT = "collect_changes"
+
+
+def pool_of(broker: penstock.Broker) -> PoolStore:
+    return cast(PoolStore, broker.runtime.store)
+
+
+def scripts_of(broker: penstock.Broker, then: Callable[[str], object] = lambda name: None) -> list[str]:
+    """The names of the scripts that a broker runs from now on; `then` is called after each."""
+    servers, names = pool_of(broker)._servers, list[str]()
+    script = servers.run
+
+    def run(request: Any, *, idempotent: bool) -> Any:
+        answer = script(request, idempotent=idempotent)
+        names.append(request.script.name)
+        then(request.script.name)
+        return answer
+
+    servers.run = run  # type: ignore[method-assign]
+    return names
+
+
+def put_together(broker: penstock.Broker, error: BaseException | None = None) -> None:
+    """Put from several threads; the first transaction waits until all have run their scripts, and may fail."""
+    store, tube, first = pool_of(broker), broker.tube("t"), threading.Lock()
+    transact = store._vault._db.run
+
+    def run(work: Callable[[Any], Any]) -> Any:
+        if first.acquire(blocking=False):
+            while cast(int, store._runner.command(1, "marks", b"ZCARD")) < THREADS:
+                pass
+            if error is not None:
+                raise error
+        return transact(work)
+
+    store._vault._db.run = run  # type: ignore[method-assign]
+    threads = [threading.Thread(target=tube.put, args=(place,)) for place in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_that_put_at_the_same_time_share_a_commit(broker: penstock.Broker, connect: Connect) -> None:
+    broker.tube("t").put("first")
+    scripts = scripts_of(broker)
+    put_together(broker)
+    assert scripts.count(COLLECT) == 1
+    taken = connect().tube("t").take_many(THREADS + 1)
+    assert {task.data for task in taken} == {"first", *range(THREADS)}
+
+
+def test_a_thread_that_is_interrupted_leaves_the_commit_to_the_others(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    broker.tube("t").put("first")
+    scripts = scripts_of(broker)
+    put_together(broker, KeyboardInterrupt())
+    assert scripts.count(COLLECT) == 1
+    assert len(broker.tube("t")) == THREADS + 1
+
+
+def test_what_another_process_has_written_is_not_written_again(connect: Connect) -> None:
+    one, two = connect().tube("t"), connect()
+    one.put("a")
+    tube = two.tube("t")
+    # The other one puts, and writes what both have marked, before this one can.
+    scripts = scripts_of(two, lambda name: one.put("c") if name == "put" else None)
+    tube.put("b")
+    assert scripts == ["put"]
+    assert [task.data for task in one.take_many(3)] == ["a", "b", "c"]
