@@ -68,9 +68,9 @@ def test_a_command_line_that_cannot_be_read_is_one_line_and_exit_2(
         (["put", "../x", "x"], "tube '../x' is not a name"),
         (["put", "a\nb", "x"], "tube 'a\\nb' is not a name"),
         (["put", "x" * 10_000, "x"], "tube "),
-        (["peek", "mail", "1"], "tube mail does not exist"),
+        (["peek", "mail", "1"], "there is no store at "),
         (["--url", "nonsense://x", "tubes"], ""),
-        (["--url", "sqlite:////nowhere/at/all.db", "tubes"], "/nowhere/at/all.db cannot be opened"),
+        (["--url", "sqlite:////nowhere/at/all.db", "create", "mail"], "/nowhere/at/all.db cannot be opened"),
         (["--url", "redis://127.0.0.1:1", "tubes"], ""),
         (
             ["--url", "sqlite:///y.db", "--pool", "sqlite:///x.db", "tubes"],

@@ -118,6 +118,7 @@ def test_groups(filled: Shell) -> None:
 
 
 def test_where_there_is_nothing_people_are_told_so(shell: Shell) -> None:
+    shell("migrate")
     done = shell.run("sessions")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions\n")
     assert shell.json("sessions") == []

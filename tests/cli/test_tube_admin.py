@@ -93,6 +93,7 @@ def test_groups_are_started_and_cancelled(shell: Shell) -> None:
 
 
 def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
+    shell("migrate")
     assert shell.json("schedules") == []
     assert "there is no schedule in this store" in shell.refused("schedules", "--run", "x")
     app = penstock.App(shell.url)

@@ -178,7 +178,7 @@ def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
         with pytest.raises(penstock.TubeExists, match="tube jobs is on its way .* by an import or another move"):
             move(old, new, Death(1000, after=True), "jobs")
         assert not old.runtime.store.paused(old.tube("jobs").stored)
-        Import(new.runtime.store, BytesIO(content), "a file").run(lambda count: None, anew=True)
+        Import(new.runtime.store, BytesIO(content), "a file").run(lambda count: None, discard_partial=True)
         new.tube("jobs").drop()
         move(old, new, Death(1000, after=True), "jobs")
         assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
@@ -205,7 +205,7 @@ def test_an_import_that_was_killed_is_begun_anew_when_asked(store_url: str, cloc
         mortal = Death(9, after=True).wrap(broker.runtime.store)
         with pytest.raises(Killed):
             Import(mortal, BytesIO(content), "a file", "copy").run(lambda count: None)
-        with pytest.raises(penstock.BadValue, match="import with --anew"):
+        with pytest.raises(penstock.BadValue, match="import with --discard-partial"):
             imported(broker, content, "copy")
-        Import(broker.runtime.store, BytesIO(content), "a file", "copy").run(lambda count: None, anew=True)
+        Import(broker.runtime.store, BytesIO(content), "a file", "copy").run(lambda count: None, discard_partial=True)
         assert seen(broker, "copy") == seen(broker, "tied")

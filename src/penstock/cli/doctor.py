@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.broker.stats import make_stats
 from penstock.cli import output
+from penstock.cli.existing_store import must_exist
 from penstock.core.results import Description
 from penstock.store.contract import TransferStore, load_tube
 from penstock.store.open import open_store
@@ -56,6 +57,7 @@ def doctor(url: str, as_json: bool) -> None:
 
     Exit code 1 if there is something to fix.
     """
+    must_exist(url)
     with _once(), closing(open_store(url)) as store:
         report = examine(store)
     if as_json:

@@ -10,7 +10,7 @@ import click
 import penstock
 from penstock.broker.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
-from penstock.cli.wording import for_a_shell
+from penstock.cli.text import for_a_shell
 from penstock.store.open import with_pool
 
 EXIT_FAILED = 1  # the command could not do it, or found something wrong

@@ -8,6 +8,7 @@ import click
 
 import penstock
 from penstock.cli import output
+from penstock.cli.existing_store import connect_existing
 from penstock.store.open import look_at_schema, open_store, rebuild_index
 from penstock.store.sql.migrations import Schema
 
@@ -25,7 +26,7 @@ def check(url: str, repair: bool, as_json: bool) -> None:
 
     Exit code 1 if something is wrong and was not repaired.
     """
-    with penstock.connect(url) as broker, output.working("checking"):
+    with connect_existing(url) as broker, output.working("checking"):
         findings = broker.check(repair)
         left = broker.check() if repair and findings else findings
     if as_json:

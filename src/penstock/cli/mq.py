@@ -11,6 +11,7 @@ import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
 from penstock.cli import output, params
+from penstock.cli.existing_store import exists
 from penstock.core.ids import message_id
 from penstock.core.names import queue_name
 from penstock.core.task import Task
@@ -154,8 +155,11 @@ def _range(words: tuple[str, ...]) -> tuple[int, int]:
 
 @contextmanager
 def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]:
-    """The queue; a missing one is created, or None, which is as good as empty."""
+    """The queue; a missing one is created, or None, which is as good as empty. So is a missing store."""
     name = queue_name(key)
+    if not create and not exists(url):
+        yield None
+        return
     with penstock.connect(url) as broker:
         try:
             tube: Tube | None = find_tube(broker.runtime, broker.session_handle, name)

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import click
 import msgspec
 
-import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
+from penstock.cli import completion
+from penstock.cli.existing_store import connect_existing
 from penstock.core.lease import HandOut, hand_out
 from penstock.errors import BadValue
 
@@ -23,10 +24,14 @@ _INTEGER = re.compile(r"-?[0-9]+")
 # Enough to be refused as too large, and few enough for int().
 _DIGITS = 40
 
-tube_argument = click.argument("tube")
+tube_argument = click.argument("tube", shell_complete=completion.tubes)
 id_argument = click.argument("id")
 session_option = click.option(
-    "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="The session that holds it, as printed by take."
+    "--session",
+    metavar="ID",
+    envvar="PENSTOCK_SESSION",
+    shell_complete=completion.sessions,
+    help="The session that holds it, as printed by take.",
 )
 
 lease_option = click.option("--lease", metavar="TEXT", help="Only this hand-out, as printed by take --json.")
@@ -60,7 +65,7 @@ class Bytes(click.ParamType[int]):
 @contextmanager
 def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
     """An existing tube, for a new session or for the one to continue with."""
-    with penstock.connect(url) as broker:
+    with connect_existing(url) as broker:
         session_handle = broker.session_handle if session is None else broker.session(id=session).session_handle
         yield find_tube(broker.runtime, session_handle, name)
 

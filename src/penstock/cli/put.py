@@ -13,7 +13,7 @@ import click
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_for_put
-from penstock.cli import output, params
+from penstock.cli import completion, output, params
 from penstock.core.options import PutOptions
 from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue
@@ -35,10 +35,13 @@ _BATCH = 1000
 @click.option("--id", help="Its id (kind round).")
 @click.option("--rank", type=float, help="Its rank (kinds ordered by rank).")
 @click.option("--address", help="A unique name in the tube, for wait.")
-@click.option("--on-duplicate", help="If the address or id is in use: error, ignore or replace.")
+@click.option(
+    "--on-duplicate", help="If the address or id is in use: error, ignore or replace.",
+    shell_complete=completion.words("error", "ignore", "replace"),
+)  # fmt: skip
 @click.option("--group", help="The group it belongs to.")
 @click.option("--callback", metavar="URL", help="A URL to POST the task to.")
-@click.option("--reply-to", metavar="TUBE", help="The tube that gets its outcome.")
+@click.option("--reply-to", metavar="TUBE", shell_complete=completion.tubes, help="The tube that gets its outcome.")
 @click.option("--max-attempts", type=int, help="Bury it after this many attempts.")
 @click.option("--timeout", type=float, default=0, help="Seconds to wait for room in a full tube.")
 @output.json_option

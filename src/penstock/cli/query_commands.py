@@ -11,8 +11,10 @@ from penstock.broker.group import Group
 from penstock.broker.stats import TaskCounts
 from penstock.broker.tube import MAX_PAGE
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output, params
+from penstock.cli import completion, output, params
+from penstock.cli.existing_store import connect_existing
 from penstock.core.task import Status
+from penstock.core.transfer import moved_to, plain_name
 from penstock.core.values import whole
 from penstock.errors import BadValue
 
@@ -31,7 +33,7 @@ class TubeLook(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.argument("tube", required=False)
+@click.argument("tube", required=False, shell_complete=completion.tubes)
 @output.json_option
 @click.pass_context
 def ls(context: click.Context, tube: str | None, as_json: bool) -> None:
@@ -56,15 +58,20 @@ def tubes(url: str, as_json: bool) -> None:
     \b
     penstock tubes
     """
-    with penstock.connect(url) as broker:
+    with connect_existing(url) as broker:
         found = [_looked_at(broker, info) for info in broker.tubes()]
+        moved = broker.runtime.store.load_frozen()
     if as_json:
         return output.as_json(found)
     rows = [
         [each.name, each.kind, *(f"{getattr(each.tasks, name):,}" for name in _COUNTS), "paused" if each.paused else ""]
         for each in found
     ]
-    return output.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+    if rows or not moved:
+        output.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+    for tube in moved:
+        click.echo(output.as_text(f"{plain_name(tube.name)} has moved to {moved_to(tube)}"))
+    return None
 
 
 def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
@@ -74,7 +81,9 @@ def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
 
 @click.command()
 @params.tube_argument
-@click.option("--status", help="ready, taken, delayed or buried; or its letter.")
+@click.option(
+    "--status", shell_complete=completion.words(*_STATUSES), help="ready, taken, delayed or buried; or its letter."
+)
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="ID", help="Continue after this one.")
 @output.json_option
@@ -162,7 +171,11 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 @click.command()
 @params.tube_argument
 @click.option("--start", metavar="GROUP", help="Start this group: its work can be taken.")
-@click.option("--cancel", metavar="GROUP", help="Cancel this group: remove all its work, including taken tasks.")
+@click.option(
+    "--cancel",
+    metavar="GROUP",
+    help="Cancel this group: remove all its work, including taken tasks.",
+)
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="NAME", default="", help="Continue after this one.")
 @output.json_option
@@ -199,7 +212,7 @@ def sessions(url: str, as_json: bool) -> None:
     \b
     penstock sessions
     """
-    with penstock.connect(url) as broker:
+    with connect_existing(url) as broker:
         found = broker.sessions()
         now = broker.runtime.store.now() / 1000
     if as_json:

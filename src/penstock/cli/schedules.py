@@ -10,7 +10,8 @@ import click
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output
+from penstock.cli import completion, output
+from penstock.cli.existing_store import connect_existing
 from penstock.errors import NoSuchTube
 from penstock.schedule import schedule_status
 
@@ -18,10 +19,15 @@ _NONE = "no schedules: a worker that has one brings it"
 
 
 @click.command()
-@click.option("--run", metavar="NAME", help="Put its work now.")
-@click.option("--pause", metavar="NAME", help="Stop its ticks.")
-@click.option("--resume", metavar="NAME", help="Resume after a pause.")
-@click.option("--forget", metavar="NAME", help="Remove it from the list, if no worker has it any more.")
+@click.option("--run", metavar="NAME", shell_complete=completion.schedules, help="Put its work now.")
+@click.option("--pause", metavar="NAME", shell_complete=completion.schedules, help="Stop its ticks.")
+@click.option("--resume", metavar="NAME", shell_complete=completion.schedules, help="Resume after a pause.")
+@click.option(
+    "--forget",
+    metavar="NAME",
+    shell_complete=completion.schedules,
+    help="Remove it from the list, if no worker has it any more.",
+)
 @output.json_option
 @click.pass_obj
 def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
@@ -39,7 +45,7 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
         "run": schedule_status.run_now, "pause": schedule_status.pause, "resume": schedule_status.resume,
         "forget": schedule_status.forget,
     }  # fmt: skip
-    with penstock.connect(url) as broker:
+    with connect_existing(url) as broker:
         chosen = [(verb, name) for verb, name in names.items() if name is not None]
         try:
             schedule_tube = find_tube(broker.runtime, broker.session_handle, schedule_status.SCHEDULE_TUBE)

@@ -50,9 +50,9 @@ def serve(
 
     from penstock.callbacks.callback_runner import Runner
     from penstock.server.auth import Tokens
-    from penstock.server.mounts import Web, mounts
     from penstock.server.serve import serve as run
     from penstock.server.sockets import tls_of
+    from penstock.server.store_mounts import Web, mounts
 
     single = os.environ.get("PENSTOCK_TOKEN")
     tokens = Tokens(token_file, single)

@@ -9,7 +9,8 @@ import click
 
 import penstock
 from penstock.broker.outcome import await_task
-from penstock.cli import output, params
+from penstock.cli import completion, output, params
+from penstock.cli.existing_store import connect_existing
 from penstock.core.lease import lease_text
 from penstock.core.names import task_id
 from penstock.core.values import span_ms
@@ -20,7 +21,7 @@ EXIT_NOTHING = 3
 
 
 @click.command()
-@click.argument("tubes", metavar="TUBE...", nargs=-1, required=True)
+@click.argument("tubes", metavar="TUBE...", nargs=-1, required=True, shell_complete=completion.tubes)
 @click.option("--timeout", type=float, help="Seconds to wait for a task; default: no limit.")
 @click.option("--hold", type=float, default=60, show_default=True, help="Seconds to keep its session.")
 @click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent.")
@@ -42,7 +43,7 @@ def take(
     release, touch and fail in that time. Then it is ready for others again.
     """
     hold_ms = span_ms("hold", hold)
-    with penstock.connect(url) as broker, broker.session(ttr=hold) as session:
+    with connect_existing(url) as broker, broker.session(ttr=hold) as session:
         task = None
         try:
             task = session.take(tubes, timeout, max_pri=max_pri)

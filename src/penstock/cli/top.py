@@ -17,6 +17,7 @@ import penstock
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube_factory import find_tube
 from penstock.cli import output, params
+from penstock.cli.existing_store import connect_existing
 
 _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")
@@ -49,7 +50,7 @@ def top(url: str, interval: float, looks: int | None, as_json: bool) -> None:
 
     With --json, prints one line per update.
     """
-    with penstock.connect(url) as broker:
+    with connect_existing(url) as broker:
         views = islice(watch(broker, interval), looks)
         if as_json:
             for rows in views:

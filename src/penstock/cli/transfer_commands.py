@@ -13,7 +13,8 @@ from typing import BinaryIO
 import click
 
 import penstock
-from penstock.cli import output, params
+from penstock.cli import completion, output, params
+from penstock.cli.existing_store import connect_existing
 from penstock.core.values import span_ms
 from penstock.errors import BadValue
 from penstock.transfer.export_import import Import
@@ -27,7 +28,7 @@ _WAIT_SECONDS = 60.0
 
 @click.command(name="export")
 @params.tube_argument
-@click.option("--out", default="-", metavar="FILE", help="The file; - (default) is standard output.")
+@click.option("--out", default="-", type=click.Path(), metavar="FILE", help="The file; - (default) is standard output.")
 @output.json_option
 @click.pass_obj
 def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
@@ -53,12 +54,12 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
 
 
 @click.command(name="import")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 @click.option("--tube", metavar="NAME", help="Its new name; default: its own name.")
-@click.option("--anew", is_flag=True, help="First remove the remains of an import that was killed.")
+@click.option("--discard-partial", is_flag=True, help="First remove what a killed import of this tube left.")
 @output.json_option
 @click.pass_obj
-def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool) -> None:
+def import_tube(url: str, file: str, tube: str | None, discard_partial: bool, as_json: bool) -> None:
     """Read a tube from a file.
 
     \b
@@ -73,7 +74,7 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
         output.counting("importing", tasks_in(source)) as tell,
     ):  # fmt: skip
         arriving = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
-        count = arriving.run(tell, anew=anew)
+        count = arriving.run(tell, discard_partial=discard_partial)
     if as_json:
         output.as_json({"tube": arriving.name, "tasks": count})
     else:
@@ -83,7 +84,10 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
 @click.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--tube", "tubes", multiple=True, metavar="NAME", help="A tube to move; repeatable. Default: all.")
+@click.option(
+    "--tube", "tubes", multiple=True, metavar="NAME", help="A tube to move; repeatable. Default: all.",
+    shell_complete=completion.tubes,
+)  # fmt: skip
 @click.option(
     "--wait", type=float, default=_WAIT_SECONDS, show_default=True, metavar="SECONDS",
     help="How long holders have to finish their tasks.",
@@ -106,7 +110,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # as Ctrl-C: tubes that are not frozen yet stay as they are
-    with penstock.connect(source) as old, penstock.connect(target) as new:
+    with connect_existing(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
         with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:
             moved = Move(old.runtime, new.runtime.store, target, wait=seconds, tell=tell).run(chosen)

@@ -9,8 +9,8 @@ import click
 
 import penstock
 from penstock.broker.tube_factory import DEFAULT_KIND
-from penstock.cli import output, params
-from penstock.core.options import AlterOptions, TubeOptions
+from penstock.cli import completion, output, params
+from penstock.core.options import ALTERABLE, AlterOptions, TubeOptions
 from penstock.errors import BadValue
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed where there is no terminal.")
@@ -18,7 +18,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 @click.command()
 @params.tube_argument
-@click.argument("kind", default=DEFAULT_KIND)
+@click.argument("kind", default=DEFAULT_KIND, shell_complete=completion.kinds)
 @click.option("--ttl", type=float, help="Seconds until a task expires.")
 @click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
 @click.option("--pri", type=int, help="Default priority of its tasks.")
@@ -70,7 +70,10 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
 @click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
 @click.option("--retention", type=float, help="Seconds to keep outcomes.")
 @click.option("--max-payload", type=int, help="The most bytes of a task's data.")
-@click.option("--default", "reset", metavar="OPTION", multiple=True, help="Set an option back to its default.")
+@click.option(
+    "--default", "reset", metavar="OPTION", multiple=True, help="Set an option back to its default.",
+    shell_complete=completion.words(*sorted(ALTERABLE)),
+)  # fmt: skip
 @output.json_option
 @click.pass_obj
 def alter(

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from penstock.app.app import App
 from penstock.callbacks.callback_runner import calls_by
-from penstock.cli import output
+from penstock.cli import completion, output
 from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.cli.params import Bytes
 from penstock.errors import BadValue, PenstockError
 from penstock.server.auth import Tokens
 from penstock.server.sockets import Address
-from penstock.worker.console import Status, configure_logging
+from penstock.worker.console import Status, configure_logging, log_handler
 from penstock.worker.reload import run_reloading
 from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, ImportFailed, load_app, make_settings
 from penstock.worker.worker import Worker
@@ -42,7 +41,10 @@ log = logging.getLogger("penstock.worker")
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
-@click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; default: all of the app, in turns.")
+@click.option(
+    "--tubes", metavar="A,B", help="Only these, earlier ones first; default: all of the app, in turns.",
+    shell_complete=completion.tubes,
+)  # fmt: skip
 @click.option(
     "--concurrency", type=int, metavar="N", help=f"Handlers that run at once. [default: {DEFAULT_CONCURRENCY}]"
 )
@@ -101,8 +103,8 @@ def worker(
     if reload:
         sys.exit(run_reloading(_words(context), url))
     signals = Signals()
-    console = Console(stderr=True)
-    configure_logging(console, json=json_logs)
+    handler, make_status = _shown(json_logs)
+    configure_logging(handler)
     if token_file is not None and listen is None:
         raise BadValue("--token-file is for /metrics: give --listen as well")
     address = None if listen is None else _Listen(listen, token_file)
@@ -110,7 +112,7 @@ def worker(
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
     running.state.on_crash, running.state.on_limit = signals.crash, signals.finish
     monitor = None if address is None else address.monitor(running)
-    status = Status(running, console, live=console.is_terminal and not json_logs)
+    status = make_status(running)
     run(running, signals, status, output.as_json if as_json else lambda facts: None)
     if monitor is not None:
         monitor.stop()
@@ -118,6 +120,15 @@ def worker(
         app.close()
     if signals.crashed:
         sys.exit(1)
+
+
+def _shown(json: bool) -> tuple[logging.Handler, Callable[[Worker], Status]]:
+    """How it logs and how it tells what it is doing: live on a terminal, else by log lines."""
+    if json or not sys.stderr.isatty():
+        return log_handler(json=json), Status
+    from penstock.worker.terminal import on_terminal  # needs rich, which takes long to load
+
+    return on_terminal()
 
 
 class _Listen:

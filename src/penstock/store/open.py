@@ -60,6 +60,11 @@ def with_pool(url: str, pool: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'pool': pool})}"
 
 
+def has_pool(url: str) -> bool:
+    """Whether the URL names a database behind its Redis."""
+    return _split_pool(url, None)[1] is not None
+
+
 def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     """The URL without its parameter `pool`, and what that or the argument says."""
     parts = _parts("store URL", url)
@@ -147,7 +152,7 @@ def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
 
 def look_at_schema(url: str) -> Schema:
     """Which schema a store has, and what opening it would change; nothing is changed here."""
-    if _split_pool(url, None)[1] is not None:
+    if has_pool(url):
         raise UnsupportedOption(
             "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
         )

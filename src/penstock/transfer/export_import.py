@@ -67,9 +67,9 @@ class Import:
         self._outcomes: list[Kept] = []
         self._bytes = 0
 
-    def run(self, tell: Tell, *, anew: bool = False) -> int:
-        """Import the file. Returns the number of tasks. `anew` first removes what a killed import left."""
-        _must_not_arrive(self._store, self.name, anew=anew)
+    def run(self, tell: Tell, *, discard_partial: bool = False) -> int:
+        """Import the file. Returns the number of tasks. `discard_partial` first removes what a killed import left."""
+        _must_not_arrive(self._store, self.name, discard_partial=discard_partial)
         self._empty_one()
         header = self._reader.header
         tube = self._store.save_tube(importing(self.name), header.kind, header.options, exist_ok=False)
@@ -129,14 +129,14 @@ class Import:
         self._records, self._outcomes, self._bytes = [], [], 0
 
 
-def _must_not_arrive(store: TransferStore, name: str, *, anew: bool) -> None:
+def _must_not_arrive(store: TransferStore, name: str, *, discard_partial: bool) -> None:
     left = load_tube(store, importing(name))
-    if left is not None and anew:
+    if left is not None and discard_partial:
         discard(store, left)
     elif left is not None:
         raise BadValue(
             f"an import or move of tube {name} is under way, or was broken off: wait for it, go on with the move, or "
-            "import with --anew, which removes what it left"
+            "import with --discard-partial, which removes what it left"
         )
 
 

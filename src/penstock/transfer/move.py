@@ -94,7 +94,7 @@ class Move:
         if coming is not None and self._target.counters(coming).last_id:  # ours is empty until the tube is frozen
             raise TubeExists(
                 f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
-                "or was broken off: go on with that one, or begin the import again with --anew"
+                "or was broken off: go on with that one, or begin the import again with --discard-partial"
             )
 
     def _frozen(self, name: str) -> Tube | None:
