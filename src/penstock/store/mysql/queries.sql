@@ -13,7 +13,7 @@
 -- fragment: texts
 :texts
 -- fragment: first_moment
-(SELECT k.at FROM penstock_task k FORCE INDEX (penstock_timer) WHERE k.tube = t.no ORDER BY k.at LIMIT 1)
+(SELECT k.at FROM penstock_task k FORCE INDEX (penstock_timer) WHERE k.tube = t.no ORDER BY k.tube, k.at LIMIT 1)
 
 -- server
 

@@ -27,12 +27,13 @@ SELECT 1 FROM penstock_tube WHERE no = :tube;
 
 -- name: overdue
 -- For each tube one step in penstock_timer, penstock_moving_group, penstock_outcome_until and penstock_over_group. Row 0
--- is no tube: what was altered last, the clock, and whether a session has lapsed.
+-- is no tube: what was altered last, the clock, and whether a session has lapsed. ORDER BY names the tube for MySQL 9, which
+-- sorts all its rows otherwise.
 SELECT * FROM (SELECT $tube FROM penstock_tube t WHERE no > 0 AND (
     $first_moment <= $now
     OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = t.no AND g.moving = 1)
-    OR (SELECT o.until FROM penstock_outcome o WHERE o.tube = t.no ORDER BY o.until LIMIT 1) <= $now
-    OR (SELECT g.until FROM penstock_group g WHERE g.tube = t.no AND g.until IS NOT NULL ORDER BY g.until LIMIT 1) <= $now
+    OR (SELECT o.until FROM penstock_outcome o WHERE o.tube = t.no ORDER BY o.tube, o.until LIMIT 1) <= $now
+    OR (SELECT g.until FROM penstock_group g WHERE g.tube = t.no AND g.until IS NOT NULL ORDER BY g.tube, g.until LIMIT 1) <= $now
 )) due UNION ALL SELECT 0, coalesce((SELECT value FROM penstock_meta WHERE name = 'altered'), ''), '', CAST($now AS CHAR(20)),
 CASE WHEN (SELECT min(until) FROM penstock_handle) <= $now
     OR (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL) <= $now THEN 1 ELSE 0 END;
