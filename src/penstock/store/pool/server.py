@@ -13,8 +13,6 @@ from functools import partial
 from math import inf
 from typing import TypeVar, cast
 
-import redis
-
 from penstock.errors import StoreUnavailable
 from penstock.store.redis.connection import Command, Connection, Reply, exchange_on
 from penstock.store.redis.durability import parse_info
@@ -86,11 +84,8 @@ class WatchedServer(OneServer):
     def _exchange(self, key: bytes, command: Command, request: Request | None) -> Reply:
         meta = next((key for key in request.keys if key.endswith(b":meta")), None) if request else None
         commands = [command] if meta is None else [command, (b"HGET", meta, b"version")]
-        replies = self._connections.exchange(commands)
-        if isinstance(replies[0], redis.exceptions.NoScriptError):
-            replies = exchange_scripts(self._connections, [command], [request])
-        found = replies[-1] if len(replies) > 1 else None
-        self._thread.version = int(found) if isinstance(found, bytes) else inf
+        replies = exchange_scripts(self._connections, commands, [request, None])
+        self._thread.version = int(replies[-1]) if meta is not None and isinstance(replies[-1], bytes) else inf
         return unwrap(replies[0])
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:

@@ -114,15 +114,14 @@ def _head(digest: bytes, keys: tuple[bytes, ...]) -> bytes:
 
 
 def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
-    """Send commands and return all answers; load scripts that the server does not know, and repeat their calls."""
+    """Send commands and return all answers; load scripts that the server does not know, and repeat what is sent from
+    the first of them on: commands that follow a script may rely on it."""
     replies = node.exchange(commands)
     unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
     if unknown:
         scripts = {request.script for i in unknown if (request := requests[i]) is not None}
         loads: list[Command] = [(b"SCRIPT", b"LOAD", script.text) for script in scripts]
-        renewed = node.exchange([*loads, *(commands[i] for i in unknown)])
-        for i, reply in zip(unknown, renewed[len(loads) :], strict=True):
-            replies[i] = reply
+        replies[unknown[0] :] = node.exchange([*loads, *commands[unknown[0] :]])[len(loads) :]
     return replies
 
 
