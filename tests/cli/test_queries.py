@@ -96,9 +96,10 @@ def test_top_shows_rates(filled: Shell) -> None:
     assert [row["name"] for row in views[1]] == ["feeds", "mail"]
     assert views[1][1]["tasks"] == {"ready": 2, "taken": 0, "delayed": 1, "buried": 1}
     assert views[1][1]["per_second"]["put"] == 0
+    assert (views[1][1]["paused"], views[1][1]["oldest_ready"] > 0) == (False, True)
     filled.environment["COLUMNS"] = "60"
     assert filled("top", "--looks", "1").splitlines()[0].split() == [
-        "tube", "ready", "taken", "delayed", "buried", "put/s", "take/s", "ack/s",
+        "tube", "ready", "taken", "delayed", "buried", "oldest", "put/s", "take/s",
     ]  # fmt: skip
 
 

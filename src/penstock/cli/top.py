@@ -1,116 +1,262 @@
-"""`penstock top`: the tubes of a store, live."""
+"""`penstock top`: the tubes of a store and who works on them, live."""
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 
 import click
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 import penstock
-from penstock.broker.stats import TubeStats
-from penstock.broker.tube_factory import find_tube
-from penstock.cli import output, params
+from penstock.broker.admin import oldest_ready
+from penstock.cli import completion, output, params
 from penstock.cli.existing_store import connect_existing
+from penstock.core.results import Counts
 
 _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")
+COLUMNS = ("tube", *_COUNTS, "oldest", *(f"{verb}/s" for verb in _RATES))
 _NAME_WIDTH = 12
+# The most workers that are shown below the tubes, where there is a screen to fill.
+_WORKERS = 8
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A tube: what is in it, and how many tasks a second each verb meets."""
+    """A tube: what is in it, how many seconds its oldest ready task has waited, and tasks a second for each verb."""
 
     name: str
     kind: str
+    paused: bool
     tasks: dict[str, int]
+    oldest_ready: float
     per_second: dict[str, float]
+
+    def value(self, column: str) -> str | float:
+        """What a column sorts by."""
+        if column in ("tube", "oldest"):
+            return self.name if column == "tube" else self.oldest_ready
+        return self.per_second[column.removesuffix("/s")] if column.endswith("/s") else self.tasks[column]
+
+    def shown(self, column: str) -> str:
+        """The same of a number, for people."""
+        if column == "oldest":
+            return _duration(self.oldest_ready) if self.tasks["ready"] else ""
+        return f"{self.value(column):,.1f}" if column.endswith("/s") else f"{self.tasks[column]:,}"
 
 
 @click.command()
 @click.option(
     "--interval", type=params.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between updates."
 )
-@click.option("--looks", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at Ctrl-C.")
+@click.option(
+    "--sort", type=click.Choice(COLUMNS), default="tube", show_default=True, metavar="COLUMN",
+    shell_complete=completion.words(*COLUMNS), help=f"Sort by: {', '.join(COLUMNS)}.",
+)  # fmt: skip
+@click.option("--looks", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at q or Ctrl-C.")
 @output.json_option
 @click.pass_obj
-def top(url: str, interval: float, looks: int | None, as_json: bool) -> None:
+def top(url: str, interval: float, sort: str, looks: int | None, as_json: bool) -> None:
     """Watch depths and rates of the tubes, every second.
 
     \b
     penstock top
-    penstock top --interval 5
+    penstock top --sort oldest --interval 5
     penstock top --looks 1 --json
 
-    With --json, prints one line per update.
+    On a terminal: q quits, s and S change the column to sort by, r reverses the order, the arrow keys, Page Up and Page
+    Down scroll. Below the tubes are the sessions that hold or wait for tasks. With --json, prints one line per update.
     """
+    view, console = View(sort), Console()
     with connect_existing(url) as broker:
-        views = islice(watch(broker, interval), looks)
-        if as_json:
-            for rows in views:
-                output.as_json(rows)
-            return
-        _show(views)
+        watch, terminal = Watch(broker), console.is_terminal and not as_json
+        with _screen(console) if terminal else _lines(console) as (draw, pressed):
+            for number in count(1):
+                rows, workers = watch.look(), watch.workers() if terminal else []
+                until = time.monotonic() + interval
+                if as_json:
+                    output.as_json(view.ordered(rows))
+                else:
+                    draw(view.drawn(rows, workers, console.width, console.height if terminal else None))
+                if number == looks:
+                    return
+                while (left := until - time.monotonic()) > 0:
+                    key = pressed(left)
+                    if key and not view.press(key, len(rows)):
+                        return
+                    if key:
+                        draw(view.drawn(rows, workers, console.width, console.height))
 
 
-def _show(views: Iterator[list[Row]]) -> None:
-    """One table that changes on a terminal; elsewhere one after the other."""
-    console = Console()
-    if not console.is_terminal:
-        for rows in views:
-            console.print(_drawn(rows, console.width))
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        for rows in views:
-            live.update(_drawn(rows, console.width), refresh=True)
+class Watch:
+    """Reads the store, and remembers the counters of the last time."""
+
+    def __init__(self, broker: penstock.Broker) -> None:
+        self._broker = broker
+        self._before: dict[str, Counts] = {}
+        self._at = time.monotonic()
+
+    def look(self) -> list[Row]:
+        """The tubes now; rates are since the last time."""
+        runtime = self._broker.runtime
+        runtime.apply_all_due()
+        now, rows, before, store = time.monotonic(), list[Row](), self._before, runtime.store
+        self._before, seconds, self._at = {}, now - self._at, now
+        for tube in store.load_tubes():
+            try:
+                counts, paused = store.count(tube), store.paused(tube)
+                oldest = oldest_ready(store, tube, counts)
+            except penstock.NoSuchTube:  # dropped since it was listed
+                continue
+            self._before[tube.name] = counts
+            old = before.get(tube.name, counts)
+            rates = {verb: (getattr(counts, verb) - getattr(old, verb)) / max(seconds, 1e-3) for verb in _RATES}
+            tasks = {name: getattr(counts, name) for name in _COUNTS}
+            rows.append(Row(tube.name, tube.kind.name, paused, tasks, oldest, rates))
+        return rows
+
+    def workers(self) -> list[penstock.SessionInfo]:
+        """The sessions that hold or wait for tasks, those with the most first."""
+        found = [info for info in self._broker.sessions() if info.held or info.waits]
+        return sorted(found, key=lambda info: (-len(info.held), info.host, info.pid))
 
 
-def watch(broker: penstock.Broker, interval: float) -> Iterator[list[Row]]:
-    """The tubes now, and again after each interval."""
-    before: dict[str, TubeStats] = {}
-    then = time.monotonic()
-    while True:
-        now = time.monotonic()
-        stats = _stats(broker)
-        yield [_row(kind, name, found, before.get(name), now - then) for (name, kind), found in stats.items()]
-        before, then = {name: found for (name, _), found in stats.items()}, now
-        time.sleep(interval)
+class View:
+    """What is on the screen: in which order, and from which row on."""
+
+    def __init__(self, sort: str = "tube") -> None:
+        self.sort = sort
+        self.reverse = False
+        self.first = 0
+        self._page = 10  # rows of the last drawing
+
+    def press(self, key: str, there: int) -> bool:
+        """Do what a key says. Returns whether to continue."""
+        steps = {"down": 1, "up": -1, "page down": self._page, "page up": -self._page, "home": -there, "end": there}
+        if key in steps:
+            self.first = max(0, min(self.first + steps[key], there - self._page))
+        elif key in ("s", "S"):
+            self.sort = COLUMNS[(COLUMNS.index(self.sort) + (1 if key == "s" else -1)) % len(COLUMNS)]
+            self.first = 0
+        elif key == "r":
+            self.reverse = not self.reverse
+        return key != "q"
+
+    def ordered(self, rows: list[Row]) -> list[Row]:
+        """By name, or by a number, the largest first; ties by name."""
+        by_name = sorted(rows, key=lambda row: row.name)
+        return sorted(by_name, key=lambda row: row.value(self.sort), reverse=(self.sort != "tube") != self.reverse)
+
+    def drawn(
+        self, rows: list[Row], workers: list[penstock.SessionInfo], width: int, height: int | None
+    ) -> RenderableType:
+        """The tubes, and on a screen of that height also the workers and the keys."""
+        if height is None:
+            return self._tubes(self.ordered(rows), width)
+        shown = workers[: min(_WORKERS, height // 3)]
+        self._page = max(1, height - 3 - (len(shown) + 2 if shown else 0))
+        self.first = max(0, min(self.first, len(rows) - self._page))
+        part = self.ordered(rows)[self.first : self.first + self._page]
+        last = f"{self.first + 1}-{self.first + len(part)} of " if len(part) < len(rows) else ""
+        keys = f"{last}{len(rows):,} tubes by {self.sort}   q quit  s S sort  r reverse  ↑ ↓ scroll"
+        blocks: list[RenderableType] = [self._tubes(part, width)]
+        blocks += [Text(), _workers(shown, len(workers))] if shown else []
+        return Group(*blocks, Text(), Text(keys, style="dim", no_wrap=True, overflow="ellipsis"))
+
+    def _tubes(self, rows: list[Row], width: int) -> Table:
+        """A table for a terminal so wide: long names are cut, and what is rare is left out, before a number is."""
+        headings = list(COLUMNS[1:])
+        while (rest := width - sum(len(heading) + 1 for heading in headings)) < _NAME_WIDTH and len(headings) > 1:
+            headings.pop()
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column(self._heading("tube"), no_wrap=True, max_width=max(rest, _NAME_WIDTH))
+        for heading in headings:
+            table.add_column(self._heading(heading), justify="right", no_wrap=True, min_width=len(heading))
+        for row in rows:
+            name = Text(f"{row.name} (paused)", style="yellow") if row.paused else Text(row.name)
+            table.add_row(name, *(row.shown(heading) for heading in headings))
+        return table
+
+    def _heading(self, column: str) -> Text:
+        return Text(column, style="reverse" if column == self.sort else "")
 
 
-def _stats(broker: penstock.Broker) -> dict[tuple[str, str], TubeStats]:
-    found = {}
-    for info in broker.tubes():
-        try:
-            found[info.name, info.kind] = find_tube(broker.runtime, broker.session_handle, info.name).stats()
-        except penstock.NoSuchTube:  # dropped since it was listed
-            continue
-    return found
-
-
-def _row(kind: str, name: str, stats: TubeStats, before: TubeStats | None, seconds: float) -> Row:
-    rates = dict.fromkeys(_RATES, 0.0)
-    if before is not None and seconds > 0:
-        rates = {verb: (getattr(stats.calls, verb) - getattr(before.calls, verb)) / seconds for verb in _RATES}
-    return Row(name, kind, {name: getattr(stats.tasks, name) for name in _COUNTS}, rates)
-
-
-def _drawn(rows: list[Row], width: int) -> Table:
-    """A table for a terminal so wide: long names are cut, and what is rare is left out, before a number is."""
+def _workers(shown: list[penstock.SessionInfo], there: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
-    headings = [*_COUNTS, *(f"{verb}/s" for verb in _RATES)]
-    while (rest := width - sum(len(heading) + 1 for heading in headings)) < _NAME_WIDTH and len(headings) > 1:
-        headings.pop()
-    table.add_column("tube", no_wrap=True, max_width=max(rest, _NAME_WIDTH))
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    for row in rows:
-        counts = [f"{row.tasks[name]:,}" for name in _COUNTS]
-        rates = [f"{row.per_second[verb]:,.1f}" for verb in _RATES]
-        table.add_row(Text(row.name), *(counts + rates)[: len(headings)])
+    table.add_column(f"worker ({there:,})", no_wrap=True)
+    table.add_column("holds", justify="right")
+    table.add_column("waits for", no_wrap=True, overflow="ellipsis")
+    for info in shown:
+        table.add_row(Text(f"{info.host}:{info.pid}"), f"{len(info.held):,}", Text(" ".join(info.waits)))
     return table
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{unit}"
+    return f"{seconds:.1f}s"
+
+
+# What a terminal sends for keys that are no letters.
+_KEYS = {
+    "\x1b[A": "up", "\x1b[B": "down", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home", "\x1b[F": "end",
+    "\x1bOA": "up", "\x1bOB": "down", "k": "up", "j": "down", " ": "page down",
+}  # fmt: skip
+_KEY = re.compile(r"\x1b[\[O][0-9]*[A-Za-z~]|[\x20-\x7e]")
+_Screen = tuple[Callable[[RenderableType], object], Callable[[float], str]]
+
+
+@contextmanager
+def _lines(console: Console) -> Iterator[_Screen]:
+    """One table after the other, and no keys."""
+
+    def wait(seconds: float) -> str:
+        time.sleep(seconds)
+        return ""
+
+    yield console.print, wait
+
+
+@contextmanager
+def _screen(console: Console) -> Iterator[_Screen]:
+    """A whole screen that changes, and the keys that are pressed."""
+    with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as pressed:
+        yield lambda drawn: live.update(drawn, refresh=True), pressed
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Gives a function that waits for a key: its name, or "" after the time. Where there are none, it only waits."""
+    if os.name != "posix" or not sys.stdin.isatty():
+        with _lines(Console()) as (_, wait):
+            yield wait
+        return
+    import termios
+    import tty
+
+    fd, waiting = sys.stdin.fileno(), deque[str]()
+    before = termios.tcgetattr(fd)
+
+    def pressed(seconds: float) -> str:
+        if not waiting and select.select([fd], [], [], seconds)[0]:
+            waiting.extend(_KEY.findall(os.read(fd, 1024).decode("ascii", "ignore")))
+        key = waiting.popleft() if waiting else ""
+        return _KEYS.get(key, key)
+
+    try:
+        tty.setcbreak(fd)
+        yield pressed
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
