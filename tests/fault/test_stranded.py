@@ -12,25 +12,15 @@ import penstock
 from penstock.runtime import heartbeat
 from penstock.store.open import with_pool
 from tests.servers import running
-from tests.servers.proxy import Proxy
-from tests.servers.redis import RedisCluster
+from tests.servers.proxy import Proxy, proxied
 
 STORES = ("postgres", "mariadb", "redis", "redis-cluster", "pool-sqlite")
 
 
 @pytest.fixture(params=STORES)
 def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
-    """Of a cluster: before its first node, which tells clients to come this way."""
-    server = running(_server(request.param))
-    proxy = Proxy(server.port)
-    if isinstance(server, RedisCluster):
-        server.ask("CONFIG", "SET", "cluster-announce-bus-port", str(server.port + 10000))
-        server.ask("CONFIG", "SET", "cluster-announce-port", str(proxy.port))
-    yield proxy
-    if isinstance(server, RedisCluster):
-        server.ask("CONFIG", "SET", "cluster-announce-port", "0")
-        server.ask("CONFIG", "SET", "cluster-announce-bus-port", "0")
-    proxy.close()
+    with proxied(running(_server(request.param))) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -5,11 +5,14 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from functools import cache
 from multiprocessing.pool import Pool
 from multiprocessing.synchronize import Barrier
 from typing import TypeVar
+
+import penstock
 
 R = TypeVar("R")
 TAKERS = 8
@@ -39,6 +42,17 @@ def meet() -> None:
     """In one of them: wait for all the others to come here."""
     assert _barrier is not None
     _barrier.wait(PATIENCE)
+
+
+def persist(call: Callable[[], R]) -> R:
+    """Make the call again while others hold what it needs: StoreBusy promises that nothing of it was done."""
+    ends = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except penstock.StoreBusy:
+            if time.monotonic() > ends:
+                raise
 
 
 def _join(barrier: Barrier) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from penstock.runtime import heartbeat as heartbeat
 from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import PATIENCE, TAKERS, in_processes
+from tests.processes.crowd import PATIENCE, TAKERS, in_processes, persist
 from tests.processes.peer import Peer
 from tests.support.threads import begin, until
 
@@ -30,9 +31,9 @@ def work(url: str, before: int | None = None) -> list[object]:
     done: list[object] = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
-        while (task := tube.take(PATIENCE)) is not None:
+        while (task := persist(lambda: tube.take(PATIENCE))) is not None:
             try:
-                task.ack(task.data)
+                persist(partial(task.ack, task.data))
             except penstock.NotTaken:
                 done.append("late")
                 continue
@@ -100,12 +101,12 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
     group.start()
     gate = broker.tube("gate")
     working = begin(lambda: together(work_some, url))
-    until(lambda: tube.stats().calls.ack > 20, PATIENCE)
-    group.cancel()
-    acked = tube.stats().calls.ack
+    until(lambda: persist(tube.stats).calls.ack > 20, PATIENCE)
+    persist(group.cancel)
+    acked = persist(tube.stats).calls.ack
     gate.put_many(range(TAKERS))
-    until(lambda: tube.stats().tasks.total == 0, PATIENCE)
-    stats = tube.stats().calls
+    until(lambda: persist(tube.stats).tasks.total == 0, PATIENCE)
+    stats = persist(tube.stats).calls
     done = stopped(tube, working)
     require("I9", done["cancelled"] == 1 and done["end"] == 0, done.most_common(3))
     require("I9", stats.ack - 1 <= acked, "work was acked after the cancel")

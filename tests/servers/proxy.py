@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.servers.base import Server
+from tests.servers.redis import RedisCluster
 
 
 class Proxy:
     """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them.
-    `losses`: so many of them, so that who connects anew at once is answered."""
+    `losses`: so many of them, so that who connects anew at once is answered. `on_request` is called before anything
+    that a client sends goes on; an OSError of it ends the connection."""
 
     def __init__(self, port: int) -> None:
         self.swallow = False
         self.losses = 0
         self.swallowed = 0
         self.refuse = False
+        self.on_request: Callable[[], None] = lambda: None
         self._port = port
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -64,11 +71,30 @@ class Proxy:
                     source.settimeout(0.05)  # what was asked is done, however many answers it has
                     while source.recv(65536):
                         pass
+                if not answers:
+                    self.on_request()
                 target.sendall(data)
         except OSError:
             pass
         _close(source)
         _close(target)
+
+
+@contextmanager
+def proxied(server: Server) -> Iterator[Proxy]:
+    """A proxy before a server; of a cluster before its first node, which tells clients to come this way."""
+    proxy, ports = Proxy(server.port), {"cluster-announce-bus-port": "0", "cluster-announce-port": "0"}
+    cluster = server if isinstance(server, RedisCluster) else None
+    if cluster is not None:
+        cluster.ask("CONFIG", "SET", "cluster-announce-bus-port", str(server.port + 10000))
+        cluster.ask("CONFIG", "SET", "cluster-announce-port", str(proxy.port))
+    try:
+        yield proxy
+    finally:
+        if cluster is not None:
+            for name, port in ports.items():
+                cluster.ask("CONFIG", "SET", name, port)
+        proxy.close()
 
 
 def _close(end: socket.socket) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import SchemaMismatch
 
 # What to do where a statement meets a schema that it does not know, while the store is open.
-ANOTHER_SCHEMA = "if a newer penstock has migrated it, upgrade and restart this one; if not, restore a backup"
+ANOTHER_SCHEMA = "a newer penstock has migrated it, or someone changed its tables: upgrade penstock and restart"
 
 
 class Migration(msgspec.Struct, frozen=True):

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import apsw
 
-from penstock.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ _NETWORK = frozenset(
     "9p afs beegfs ceph cifs coda gfs2 glusterfs lustre ncpfs nfs nfs4 smb3 smbfs fuse.sshfs fuse.glusterfs "
     "fuse.cephfs fuse.rclone fuse.s3fs fuse.juicefs".split()
 )
+# What SQLite says of a statement whose tables or columns are not there.
+_FOREIGN = re.compile(r"no such (table|column)|has no column|\d+ columns but")
 # How mountinfo writes the space, tab, newline and backslash of a path.
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -185,4 +188,6 @@ def translated(error: apsw.Error, path: str) -> StoreError:
         return StoreUnavailable(f"{path} cannot be opened ({error}): check that its folder exists and is writable")
     if isinstance(error, apsw.IOError):
         return StoreUnavailable(f"reading or writing {path} failed ({error}): check the disk")
+    if isinstance(error, apsw.SQLError) and _FOREIGN.search(str(error)):
+        return SchemaMismatch(f"{path} has another schema than this penstock ({error}): {ANOTHER_SCHEMA}")
     return StoreError(f"{path}: {error}")

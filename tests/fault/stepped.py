@@ -1,0 +1,118 @@
+"""A program that puts and runs a chain, a group of calls and handlers with a transaction, to be killed at any step.
+
+`python -m tests.fault.stepped URL [STEP]`; on SQLite it kills itself before that statement, elsewhere a proxy does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import closing
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import apsw
+import psycopg
+import pymysql
+
+import penstock
+from penstock.app.app import App
+from penstock.testing import run_queued
+
+CHAINS, MEMBERS, ROWS = 2, 3, 2
+LINKS = ("first", "second", "third")
+
+
+def has_transactions(url: str) -> bool:
+    return not url.startswith("redis")
+
+
+def database(url: str) -> Any:
+    """A connection of the program's own to the store's database."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        connection = apsw.Connection(url.removeprefix("sqlite:///").partition("?")[0])
+        connection.set_busy_timeout(30_000)
+        return connection
+    if parts.scheme == "postgresql":
+        schema = parse_qs(parts.query)["schema"][0]
+        return psycopg.connect(url.partition("?")[0], autocommit=True, options=f"-c search_path={schema}")
+    return pymysql.connect(
+        host=parts.hostname, port=parts.port or 0, user=parts.username, password=parts.password or "",
+        database=parts.path[1:], autocommit=True,
+    )  # fmt: skip
+
+
+def make_app(url: str) -> App:
+    """Each link of the chain has a tube of its own, so that its counters tell how often it was put and acked."""
+    app = penstock.App(url)
+
+    @app.task(tube="first")
+    def first(number: int) -> int:
+        return number + 1
+
+    @app.task(tube="second")
+    def second(number: int) -> int:
+        return 2 * number
+
+    @app.task(tube="third")
+    def third(number: int) -> int:
+        return number
+
+    @app.task(tube="members")
+    def member(number: int) -> int:
+        return number
+
+    @app.task(tube="members")
+    def last() -> str:
+        return "all"
+
+    @app.task(tube="notes")
+    def note(number: int) -> None: ...
+
+    @app.task(tube="rows")
+    def row(number: int) -> None:
+        with closing(database(url)) as db, penstock.current_task().transaction(db):
+            db.cursor().execute(f"INSERT INTO effects VALUES ({number})")
+            note.bind(db).put(number)
+
+    return app
+
+
+def run(app: App) -> None:
+    """Put everything and run it to the end."""
+    call = {name: handler.call for name, handler in app.handlers.items()}
+    for number in range(CHAINS):
+        penstock.chain(call["first"](number), call["second"](), call["third"]()).put()
+    with app.group("group") as group:
+        group.put_many([call["member"](number) for number in range(MEMBERS)])
+        group.then(call["last"]())
+    if has_transactions(app.connection.url or ""):
+        app.handlers["row"].put_many(range(ROWS))
+    run_queued(app)
+
+
+def _die_at(step: int) -> None:
+    """Kill this process before a statement of SQLite; 0: at none. The number of statements is printed at the end."""
+    steps = count(1)
+
+    def trace(*_: object) -> bool:
+        if next(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return True
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.exec_trace = trace
+
+    apsw.connection_hooks.append(watch)
+    run(make_app(sys.argv[1]))
+    sys.stdout.write(str(next(steps) - 1))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        _die_at(int(sys.argv[2]))
+    else:
+        run(make_app(sys.argv[1]))
