@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import against, awaited, crowd, pool, pool_crowd, processes, redis, scale, sql, sqlite, wire, worker
+from bench import against, awaited, cost, crowd, pool, pool_crowd, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -17,6 +17,7 @@ BENCHES: dict[str, Bench] = {
     "memory": sqlite.memory,
     "postgres": sql.postgres,
     "mariadb": sql.mariadb,
+    "cost": cost.cost,
     "awaited": awaited.awaited,
     "backlog": scale.backlog,
     "utubes": scale.utubes,

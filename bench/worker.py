@@ -100,7 +100,7 @@ def latency_redis(size: Size) -> Iterator[Line]:
 
 def _waits(server: Server, count: int) -> list[float]:
     found = []
-    with _worker(server.url, "stamp"), redis.Redis(port=server.port) as client:
+    with worker_process(server.url, "stamp"), redis.Redis(port=server.port) as client:
         stamp.connection.use(server.url)
         for number in range(count + 1):  # the first waits for the worker to start
             time.sleep(random.uniform(0.02, 0.06))
@@ -116,7 +116,7 @@ def _rates(
 ) -> list[float]:
     """Tasks a second, from the moment that a filled tube is opened to an idle worker until it is empty."""
     found = []
-    with penstock.connect(url) as broker, _worker(url, handler.rules.tube, *options):
+    with penstock.connect(url) as broker, worker_process(url, handler.rules.tube, *options):
         tube = broker.tube(handler.rules.tube)
         handler.connection.use(url)
         for _ in range(rounds):
@@ -137,7 +137,7 @@ def idle_worker(size: Size) -> Iterator[Line]:
     """The share of a core that a worker uses while nothing comes."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         url = f"sqlite:///{folder}/queue.db"
-        with penstock.connect(url) as broker, _worker(url) as pid:
+        with penstock.connect(url) as broker, worker_process(url) as pid:
             broker.tube("noop")
             time.sleep(2)  # it has settled down
             before, began = _cpu_seconds(pid), time.monotonic()
@@ -149,7 +149,8 @@ def idle_worker(size: Size) -> Iterator[Line]:
 
 
 @contextmanager
-def _worker(url: str, tube: str = "noop", *options: str) -> Iterator[int]:
+def worker_process(url: str, tube: str = "noop", *options: str) -> Iterator[int]:
+    """A worker of bench.noop; yields its process id."""
     command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url, "--tubes", tube, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
