@@ -151,15 +151,14 @@ def committed_code() -> str:
 
 
 def selected(names: Sequence[str]) -> list[Row]:
-    """The rows of these names; redis-8 is redis-8.0, redis-8.2 and their clusters."""
-    unknown = [name for name in names if not any(_is(row, name) for row in ROWS)]
-    if unknown:
+    """The rows of these names, or of the versions below them: redis-8 is redis-8.0, redis-8.2 and their clusters."""
+    found = {
+        name: [row for row in ROWS if row == name or (name not in ROWS and row.startswith((f"{name}-", f"{name}.")))]
+        for name in names or ROWS
+    }
+    if unknown := [name for name, rows in found.items() if not rows]:
         raise CannotMake(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    return [row for name, row in ROWS.items() if not names or any(_is(name, wanted) for wanted in names)]
-
-
-def _is(row: str, wanted: str) -> bool:
-    return row == wanted or row.startswith((f"{wanted}-", f"{wanted}."))
+    return [ROWS[row] for rows in found.values() for row in rows]
 
 
 def main() -> int:
