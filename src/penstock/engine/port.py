@@ -350,8 +350,8 @@ class Step(Protocol):
         """Remove its micro-queues, groups, outcomes and waiters, and set its counters to none stored."""
 
     # looking
-    def load(self, tube: Tube, select: Select, *, data: bool = True) -> Loaded:
-        """Tasks. Without `data` the payload may be left out (b"")."""
+    def load(self, tube: Tube, select: Select) -> Loaded:
+        """The selected tasks, and their groups."""
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,

@@ -179,7 +179,7 @@ class EngineStore(ABC):
             tube = stored.tube
             if not transfer.is_dropped(tube):
                 continue
-            records = step.load(tube, Page(0, REMOVE_STEP), data=False).records
+            records = step.load(tube, Page(0, REMOVE_STEP)).records
             if records:
                 work, name = Work(step, tube, effects), transfer.dropped_name(tube)
                 for record in records:
@@ -459,7 +459,7 @@ class EngineStore(ABC):
 
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         def by_address(step: Step) -> OutcomeLookup:
-            records = step.load(tube, ByNames([str(key)]), data=False).records
+            records = step.load(tube, ByNames([str(key)])).records
             return OutcomeLookup(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
 
         def by_id(step: Step) -> OutcomeLookup:
@@ -467,7 +467,7 @@ class EngineStore(ABC):
             kept = step.outcome(tube, id=id)
             if kept is not None:
                 return _sought(kept)
-            if step.load(tube, ByIds([id]), data=False).records:
+            if step.load(tube, ByIds([id])).records:
                 return OutcomeLookup(id)
             kept = step.outcome(tube, id=id)  # on a server it may have ended between the two looks
             return (
@@ -591,7 +591,7 @@ class EngineStore(ABC):
 
     def erase_tube(self, tube: Tube) -> None:
         def erase(step: Step, _: bool) -> bool:
-            records = step.load(tube, Page(0, REMOVE_STEP), data=False).records
+            records = step.load(tube, Page(0, REMOVE_STEP)).records
             if records:
                 Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
                 return True

@@ -49,9 +49,9 @@ class Work:
 
     # loading
 
-    def load(self, select: Select, *, data: bool = True) -> list[Record]:
+    def load(self, select: Select) -> list[Record]:
         """Tasks, with their groups known to this work."""
-        return self.know(self.step.load(self.tube, select, data=data))
+        return self.know(self.step.load(self.tube, select))
 
     def know(self, loaded: Loaded) -> list[Record]:
         """Take over what was loaded elsewhere."""
@@ -219,7 +219,7 @@ class Work:
         """One of them as a put; None for a link that was cancelled before its turn came."""
         if link is None:
             return plain_entry(tube, payload)
-        if self.step.load(tube, ByNames([link.address]), data=False).records:
+        if self.step.load(tube, ByNames([link.address])).records:
             return None
         if self.step.outcome(tube, address=link.address) is not None:
             return None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], int]
 
+_SCHEMES = ("sqlite", "memory", "postgresql", "mysql", "redis", "rediss", "redis+sentinel", "redis+cluster")
+# The databases that can stand behind a pool.
+_VAULTS = ("sqlite", "postgresql", "mysql")
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
 
 
@@ -30,14 +33,13 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     if not isinstance(url, str):
         raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
     scheme, separator, _ = url.partition("://")
-    opener = _OPENERS.get(scheme) if separator else None
-    if opener is None:
+    if not separator or scheme not in _SCHEMES:
         secretive = "@" in url or "?" in url  # what is there may be a password
         named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
-        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
+        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
     url, pool = _split_pool(url, pool)
     if pool is None:
-        return opener(url, clock)
+        return _open(url, clock)
     database = _vault(url, pool)
     from penstock.store.pool.store import open_pool
 
@@ -109,9 +111,9 @@ def _refuse_unescaped(where: str, parts: SplitResult) -> None:
 def _vault(url: str, pool: object) -> Database:
     """The database that a pool names, for the Redis of a URL, whose driver is there."""
     scheme = url.partition("://")[0]
-    if _OPENERS.get(scheme) is not _open_redis:
+    if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
-    with _driver(scheme, "redis", "redis"):
+    with _driver(scheme):
         import penstock.store.redis.store  # noqa: F401
     return open_vault(pool)
 
@@ -130,18 +132,20 @@ def open_vault(pool: object) -> Database:
 
         path, durable = _sqlite_file(pool)
         return SqliteVault(path, durable=durable)
-    if scheme == "postgresql":
-        with _driver(scheme, "psycopg", "postgres"):
+    with _driver(scheme):
+        if scheme == "postgresql":
             from penstock.store.postgres.vault import PostgresVault
-        return PostgresVault(pool)
-    with _driver(scheme, "PyMySQL", "mysql"):
+
+            return PostgresVault(pool)
         from penstock.store.mysql.vault import MysqlVault
-    return MysqlVault(pool)
+
+        return MysqlVault(pool)
 
 
 @contextmanager
-def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
-    """Say how to install what is missing."""
+def _driver(scheme: str) -> Iterator[None]:
+    """Say how to install the driver of a scheme if it is missing."""
+    driver, extra = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}.get(scheme, ("redis",) * 2)
     try:
         yield
     except ImportError as error:
@@ -162,32 +166,40 @@ def look_at_schema(url: str) -> Schema:
 
         return look_at_sqlite(_sqlite_file(url)[0])
     if scheme == "postgresql":
-        from penstock.store.postgres.schema import look as look_at_postgres
-
-        return look_at_postgres(url)
-    if scheme == "mysql":
-        from penstock.store.mysql.schema import look as look_at_mysql
-
-        return look_at_mysql(url)
-    if scheme.startswith("redis"):
-        from penstock.store.redis.store import look_at_redis
-
-        return look_at_redis(url)
-    return Schema(0, 0, [])
+        from penstock.store.postgres.schema import look
+    elif scheme == "mysql":
+        from penstock.store.mysql.schema import look
+    elif scheme.startswith("redis"):
+        from penstock.store.redis.store import look_at_redis as look
+    else:
+        return Schema(0, 0, [])
+    return look(url)
 
 
-def _open_memory(url: str, clock: Clock | None) -> TransferStore:
-    from penstock.store.sqlite.memory import open_memory
+def _open(url: str, clock: Clock | None) -> TransferStore:
+    scheme = url.partition("://")[0]
+    if scheme == "memory":
+        from penstock.store.sqlite.memory import open_memory
 
-    _parameters(url, {})
-    return open_memory(url, clock)
+        _parameters(url, {})
+        return open_memory(url, clock)
+    if scheme == "sqlite":
+        from penstock.store.sqlite.database import open_sqlite
 
+        path, durable = _sqlite_file(url)
+        return open_sqlite(path, durable=durable, clock=clock)
+    with _driver(scheme):
+        if scheme == "postgresql":
+            from penstock.store.postgres.database import open_postgres
 
-def _open_sqlite(url: str, clock: Clock | None) -> TransferStore:
-    path, durable = _sqlite_file(url)
-    from penstock.store.sqlite.database import open_sqlite
+            return open_postgres(url, clock)
+        if scheme == "mysql":
+            from penstock.store.mysql.database import open_mysql
 
-    return open_sqlite(path, durable=durable, clock=clock)
+            return open_mysql(url, clock)
+        from penstock.store.redis.sharded import open_redis
+
+        return open_redis(url, clock)
 
 
 def _sqlite_file(url: str) -> tuple[str, bool]:
@@ -205,24 +217,6 @@ def _sqlite_file(url: str) -> tuple[str, bool]:
     return path, given.get("durability", "full") == "full"
 
 
-def _open_redis(url: str, clock: Clock | None) -> TransferStore:
-    with _driver(url.partition("://")[0], "redis", "redis"):
-        from penstock.store.redis.sharded import open_redis
-    return open_redis(url, clock)
-
-
-def _open_mysql(url: str, clock: Clock | None) -> TransferStore:
-    with _driver("mysql", "PyMySQL", "mysql"):
-        from penstock.store.mysql.database import open_mysql
-    return open_mysql(url, clock)
-
-
-def _open_postgres(url: str, clock: Clock | None) -> TransferStore:
-    with _driver("postgresql", "psycopg", "postgres"):
-        from penstock.store.postgres.database import open_postgres
-    return open_postgres(url, clock)
-
-
 def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name, value in given.items():
@@ -232,14 +226,3 @@ def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
         if value not in known[name]:
             raise BadValue(f"parameter {name}={value} of store URL {shown(url)}: use {' or '.join(known[name])}")
     return given
-
-
-_OPENERS: dict[str, Callable[[str, Clock | None], TransferStore]] = {
-    "sqlite": _open_sqlite,
-    "memory": _open_memory,
-    "postgresql": _open_postgres,
-    "mysql": _open_mysql,
-    **dict.fromkeys(("redis", "rediss", "redis+sentinel", "redis+cluster"), _open_redis),
-}
-# The databases that can stand behind a pool.
-_VAULTS = ("sqlite", "postgresql", "mysql")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import select
-from typing import Protocol
+from typing import Protocol, cast
 
 READABLE = getattr(select, "POLLIN", 1)
 WRITABLE = getattr(select, "POLLOUT", 4)
@@ -15,20 +15,8 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-class Poll(Protocol):
-    """What stores use of `select.poll`."""
-
-    def register(self, fd: int | HasFileno, events: int, /) -> None: ...
-    def poll(self, milliseconds: float | None = None, /) -> list[tuple[int, int]]: ...
-
-
-def make_poll() -> Poll:
-    """A new poll object."""
-    return select.poll() if hasattr(select, "poll") else SelectPoll()
-
-
-class SelectPoll:
-    """The same by `select.select`: slower, and for few sockets only."""
+class Poll:
+    """What stores use of `select.poll`, by `select.select`: slower, and for few sockets only."""
 
     def __init__(self) -> None:
         self._events: dict[int, int] = {}
@@ -43,7 +31,9 @@ class SelectPoll:
         reading = [fd for fd, events in self._events.items() if events & READABLE]
         writing = [fd for fd, events in self._events.items() if events & WRITABLE]
         readable, writable, _ = select.select(reading, writing, [], timeout)
-        found = dict.fromkeys(readable, READABLE)
-        for fd in writable:
-            found[fd] = found.get(fd, 0) | WRITABLE
-        return list(found.items())
+        return [(fd, READABLE * (fd in readable) | WRITABLE * (fd in writable)) for fd in {*readable, *writable}]
+
+
+def make_poll() -> Poll:
+    """A new poll object."""
+    return cast(Poll, select.poll()) if hasattr(select, "poll") else Poll()

@@ -77,7 +77,7 @@ class RedisStep:
 
     # looking
 
-    def load(self, tube: Tube, select: Select, *, data: bool = True) -> Loaded:
+    def load(self, tube: Tube, select: Select) -> Loaded:
         """As the port says; where tasks are to be changed, those that cannot be read are buried."""
         match select:
             case ByIds(ids):

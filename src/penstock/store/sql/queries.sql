@@ -1,16 +1,12 @@
 -- What the SQL stores ask in the same words. A store's own queries.sql stands before this file: it defines the
 -- fragments now, ids and texts (lists of numbers and of texts), and a query of the same name there replaces one here.
 -- A task's pk is tube << 40 | id. Queries name the index that they rely on.
-
 -- fragment: unowned
 owner IS NULL
-
 -- fragment: untimed
 at IS NULL
-
 -- fragment: tube
 no, name, kind, options, paused
-
 -- fragment: live
 (state = 't' OR expires IS NULL OR expires > $now)
 
@@ -18,13 +14,10 @@ no, name, kind, options, paused
 
 -- name: all_tubes
 SELECT $tube FROM penstock_tube ORDER BY name;
-
 -- name: tubes_named
 SELECT $tube FROM penstock_tube WHERE name IN $texts ORDER BY name;
-
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube;
-
 -- name: overdue
 -- For each tube one step in penstock_timer, penstock_moving_group, penstock_outcome_until and penstock_over_group. Row 0
 -- is no tube: what was altered last, the clock, and whether a session has lapsed. ORDER BY names the tube for MySQL 9, which
@@ -37,49 +30,35 @@ SELECT * FROM (SELECT $tube FROM penstock_tube t WHERE no > 0 AND (
 )) due UNION ALL SELECT 0, coalesce((SELECT value FROM penstock_meta WHERE name = 'altered'), ''), '', CAST($now AS CHAR(20)),
 CASE WHEN (SELECT min(until) FROM penstock_handle) <= $now
     OR (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL) <= $now THEN 1 ELSE 0 END;
-
 -- name: set_tube
 UPDATE penstock_tube SET name = :name, options = :options, paused = :paused WHERE no = :tube;
-
 -- name: set_altered
 INSERT INTO penstock_meta (name, value) VALUES ('altered', :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
-
 -- name: any_taken
 -- penstock_aside
 SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't' LIMIT 1;
-
 -- name: any_waiting
 SELECT 1 FROM penstock_waiter WHERE tube = :tube LIMIT 1;
-
 -- name: any_moving
 -- penstock_moving_group
 SELECT 1 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1;
-
 -- name: hide_counter
 UPDATE penstock_counter SET tube = -tube WHERE tube = :tube;
-
 -- name: hide_tube
 UPDATE penstock_tube SET no = -no, name = :name, options = :options WHERE no = :tube;
-
 -- name: forget_tube
 DELETE FROM penstock_tube WHERE no = :tube;
-
 -- name: forget_counter
 DELETE FROM penstock_counter WHERE tube = :tube;
-
 -- name: forget_queues
 DELETE FROM penstock_utube WHERE tube = :tube;
-
 -- name: forget_groups
 DELETE FROM penstock_group WHERE tube = :tube;
-
 -- name: forget_outcomes
 DELETE FROM penstock_outcome WHERE tube = :tube;
-
 -- name: forget_waiters
 DELETE FROM penstock_waiter WHERE tube = :tube;
-
 -- name: erase
 -- By the primary key.
 DELETE FROM penstock_task WHERE pk > :low AND pk <= :high;
@@ -88,90 +67,70 @@ DELETE FROM penstock_task WHERE pk > :low AND pk <= :high;
 
 -- name: by_id
 SELECT $record FROM penstock_task WHERE pk = :pk;
-
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk IN $ids ORDER BY pk;
-
 -- name: by_names
 -- penstock_address
 SELECT $record FROM penstock_task WHERE tube = :tube AND address IN $texts;
-
 -- name: due
 -- penstock_timer
 SELECT $record FROM penstock_task WHERE tube = :tube AND at <= $now ORDER BY at, pk LIMIT :limit;
-
 -- name: buried
 -- penstock_buried
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' ORDER BY rank1, rank2, pk LIMIT :limit;
-
 -- name: members
 -- penstock_grouped
 SELECT $record FROM penstock_task WHERE group_no = :group ORDER BY pk LIMIT :limit;
-
 -- name: unstarted
 -- penstock_unstarted
 SELECT $record FROM penstock_task WHERE group_no = :group AND state = 'g' ORDER BY rank1, rank2, pk LIMIT :limit;
-
 -- name: page
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
-
 -- name: find_all
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
-
 -- name: find_ready
 SELECT $record FROM penstock_task
 WHERE pk > :low AND pk <= :high AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > $now)
 ORDER BY pk LIMIT :limit;
-
 -- name: find_taken
 -- penstock_aside
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk > :low AND pk <= :high
 ORDER BY pk LIMIT :limit;
-
 -- name: find_delivered
 -- penstock_aside, in order: what has no owner is no lease.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND pk > :low AND pk <= :high
 ORDER BY pk LIMIT :limit;
-
 -- name: find_delayed
 -- penstock_aside, in order: no owner.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND $unowned AND pk > :low AND pk <= :high
 AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
-
 -- name: find_buried
 -- penstock_aside, in order: no owner.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND $unowned AND pk > :low AND pk <= :high
 AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
-
 -- name: find_unstarted
 -- penstock_unstarted_ids, in order.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'g' AND pk > :low AND pk <= :high
 AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
-
 -- name: holders
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND utube = :utube
 ORDER BY taken, pk LIMIT :limit;
-
 -- name: undelivered
 -- penstock_ready
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'r'
 ORDER BY rank1, rank2, pk LIMIT :limit OFFSET :start;
-
 -- name: undelivered_back
 -- The same from the end.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'r'
 ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
-
 -- name: delivered
 -- penstock_delivered: rank1 is the serial of the hand-out
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1, pk LIMIT :limit OFFSET :start;
-
 -- name: delivered_back
 -- The same from the end.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
-
 -- name: ahead
 -- penstock_ready
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 'r'
@@ -181,40 +140,31 @@ AND (rank1, rank2, pk) < (:rank1, :rank2, :pk) LIMIT 1000) found;
 
 -- name: groups_by_no
 SELECT $group FROM penstock_group WHERE no IN $ids AND tube = :tube;
-
 -- name: live_group
 -- penstock_live_group
 SELECT $group FROM penstock_group WHERE tube = :tube AND name = :name AND (state = 'open' OR state = 'started');
-
 -- name: newest_group
 -- penstock_named_group, in order
 SELECT $group FROM penstock_group WHERE tube = :tube AND name = :name ORDER BY no DESC LIMIT 1;
-
 -- name: live_groups
 -- penstock_live_group, in order
 SELECT $group FROM penstock_group WHERE tube = :tube AND name > :after AND (state = 'open' OR state = 'started')
 ORDER BY name LIMIT :limit;
-
 -- name: groups_above
 SELECT $group FROM penstock_group
 WHERE tube = :tube AND no > :above AND state IN ('open', 'started', 'cancelling') ORDER BY no LIMIT :limit;
-
 -- name: moving_groups
 -- penstock_moving_group
 SELECT $group FROM penstock_group WHERE tube = :tube AND moving = 1 ORDER BY no;
-
 -- name: all_groups
 SELECT $group FROM penstock_group WHERE tube = :tube ORDER BY no;
-
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (:tube, :name, 'open', 0, 0, 0);
-
 -- name: change_group
 UPDATE penstock_group SET state = :state, total = total + :total, remaining = remaining + :remaining,
 end_work = :end_work, cancel_work = :cancel_work, moving = :moving, until = :until, failed = failed + :failed,
 on_failure = :on_failure WHERE no = :no AND state = :was
 AND ((:exact = 1 AND remaining = :had) OR (:exact = 0 AND remaining + :remaining > 0));
-
 -- name: sweep_groups
 -- penstock_over_group
 DELETE FROM penstock_group WHERE no IN (SELECT no FROM (
@@ -224,21 +174,17 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 
 -- name: outcome_by_id
 SELECT $kept FROM penstock_outcome WHERE pk = :pk AND until > $now;
-
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
 SELECT $kept FROM penstock_outcome
 WHERE tube = :tube AND address = :address AND until > $now ORDER BY pk DESC LIMIT 1;
-
 -- name: outcomes_after
 SELECT $kept FROM penstock_outcome
 WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
-
 -- name: sweep_outcomes
 -- penstock_outcome_until
 DELETE FROM penstock_outcome WHERE pk IN (SELECT pk FROM (
 SELECT pk FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit) old);
-
 -- name: drop_outcomes
 DELETE FROM penstock_outcome WHERE pk IN $ids;
 
@@ -254,72 +200,53 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
 WHERE k.pk IN $ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
-
 -- name: session_by_id
 SELECT no, id, ttr, until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no)
 FROM penstock_session s WHERE id = :id;
-
 -- name: session_by_no
 SELECT no, id, ttr, until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no)
 FROM penstock_session s WHERE no = :no;
-
 -- name: all_sessions
 SELECT no, id FROM penstock_session ORDER BY no;
-
 -- name: add_session
 INSERT INTO penstock_session (id, ttr) VALUES (:id, :ttr);
-
 -- name: resume_session
 UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR until > $now);
-
 -- name: add_handle
 INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until)
 VALUES (:id, :session, :host, :pid, :locus, $now, :until);
-
 -- name: handles
 SELECT id, session, locus, until FROM penstock_handle WHERE id IN $texts ORDER BY id;
-
 -- name: beat
 UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id IN $texts AND until > $now;
-
 -- name: beating
 SELECT id FROM penstock_handle WHERE id IN $texts AND until > $now;
-
 -- name: lapsed_handles
 SELECT id, session, locus, until FROM penstock_handle WHERE until <= $now ORDER BY until, id;
-
 -- name: ended_sessions
 SELECT no FROM penstock_session WHERE until <= $now ORDER BY until, no;
-
 -- name: linger
 -- The last handle to leave sets its session's end.
 UPDATE penstock_session SET until = :moment + ttr, host = :host, pid = :pid, beat = :beat
 WHERE no = :no AND NOT EXISTS (SELECT 1 FROM penstock_handle WHERE session = :no);
-
 -- name: presence_of
 SELECT host, pid, beat FROM penstock_handle WHERE id = :id;
-
 -- name: forget_handle
 DELETE FROM penstock_handle WHERE id = :id;
-
 -- name: forget_handle_waiters
 DELETE FROM penstock_waiter WHERE handle = :id;
-
 -- name: forget_session
 DELETE FROM penstock_session WHERE no = :no AND until <= $now;
-
 -- name: held
 -- penstock_aside, tube by tube: CROSS JOIN keeps SQLite from reading what all sessions hold.
 SELECT k.tube, k.pk FROM penstock_tube t CROSS JOIN penstock_task k
 WHERE k.tube = t.no AND k.state = 't' AND k.owner = :session ORDER BY t.name, k.pk LIMIT :limit;
-
 -- name: presences
 -- Also of a handle that has lapsed and was not removed yet, while its session can still be joined.
 SELECT h.host, h.pid, h.beat AS beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
 WHERE h.session = :no AND h.until + s.ttr > $now
 UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = :no AND until > $now AND beat IS NOT NULL
 ORDER BY beat DESC LIMIT 1;
-
 -- name: waits_of
 SELECT DISTINCT t.name FROM penstock_waiter w JOIN penstock_handle h ON h.id = w.handle
 JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
@@ -328,58 +255,44 @@ JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
 
 -- name: count_states
 SELECT state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high GROUP BY state;
-
 -- name: stranded
 -- engine/integrity.py has what this means.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
 OR (state = 'q' AND utube IS NULL) OR (state = '~' AND $untimed) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
-
 -- name: orphans
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND state = 't'
 AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session)) ORDER BY pk;
-
 -- name: unsound
 -- What cannot be in a tube of an unleased kind; `clocked` is 1 for round tubes.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (NOT ($unowned)
 OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
 OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN coalesce(taken, 0) ELSE 0 END)) ORDER BY pk;
-
 -- name: count_queues
 SELECT utube, sum(CASE state WHEN 't' THEN 1 ELSE 0 END), sum(CASE state WHEN 'r' THEN 1 ELSE 0 END),
 sum(CASE state WHEN 'q' THEN 1 ELSE 0 END) FROM penstock_task
 WHERE pk > :low AND pk <= :high AND utube IS NOT NULL AND state IN ('t', 'r', 'q') GROUP BY utube;
-
 -- name: stored_queues
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = :tube;
-
 -- name: ready_in_queues
 SELECT utube, pk, state, rank1, rank2 FROM penstock_task
 WHERE pk > :low AND pk <= :high AND utube IS NOT NULL AND state IN ('r', 'q') ORDER BY utube, rank1, pk;
-
 -- name: count_members
 SELECT group_no, state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high AND group_no IS NOT NULL
 GROUP BY group_no, state;
-
 -- name: strays
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND group_no IS NOT NULL
 AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = :tube) ORDER BY pk;
-
 -- name: early_outcomes
 SELECT o.pk FROM penstock_outcome o JOIN penstock_task k ON k.pk = o.pk WHERE o.tube = :tube ORDER BY o.pk;
-
 -- name: newest_record
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk DESC LIMIT 1;
-
 -- name: restore
 UPDATE penstock_task SET $mutable, group_name = :group, group_no = :group_no WHERE pk = :pk;
-
 -- name: set_ready_state
 UPDATE penstock_task SET state = :state, rank2 = CASE WHEN :fair = 1 THEN :turn ELSE rank2 END WHERE pk = :pk;
-
 -- name: add_queue
 INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn)
 VALUES (:tube, :utube, :taken, :heads, :waiting, :turn);
-
 -- name: stray_waiters
 SELECT w.tube, w.handle FROM penstock_waiter w
 WHERE NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.id = w.handle);

@@ -163,7 +163,7 @@ class SqlStep:
 
     # looking
 
-    def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
+    def load(self, tube: Tube, select: port.Select) -> Loaded:
         query, values = self._selected(tube, select)
         asked = [(query, values)]
         if isinstance(select, Find) and select.status == "~":
