@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 
 import penstock
 from penstock.core.results import Lease
-from penstock.store.contract import WorkerStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import KINDS, take
 
@@ -18,7 +16,7 @@ def held(broker: penstock.Broker, *tasks: penstock.Task) -> list[bool]:
     """Whether the broker's own session holds these."""
     tubes = {tube.name: broker.tube(tube.name).stored for tube in broker.tubes()}
     leases = [Lease(tubes[task.tube], task.id, task._record.lease) for task in tasks]
-    return cast(WorkerStore, broker.runtime.store).held(broker.tube(tasks[0].tube).session_handle.number, leases)
+    return broker.runtime.store.held(broker.tube(tasks[0].tube).session_handle.number, leases)
 
 
 def released(tube: penstock.Tube, task: penstock.Task) -> penstock.Tube:
@@ -109,4 +107,4 @@ def test_leases_of_a_dropped_tube_are_not_held(broker: penstock.Broker) -> None:
     tube.delete(task.id)
     tube.drop()
     leases = [Lease(stored, task.id, task._record.lease), Lease(other.stored, kept.id, kept._record.lease)]
-    assert cast(WorkerStore, broker.runtime.store).held(session, leases) == [False, True]
+    assert broker.runtime.store.held(session, leases) == [False, True]

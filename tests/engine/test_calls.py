@@ -12,8 +12,8 @@ from penstock.core.entry import make_entry
 from penstock.core.kind import find_kind
 from penstock.core.lifecycle import Move
 from penstock.core.results import Presence
+from penstock.engine.store import Store
 from penstock.errors import TubeFull
-from penstock.store.contract import Store
 from penstock.store.open import open_store
 
 

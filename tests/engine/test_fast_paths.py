@@ -18,7 +18,6 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, Tube
 from penstock.core.results import Effects, Presence
 from penstock.core.task import Entry, Record
-from penstock.engine.store import EngineStore
 from penstock.engine.work import Work
 from penstock.store.open import open_store
 from tests.servers import fresh_url
@@ -52,7 +51,6 @@ class Side:
 
     def __init__(self, url: str, sort: str, *, fast: bool) -> None:
         opened = open_store(url)
-        assert isinstance(opened, EngineStore)
         kind, options = TUBES[sort]
         self.store, self.fast = opened, fast
         self.tube: Tube = opened.save_tube("t", find_kind(kind), options, exist_ok=False)

@@ -21,7 +21,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Stored
 from penstock.core.task import Entry, Record
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.store.sql.step import first_pk
 from penstock.store.sqlite.step import SqliteStep
 from tests.fault.history import Recorder
@@ -143,9 +143,9 @@ def _promote_unchecked() -> None:
 
 
 def _forget_puts() -> None:
-    put = EngineStore.put
+    put = Store.put
 
-    def forgetful(self: EngineStore, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
+    def forgetful(self: Store, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
         stored = put(self, tube, entries, now=now)
         if not tube.kind.per_utube and stored.records[0].id % 20 == 0:
             with self.step([tube]) as step:
@@ -153,7 +153,7 @@ def _forget_puts() -> None:
                 step.change("DELETE FROM penstock_task WHERE pk = :pk", pk=first_pk(tube) | stored.records[0].id)
         return stored
 
-    EngineStore.put = forgetful  # type: ignore[assignment,method-assign]
+    Store.put = forgetful  # type: ignore[assignment,method-assign]
 
 
 # name -> what it breaks

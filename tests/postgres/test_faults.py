@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.contract import load_tube
+from penstock.engine.store import load_tube
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS

@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock.core.options import Tube
+from penstock.engine.store import Store, load_tube
 from penstock.runtime.runtime import BrokerRuntime
-from penstock.store.contract import TransferStore, load_tube
 from penstock.testing import Clock
 from penstock.transfer.export_import import Import
 from penstock.transfer.move import Move, shown_url
@@ -33,9 +33,9 @@ class Death:
         self._after = after
         self._calls = 0
 
-    def wrap(self, store: TransferStore) -> TransferStore:
+    def wrap(self, store: Store) -> Store:
         """The store, of which every call counts."""
-        return cast(TransferStore, _Mortal(store, self))
+        return cast(Store, _Mortal(store, self))
 
     def meet(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make the call, unless it has come."""
@@ -49,7 +49,7 @@ class Death:
 
 
 class _Mortal:
-    def __init__(self, store: TransferStore, death: Death) -> None:
+    def __init__(self, store: Store, death: Death) -> None:
         self._store = store
         self._death = death
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
-from penstock.store.contract import load_tube
+from penstock.engine.store import load_tube
 from penstock.store.redis.servers import Request, Servers
 from penstock.store.redis.sharded import ShardedStore
 from penstock.testing import Clock

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import pytest
 
 import penstock
 from penstock.app.app import App
 from penstock.core.results import Lease
-from penstock.store.contract import WorkerStore
 from penstock.worker import lease_extender
 from tests.conftest import STORES
 from tests.support.threads import until
@@ -120,7 +118,7 @@ def test_one_question_a_second_and_none_while_nothing_runs(
     app: App, run: Run, heard: Heard, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    store = cast(WorkerStore, app.broker.runtime.store)
+    store = app.broker.runtime.store
     held = store.held
 
     def counted(session: int, leases: Sequence[Lease]) -> list[bool]:

@@ -22,11 +22,11 @@ from penstock.core.shards import refuse_sharded
 from penstock.core.task import Entry
 from penstock.core.values import Seconds
 from penstock.core.values import timeout as check_timeout
+from penstock.engine.store import load_tube
 from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
 from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, blocking
 from penstock.operations.store_ops import put_entries
-from penstock.store.contract import load_tube
 
 if TYPE_CHECKING:
     from penstock.app.call import Call

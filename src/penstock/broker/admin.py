@@ -19,9 +19,9 @@ from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts, Lane
 from penstock.core.select import Deliveries, Find
 from penstock.core.task import Record, Status, Task, make_task
+from penstock.engine.store import Store
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
-from penstock.store.contract import Store
 
 # How many tasks of a state are looked at for what is busy or failing.
 SAMPLE = 500

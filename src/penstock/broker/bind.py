@@ -12,10 +12,10 @@ from penstock.core.options import TimedOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects
 from penstock.core.task import Entry, Record, Task
+from penstock.engine.store import Store
 from penstock.errors import UnsupportedOption
 from penstock.operations.operation import Operation, StoreOp
 from penstock.runtime.wait_queue import Topic
-from penstock.store.contract import Store
 
 if TYPE_CHECKING:
     from penstock.broker.session import SessionHandle

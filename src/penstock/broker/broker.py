@@ -19,9 +19,9 @@ from penstock.core.results import Finding
 from penstock.core.task import Task
 from penstock.core.values import Seconds, flag, number, span_ms
 from penstock.engine.lapse import read_lapse
+from penstock.engine.store import Store
 from penstock.operations.operation import Operation, blocking
 from penstock.runtime.runtime import BrokerRuntime
-from penstock.store.contract import TransferStore
 from penstock.store.open import open_store
 
 DEFAULT_URL = "sqlite:///penstock.db"
@@ -42,7 +42,7 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
 class Broker:
     """Opens tubes and sessions on one store. Safe to use from several threads; a forked child gets new sessions."""
 
-    def __init__(self, store: TransferStore) -> None:
+    def __init__(self, store: Store) -> None:
         #: Internal: what the handles of this broker share.
         self.runtime = BrokerRuntime(store)
         #: Internal: the broker's implicit session.

@@ -26,11 +26,11 @@ from penstock.core.names import shown
 from penstock.core.results import Blocked, Joined, Presence, Taken
 from penstock.core.task import Task
 from penstock.core.values import Seconds, several
+from penstock.engine.store import Store
 from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
 from penstock.operations.operation import Call, Operation, Sleep, blocking
 from penstock.operations.take_op import TakeOp, TakeResult, WaiterGroup
 from penstock.runtime.wait_queue import Topic, Waiter, pauses
-from penstock.store.contract import Store
 
 if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime

@@ -30,6 +30,7 @@ from penstock.core.select import Find, Sweep
 from penstock.core.shards import refuse_sharded
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.core.values import MAX_SECONDS, Seconds, positive_ms, several, span_ms, whole
+from penstock.engine.store import load_tube
 from penstock.errors import (
     BadValue,
     NotFound,
@@ -43,7 +44,6 @@ from penstock.operations.operation import Call, Operation, StoreOp, blocking, bl
 from penstock.operations.store_ops import PutOp, SettleOp, put_entries, put_items, settle
 from penstock.runtime.failures import local_failure
 from penstock.runtime.wait_queue import pauses
-from penstock.store.contract import load_tube
 
 if TYPE_CHECKING:
     from penstock.broker.session import SessionHandle

@@ -13,8 +13,8 @@ from penstock.core.kind import DELIVER, find_kind
 from penstock.core.options import ALTERABLE, DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.core.values import plain_seconds
+from penstock.engine.store import load_tube
 from penstock.errors import NoSuchTube, TubeMismatch
-from penstock.store.contract import load_tube
 
 if TYPE_CHECKING:
     from penstock.broker.session import SessionHandle

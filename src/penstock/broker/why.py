@@ -6,7 +6,7 @@ from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.select import Holders
 from penstock.core.task import NO_UTUBE, Record
-from penstock.store.contract import Store
+from penstock.engine.store import Store
 
 _MANY = 1000  # where a store stops counting what is ahead
 

@@ -16,7 +16,7 @@ from penstock.broker.stats import make_stats
 from penstock.cli import output
 from penstock.cli.existing_store import must_exist
 from penstock.core.results import Description
-from penstock.store.contract import TransferStore, load_tube
+from penstock.engine.store import Store, load_tube
 from penstock.store.open import open_store
 
 # Enough for a median that one slow call does not move.
@@ -80,7 +80,7 @@ def _once() -> Iterator[None]:
         log.setLevel(level)
 
 
-def examine(store: TransferStore) -> Report:
+def examine(store: Store) -> Report:
     """Ask the store about itself."""
     offset = store.now() - time.time_ns() // 1_000_000
     tubes = []
@@ -90,7 +90,7 @@ def examine(store: TransferStore) -> Report:
     return Report(store.describe(), _round_trip(store), offset, len(store.sessions()), tubes)
 
 
-def _round_trip(store: TransferStore) -> float:
+def _round_trip(store: Store) -> float:
     taken = []
     for _ in range(_PROBES):
         began = time.perf_counter()

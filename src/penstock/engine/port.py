@@ -306,7 +306,7 @@ class QueueAudit(msgspec.Struct, frozen=True):
 
 
 class Step(Protocol):
-    """One call on the database, between `EngineStore.step` entering and leaving."""
+    """One call on the database, between `Store.step` entering and leaving."""
 
     @property
     def now(self) -> int:

@@ -1,6 +1,27 @@
-"""The store's contract (`store.contract.Store`) on the steps of any database: every verb is load, decide, flush.
+"""The store: what a broker asks of it, the same on every database. Every verb is load, decide, flush, written once.
 
 Hot calls (a plain put, a take, an ack) go straight to statements of the database that need no rule.
+
+Promises:
+- Each call is one atomic step unless its docstring says otherwise. A call that raises has changed nothing, except for
+  OutcomeUnknown.
+- Everything is a batch; a single call is a batch of one.
+- Time is the store's own clock in integer milliseconds, read inside the step. `now` overrides it, for tests. A deadline
+  is over at `now == deadline`.
+- `take` advances its tubes first, so a program without any daemon is correct.
+- A tube that was dropped or moved away raises NoSuchTube.
+- A task's end keeps its outcome, puts its reply and counts in its group in the same step. A group that has no task left
+  ends in that step, and its work is put once. A reply is never refused for lack of room; work of a group takes the room
+  of the task that left. Tasks of a cancelled group are treated as gone, removed or not.
+
+A store knows no handler, no retry rule and no waiting caller. It reports what became ready (Effects), and the broker
+wakes whoever waits.
+
+Kinds without leases (`core.lifecycle` has their rules):
+- The public id of a task is the text in `Record.address`; `Move.name` and `get` use it. `find` goes by integer id.
+- A hand-out has no owner, lease number or deadline. `take` needs a live handle; the end of a session touches nothing.
+- `round`: a put of an id that is there changes nothing, or only the data. rank1 is the time of the last hand-out.
+- `reliable`: messages are named by `core.ids.next_marks`. A delivered one is `t`; its rank1 grows with every hand-out.
 """
 
 from __future__ import annotations
@@ -9,9 +30,9 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -28,7 +49,6 @@ from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tub
 from penstock.core.reply import reply_payload
 from penstock.core.results import (
     ADVANCE_STEP,
-    GONE,
     Advanced,
     Blocked,
     Counts,
@@ -49,7 +69,7 @@ from penstock.core.results import (
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
-from penstock.engine import due, integrity, port, puts, sessions
+from penstock.engine import due, integrity, port, puts, sessions, settling
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.lost_takes import LostTakes
 from penstock.engine.port import ByIds, ByNames, Conflict, Page, Request, Step
@@ -65,20 +85,24 @@ _ATTEMPTS = 6
 _PAUSE = 0.02
 
 
-class EngineStore(ABC):
-    """Keeps the contract of `store.contract`. A database adds its steps, its clock and how to wait for changes."""
+class Store(ABC):
+    """A database adds its steps, its clock and how to wait for changes.
 
+    Calls on a tube are given the Tube that `load_tubes` or `save_tube` returned.
+    """
+
+    #: Brokers of one process whose stores have equal identities wake each other's takers.
     identity: str
-    #: Whether a step is a round trip to a server.
+    #: Whether it is reached over a network: then a waiting take outlasts an outage.
     remote: bool
-    #: Whether other processes can use the store.
+    #: Whether sessions of other processes can be in this store, so that OS locks tell who lives.
     shared: bool
     #: Tasks removed in one step of truncate.
     remove_step = REMOVE_STEP
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
-        #: Takes of this process whose answers did not come.
+        #: The takes of this process whose answers were lost: the next take or heartbeat undoes them.
         self.lost = LostTakes()
 
     @abstractmethod
@@ -88,23 +112,33 @@ class EngineStore(ABC):
         """Begin a step on these tubes; `size`: of how many tasks, so that a batch may let others go first."""
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """A function that stores a payload as `put` does with this entry; None where `put` must do it."""
         return None
 
     @abstractmethod
-    def bind(self, connection: object) -> EngineStore: ...
+    def bind(self, connection: object) -> Store:
+        """The same store inside the transaction that the caller has begun on its own connection.
+
+        UnsupportedOption if the store has no transactions or the connection belongs to another driver.
+        """
 
     @abstractmethod
-    def describe(self) -> Description: ...
+    def describe(self) -> Description:
+        """What it is and what it promises, read from its current settings; never a password."""
 
     @abstractmethod
-    def now(self) -> int: ...
+    def now(self) -> int:
+        """The store's clock."""
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        """Sleep until `wake` is set or the time is over (False), or, when watching, until another process may
+        have changed something (True). Costs almost nothing while nothing happens."""
         wake.wait(max(seconds, 0))
         return False
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the store. Only the first call does anything."""
 
     def finish_drops(self) -> Effects:
         """Remove what is left of dropped tubes, also of those that a crash left half removed."""
@@ -133,6 +167,8 @@ class EngineStore(ABC):
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        """Create the tube. If it exists, return the stored one (exist_ok) or raise TubeExists."""
+
         def save(step: Step, _: bool) -> Tube:
             there = self._find_tube(step, name)
             if there is not None and not exist_ok:
@@ -145,6 +181,8 @@ class EngineStore(ABC):
         return self._run(save)
 
     def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+        """All tubes by name, or those of these names. NoSuchTube for a name whose tube is being moved or was moved."""
+
         def load(step: Step) -> list[Tube]:
             found = (self._find_tube(step, name) for name in names or ())
             return all_tubes(step) if names is None else [tube for tube in found if tube is not None]
@@ -152,6 +190,7 @@ class EngineStore(ABC):
         return self._read(load)
 
     def load_frozen(self) -> list[Tube]:
+        """All frozen tubes, by name."""
         return self._read(lambda step: [stored.tube for stored in step.tubes() if transfer.is_frozen(stored.tube)])
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
@@ -160,6 +199,7 @@ class EngineStore(ABC):
         return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
     def drop_tube(self, tube: Tube) -> Effects:
+        """Remove the tube and everything in it. TubeBusy while tasks are taken or someone waits in take."""
         effects = Effects()
 
         def drop(step: Step, _: bool) -> None:
@@ -194,6 +234,11 @@ class EngineStore(ABC):
     def write_tube(
         self, tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None
     ) -> Tube:
+        """Pause or resume it: while paused, take returns nothing; everything else continues. Or change options that
+        `core.options.check_changes` has checked; `Overdue.altered` then differs, if no option has changed too.
+
+        Returns the tube as it is then. A changed utube_limit holds for what waits already.
+        """
         if paused is not None:
             self._pause(tube, paused)
         if changes is None:
@@ -219,6 +264,7 @@ class EngineStore(ABC):
         self._run(lambda step, _: integrity.check_tube(step, tube, repair=True), (tube,), size=2)
 
     def paused(self, tube: Tube) -> bool:
+        """Whether the tube is paused."""
         found = self._read(lambda step: step.tubes([tube.name]))
         if not found or found[0].tube.no != tube.no:
             raise self._missing(tube)
@@ -232,6 +278,7 @@ class EngineStore(ABC):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        """Store all entries in order, or raise TubeFull and store none. Does not advance the tube first."""
         effects = Effects()
         if linked(entries):
 
@@ -254,6 +301,11 @@ class EngineStore(ABC):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
+        """Advance the tubes, then lease up to count tasks of the first tube that has any, in its order.
+
+        `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "register"
+        does so if nothing came, "unregister_if_found" removes it if something came, "unregister" always removes it.
+        """
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
@@ -273,80 +325,31 @@ class EngineStore(ABC):
         return self._run(take, tubes, size=count, now=now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+        """Apply each move whose guard still holds, and report which did. A stale move does not stop the others.
+
+        `brief`: the caller needs neither the events nor the records of acked tasks; GONE may stand for such a record.
+        """
         effects = Effects()
         records: list[Record | None] = [None] * len(moves)
-        left: list[int] | None = list(range(len(moves))) if not (brief and _may_be_hot(moves)) else None
+        left: list[int] | None = list(range(len(moves))) if not (brief and settling.are_plain_acks(moves)) else None
 
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # a server keeps what an attempt has written before it met a conflict
             if left is None:
-                left = list(self._ack(step, tube, moves, records, effects))
+                left = list(settling.ack(step, tube, moves, records, effects))
             guess = guess and (self.remote or len(moves) == 1)  # a local load of many costs less than to guess again
             while left:
-                left = self._settle(step, tube, moves, left, records, effects, guess=guess)
+                left = settling.settle(step, tube, moves, left, records, effects, guess=guess)
                 guess = False
 
         self._run(settle, (tube,), size=len(moves), now=now)
         return Settled(records, effects)
 
-    def _ack(
-        self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
-    ) -> Sequence[int]:
-        """Ack without reading what can be; the places of the moves that are left."""
-        acked = step.ack(tube, moves)
-        if acked.beside is not None:
-            effects.add(acked.beside)
-        if not acked.keys:
-            return () if acked.judged else range(len(moves))
-        effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
-        if acked.readied > 0:
-            effects.readied[tube.no] = acked.readied
-        if acked.kept:
-            effects.ended += [("task", tube.no, id) for id in acked.kept]
-        if tube.kind.leased and len(acked.keys) == len(moves):
-            records[:] = [GONE] * len(moves)
-            return ()
-        gone = {key: GONE if tube.kind.leased else replace(GONE, address=str(key)) for key in acked.keys}
-        records[:] = [gone.get(move.shown) for move in moves]
-        return () if acked.judged else [place for place, record in enumerate(records) if record is None]
-
-    def _settle(
-        self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
-        effects: Effects, *, guess: bool,
-    ) -> list[int]:  # fmt: skip
-        """Load, decide, flush, for one move of each task; the places that are left: later moves of one task, and those
-        that others overtook.
-
-        With `guess`, what the holders of all tasks know of them is not loaded; what cannot be decided by it is left.
-        """
-        work = Work(step, tube, effects)
-        batch: dict[int | str, int] = {}
-        later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
-        seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
-        guess = bool(seen) and len(seen) == len(batch)
-        known = seen if guess else _load_by(work, list(batch))
-        after: dict[int, tuple[int, Record]] = {}
-        for shown, place in batch.items():
-            record = known.get(shown)
-            if work.heavy:
-                later.append(place)
-                continue
-            if record is None or work.remove_if_gone(record):
-                continue
-            change = lifecycle.decide(record, moves[place], work.now)
-            if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
-                later.append(place)
-            elif change is not None:
-                after[record.id] = place, work.change(record, change)
-        missed, _ = work.flush()
-        for id, (place, record) in after.items():
-            if id in missed:
-                later.append(place)
-            else:
-                records[place] = record
-        return sorted(later)
-
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+        """Apply a verb to the tasks of one state, whoever holds them. See `core.select.Sweep`.
+
+        Works in bounded steps that are atomic each; tasks put meanwhile are not touched.
+        """
         if sweep.verb == "delete":
             return self._truncate(tube, now)
         if sweep.verb == "recover":
@@ -389,6 +392,8 @@ class EngineStore(ABC):
             return False
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        """Apply what is due to at most limit tasks: delays end, leases lapse, ttls expire, sessions end, tasks follow
+        the state of their group, old outcomes are forgotten."""
         effects = Effects()
 
         def advance(step: Step, _: bool) -> Advanced:
@@ -399,6 +404,8 @@ class EngineStore(ABC):
         return self._run(advance, (tube,), now=now)
 
     def overdue(self, *, now: int | None = None) -> Overdue:
+        """The tubes where `advance` has something to do; where only a session has lapsed, any tube. One query."""
+
         def look(step: Step) -> Overdue:
             found, lapsed, altered = step.overdue()
             tubes = [stored.tube for stored in found if not is_hidden(stored.tube.name)]
@@ -432,14 +439,18 @@ class EngineStore(ABC):
         return Settled(settled, effects)
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        """The tasks with these ids (int) or with these addresses or public ids (str); one past its ttl is None."""
+
         def get(step: Step) -> list[Record | None]:
             work = Work(step, tube, Effects())
-            found = {key: record for key, record in _load_by(work, keys).items() if not work.is_gone(record)}
+            found = {key: record for key, record in settling.load_by(work, keys).items() if not work.is_gone(record)}
             return [found.get(key) for key in keys]
 
         return self._read(get, tube, now=now)
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+        """A page of tasks. See `core.select` for what can be listed."""
+
         def find(step: Step) -> list[Record]:
             select = listing
             if isinstance(listing, Deliveries) and listing.start < 0:
@@ -453,11 +464,14 @@ class EngineStore(ABC):
         return self._read(find, tube, now=now)
 
     def count(self, tube: Tube) -> Counts:
+        """The counters, read and not recounted."""
         return self._read(lambda step: step.counters(tube).counts, tube)
 
     # addresses, outcomes and groups
 
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
+        """The live task of an address (str), or how its last one ended; or the same for the addressed task of an id."""
+
         def by_address(step: Step) -> OutcomeLookup:
             records = step.load(tube, ByNames([str(key)])).records
             return OutcomeLookup(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
@@ -477,6 +491,8 @@ class EngineStore(ABC):
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+        """The live group of that name, created if there is none. With `on_failure` it must be new: else BadValue."""
+
         def open_one(step: Step, _: bool) -> Group:
             if on_failure is None:
                 return step.open_group(tube, name)
@@ -495,6 +511,9 @@ class EngineStore(ABC):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
         now: int | None = None,
     ) -> list[Group]:  # fmt: skip
+        """Up to limit groups that are open or started, by name, after that name; or the group with that number, or the
+        newest of that name, also one that is over, until it is past its retention."""
+
         def read(step: Step) -> list[Group]:
             if no is None and name is None:
                 return step.groups(tube, after=after, limit=limit)
@@ -507,6 +526,11 @@ class EngineStore(ABC):
         self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
         now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
+        """Start or cancel a group (`core.group.STARTED`, `CANCELLING`) and move some of its tasks, or set the work that
+        is put at its end or after its cancel. None if the group has ended. A second start or cancel does nothing.
+
+        TubeFull if the group has no task and its work finds no room.
+        """
         effects = Effects()
 
         def write(step: Step, _: bool) -> Advanced | None:
@@ -533,9 +557,11 @@ class EngineStore(ABC):
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
+        """Begin a session, or join the live one of that id; NotFound if it is unknown or has lapsed."""
         return self._run(lambda step, _: sessions.join(step, presence, session, ttr), now=now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        """Heartbeat of these handles. Returns those that are still valid; the sessions of the others have ended."""
         alive = self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
         if self.lost:
             with suppress(StoreError):  # the next one does it
@@ -546,25 +572,34 @@ class EngineStore(ABC):
         self._run(lambda step, _: step.undo_lost(effects, again=again), now=now)
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        """End these handles. The last handle of a session ends it: its tasks are released, after its ttr if it has one.
+
+        With `locus`, only handles that joined from there: a peer may report the dead of its own host only.
+        """
         effects = Effects()
         self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)
         return effects
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
+        """The live sessions, oldest first; or the one with that number, without held and waits."""
         return self._read(lambda step: step.sessions(no), now=now)
 
     def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        """Whether the session holds each of these leases, in one round trip for all tubes."""
         return self._read(lambda step: step.holds(session, leases), now=now)
 
     # looking closer
 
     def ahead(self, tube: Tube, record: Record) -> int:
+        """How many takeable tasks come before this one; may stop counting at 1,000."""
         return self._read(lambda step: step.ahead(tube, record), tube)
 
     def lane(self, tube: Tube, utube: str) -> Lane:
+        """The numbers of a micro-queue."""
         return self._read(lambda step: step.queue(tube, utube), tube)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+        """Cross-check everything stored, and repair it if asked."""
         found = [finding for _, finding in self._stranded(repair, now)]
         return found + self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
 
@@ -581,15 +616,25 @@ class EngineStore(ABC):
             self._undo_lost(Effects(), now, again=True)
         return found
 
-    # transfer
+    # Moving a tube to another store, export, import. A tube is imported under a name that nobody can give, so that no
+    # taker finds it (`importing`), and gets its own name in one step. One that leaves is frozen: in one step its name
+    # becomes `moved`, no handle finds it any more, and nothing in it changes again. The frozen row stays when its tasks
+    # are erased, and says where the tube went. The `read_…` calls and `counters` also work on a frozen tube. Each call
+    # may be repeated after a crash.
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
+        """Hide the tube; whoever looks for it is told `to`. TubeBusy while a task is leased or a group's tasks move."""
         name, given = transfer.moved(tube.name), transfer.frozen_options(tube.given, to)
         busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
         if busy is not None:
             raise transfer.freeze_refused(tube, busy[0])
 
     def erase_tube(self, tube: Tube) -> None:
+        """Remove everything in a frozen or importing tube, in bounded steps, without outcomes and replies.
+
+        The row of a frozen one stays, and says so at the end (`is_erased`).
+        """
+
         def erase(step: Step, _: bool) -> bool:
             records = step.load(tube, Page(0, REMOVE_STEP)).records
             if records:
@@ -604,26 +649,44 @@ class EngineStore(ABC):
             pass
 
     def forget_tube(self, tube: Tube) -> None:
+        """Forget an erased tube and where it went: its name is free again."""
         self._run(lambda step, _: step.forget_tube(tube), (tube,))
 
     def counters(self, tube: Tube) -> TubeCounters:
+        """Its last ids and its counters."""
         return self._read(lambda step: step.counters(tube), tube)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
+        """Up to limit tasks above an id, in id order, as they are stored."""
         return self._read(lambda step: step.load(tube, Page(after, limit)).records, tube)
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
+        """Up to limit groups that are not over, above a number, in order."""
         return self._read(lambda step: step.groups(tube, above=after, limit=limit), tube)
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+        """Up to limit outcomes of tasks above an id, in id order."""
         return self._read(lambda step: step.outcomes(tube, after, limit), tube)
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+        """Store what comes from elsewhere, tasks under their own ids; those up to the last id are there already.
+
+        Ids up to `upto` that none has were put and are done. Nothing else is counted, nobody is woken.
+        """
         self._run(lambda step, _: step.import_batch(tube, batch), (tube,))
 
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
+        """Give an importing tube its name; TubeExists if that is in use.
+
+        The same step adds the calls to its counters, and sets the last message id and, the totals of its groups.
+        """
         if not self._run(lambda step, _: step.activate(tube, name, counters, totals), (tube,)):
             raise name_in_use(name)
+
+
+def load_tube(store: Store, name: str) -> Tube | None:
+    """The stored tube of that name, or None."""
+    return next(iter(store.load_tubes([name])), None)
 
 
 def all_tubes(step: Step) -> list[Tube]:
@@ -631,30 +694,8 @@ def all_tubes(step: Step) -> list[Tube]:
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
 
 
-def _load_by(work: Work, keys: Sequence[int | str]) -> dict[int | str, Record]:
-    """Tasks by their ids, or by their addresses, as the keys are."""
-    if keys and isinstance(keys[0], str):
-        return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", keys)))}
-    return {record.id: record for record in work.load(ByIds(cast("Sequence[int]", keys)))}
-
-
-def _held(move: Move) -> Record | None:
-    """The task as its holder knows it."""
-    record = move.seen
-    if record is None or record.attempts > 1:  # what was handed out before may have errors, which a take does not read
-        return None
-    return record if record.state == "t" and record.lease == move.lease else None
-
-
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
-
-
-def _may_be_hot(moves: Sequence[Move]) -> bool:
-    """Whether these are acks of different tasks, which a database may remove without reading them."""
-    if len(moves) == 1:
-        return moves[0].verb == "ack"
-    return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)
 
 
 def _sought(kept: Kept | None) -> OutcomeLookup:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from penstock.core.options import Tube
 from penstock.core.results import Effects, Event, Overdue
+from penstock.engine.store import Store
 from penstock.errors import NoSuchTube, StoreUnavailable
-from penstock.store.contract import Store
 from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")

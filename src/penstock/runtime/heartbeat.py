@@ -12,8 +12,8 @@ import time
 from typing import Protocol
 
 from penstock.engine.lapse import LAPSE_MS
+from penstock.engine.store import Store
 from penstock.errors import PenstockError
-from penstock.store.contract import Store
 from penstock.store.wake import Wake
 
 log = logging.getLogger("penstock")

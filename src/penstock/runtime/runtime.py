@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.engine.store import Store
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.operations.operation import Operation, Sleep, StoreOp
 from penstock.operations.store_ops import ApplyDueOp
@@ -21,7 +22,6 @@ from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
 from penstock.runtime.subscriber import Subscriber
 from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
-from penstock.store.contract import PlainStore, TransferStore
 from penstock.store.forks import reset_in_child
 from penstock.store.wake import NotifyingStore
 
@@ -57,7 +57,7 @@ class BrokerRuntime:
     In a forked child it starts again without threads and sessions.
     """
 
-    def __init__(self, store: TransferStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.closed = False
         #: The blocked callers of this process on this store.
         self.wait_queue = wait_queue_of(store.identity)
@@ -82,7 +82,7 @@ class BrokerRuntime:
         reset_in_child(self)
 
     @property
-    def store(self) -> TransferStore:
+    def store(self) -> Store:
         """The store; StoreUnavailable once the broker is closed."""
         if self.closed:
             raise StoreUnavailable("this broker is closed: connect again")
@@ -196,7 +196,7 @@ class BrokerRuntime:
 
     def plain_put(self, tube: StoredTube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         """The store's fast path for puts that differ from the entry in their data alone; `publish_put` each of them."""
-        return self._store.plain_put(tube, entry) if isinstance(self._store, PlainStore) else None
+        return self._store.plain_put(tube, entry)
 
     def publish_put(self, tube: StoredTube, record: Record) -> None:
         """As `publish` and `note_records`, for one task put by the fast path."""

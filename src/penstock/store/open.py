@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.core.names import shown
+from penstock.engine.store import Store
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
-from penstock.store.contract import TransferStore
 from penstock.store.sql.migrations import Schema
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _VAULTS = ("sqlite", "postgresql", "mysql")
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
 
 
-def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> TransferStore:
+def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
     """Open the store; BadValue for a URL that names none.
 
     `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
@@ -176,7 +176,7 @@ def look_at_schema(url: str) -> Schema:
     return look(url)
 
 
-def _open(url: str, clock: Clock | None) -> TransferStore:
+def _open(url: str, clock: Clock | None) -> Store:
     scheme = url.partition("://")[0]
     if scheme == "memory":
         from penstock.store.sqlite.memory import open_memory

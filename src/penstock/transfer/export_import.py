@@ -9,8 +9,8 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.core.transfer import MOVE_STEP, Kept, importing
+from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
-from penstock.store.contract import TransferStore, load_tube
 from penstock.transfer.importer import (
     STEP_BYTES,
     Arrival,
@@ -26,7 +26,7 @@ from penstock.transfer.tube_file import End, Reader, Writer
 _REMEDY = "drop it, or import under another name with --tube"
 
 
-def export_tube(store: TransferStore, tube: Tube, file: BinaryIO, tell: Tell) -> int:
+def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     """Write all of a tube; how many tasks. What others change meanwhile is in the file or not, each task by itself."""
     while store.advance(tube).more:
         pass
@@ -49,7 +49,7 @@ def export_tube(store: TransferStore, tube: Tube, file: BinaryIO, tell: Tell) ->
     return count
 
 
-def _write_groups(store: TransferStore, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
+def _write_groups(store: Store, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
     """Write the groups that are new; their numbers."""
     groups = list(read_groups(store, tube, max(written, default=0)))
     writer.groups(groups)
@@ -59,7 +59,7 @@ def _write_groups(store: TransferStore, tube: Tube, writer: Writer, written: set
 class Import:
     """A file on its way into a store. Until `run` has ended, nobody sees the tube; when it fails, nothing is left."""
 
-    def __init__(self, store: TransferStore, file: BinaryIO, called: str, name: str | None = None) -> None:
+    def __init__(self, store: Store, file: BinaryIO, called: str, name: str | None = None) -> None:
         self._store = store
         self._reader = Reader(file, called)
         self.name = self._reader.header.name if name is None else names.name("tube", name)
@@ -129,7 +129,7 @@ class Import:
         self._records, self._outcomes, self._bytes = [], [], 0
 
 
-def _must_not_arrive(store: TransferStore, name: str, *, discard_partial: bool) -> None:
+def _must_not_arrive(store: Store, name: str, *, discard_partial: bool) -> None:
     left = load_tube(store, importing(name))
     if left is not None and discard_partial:
         discard(store, left)
@@ -140,7 +140,7 @@ def _must_not_arrive(store: TransferStore, name: str, *, discard_partial: bool) 
         )
 
 
-def _find(store: TransferStore, name: str) -> Tube | None:
+def _find(store: Store, name: str) -> Tube | None:
     """The tube of that name; one that is imported under it is ours."""
     try:
         return load_tube(store, name)

@@ -16,7 +16,7 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 from penstock.core.transfer import MOVE_STEP, ImportBatch, Kept, TubeCounters
-from penstock.store.contract import TransferStore
+from penstock.engine.store import Store
 
 Part = TypeVar("Part", Record, Kept)
 # Called with the number of tasks that were copied.
@@ -30,7 +30,7 @@ _FIRST_PAGE = 16
 class Arrival:
     """One tube on its way into a store. Everything may be done again after a crash."""
 
-    def __init__(self, store: TransferStore, tube: Tube) -> None:
+    def __init__(self, store: Store, tube: Tube) -> None:
         self._store = store
         self.tube = tube
         self._now = store.now()
@@ -120,13 +120,13 @@ class Arrival:
         return replace(record, state=state, at=at, group=None, group_no=None)
 
 
-def discard(store: TransferStore, tube: Tube) -> None:
+def discard(store: Store, tube: Tube) -> None:
     """Remove an importing tube without events: its tasks are elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
 
 
-def live_groups(store: TransferStore, tube: Tube) -> Iterator[Group]:
+def live_groups(store: Store, tube: Tube) -> Iterator[Group]:
     """Every group that is open or started, by name."""
     after, more = "", True
     while more:
@@ -136,7 +136,7 @@ def live_groups(store: TransferStore, tube: Tube) -> Iterator[Group]:
         after = page[-1].name if page else ""
 
 
-def read_groups(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[Group]:
+def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
     """Every group that is not over, by number, also of a frozen tube."""
     more = True
     while more:
@@ -146,12 +146,12 @@ def read_groups(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[Gr
         after = page[-1].no if page else after
 
 
-def read_tasks(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
+def read_tasks(store: Store, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
     """Every task above an id, a page at a time."""
     return _pages(lambda last, limit: store.read_tasks(tube, last, limit), after)
 
 
-def read_outcomes(store: TransferStore, tube: Tube) -> Iterator[list[Kept]]:
+def read_outcomes(store: Store, tube: Tube) -> Iterator[list[Kept]]:
     """Every outcome, a page at a time."""
     return _pages(lambda last, limit: store.read_outcomes(tube, last, limit), 0)
 

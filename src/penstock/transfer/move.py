@@ -24,9 +24,9 @@ from penstock.core import names
 from penstock.core.chain import reply_tube
 from penstock.core.options import Tube
 from penstock.core.transfer import importing, is_erased, moved, moved_to, own_options, plain_name
+from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.runtime.runtime import BrokerRuntime
-from penstock.store.contract import TransferStore, load_tube
 from penstock.transfer.importer import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 
 # Between two looks whether what was taken has come back.
@@ -44,7 +44,7 @@ class Moved(msgspec.Struct, frozen=True):
 class Move:
     """Tubes on their way from one store to another. `to` is what is said of the target in the source."""
 
-    def __init__(self, source: BrokerRuntime, target: TransferStore, to: str, *, wait: float, tell: Tell) -> None:
+    def __init__(self, source: BrokerRuntime, target: Store, to: str, *, wait: float, tell: Tell) -> None:
         if source.store.identity == target.identity:
             raise BadValue("both URLs lead to the same store: give another one to move to")
         self.runtime = source
@@ -209,13 +209,13 @@ class Move:
         return Moved(name, count, activated is not None and self._target.paused(activated))
 
 
-def all_tubes(source: TransferStore, to: str) -> list[str]:
+def all_tubes(source: Store, to: str) -> list[str]:
     """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
     frozen = (tube for tube in source.load_frozen() if not is_erased(tube) and moved_to(tube) == shown_url(to))
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *frozen)})
 
 
-def task_count(source: TransferStore, tubes: Iterable[str]) -> int:
+def task_count(source: Store, tubes: Iterable[str]) -> int:
     """How many tasks these tubes have; a name that is none has none."""
     found = (load_tube(source, moved(name)) or _visible(source, name) for name in tubes)
     return sum(source.counters(tube).counts.stored for tube in found if tube is not None)
@@ -241,7 +241,7 @@ def check_names(tubes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names.name("tube", name) for name in tubes))
 
 
-def _visible(store: TransferStore, name: str) -> Tube | None:
+def _visible(store: Store, name: str) -> Tube | None:
     """The tube of that name that people can use."""
     try:
         return load_tube(store, name)

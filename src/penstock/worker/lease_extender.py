@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import cast
 
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
@@ -18,7 +17,6 @@ from penstock.core.lifecycle import Move
 from penstock.core.results import Lease
 from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.operations.store_ops import settle
-from penstock.store.contract import WorkerStore
 from penstock.worker import settlement
 from penstock.worker.running_task import MAX_WAIT, RunningTask
 from penstock.worker.state import WorkerState
@@ -118,9 +116,8 @@ class LeaseExtender:
         leases = [Lease(item.tube.stored, item.task._record.id, item.task._record.lease) for item in running]
         if not leases:
             return
-        store = cast(WorkerStore, self.session_handle.runtime.store)
         try:
-            held = store.held(session, leases)
+            held = self.session_handle.runtime.store.held(session, leases)
         except StoreError as error:
             log.warning("could not check %d leases (%s); retrying", len(leases), error)
             return

@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 
 from penstock.broker.admin import oldest_ready
 from penstock.core.results import Counts, Event
+from penstock.engine.store import Store
 from penstock.errors import NoSuchTube, StoreError
 from penstock.server.http.sampler import STATES, Sample, total
-from penstock.store.contract import Store
 from penstock.worker.metrics import oldest_ready_family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -13,11 +13,11 @@ from penstock.aio.executor import BatchExecutor
 from penstock.broker.broker import Broker
 from penstock.broker.session import SessionHandle
 from penstock.core.options import Tube as StoredTube
+from penstock.engine.store import load_tube
 from penstock.operations.operation import Operation
 from penstock.server.auth import Tokens
 from penstock.server.paging import MAX_LARGE_READS
 from penstock.server.unread import Unread
-from penstock.store.contract import load_tube
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.store.mysql.connection import Link
 from penstock.store.mysql.location import Location, parse
 from penstock.store.mysql.prepared import LONGEST, Shape
@@ -43,7 +43,7 @@ _PROMISES = {
 }
 
 
-class MysqlStore(EngineStore):
+class MysqlStore(Store):
     """The store in one database of a server."""
 
     shared = True
@@ -181,7 +181,7 @@ def promise(flush: object) -> str:
     return _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
 
 
-def open_mysql(url: str, clock: Clock | None = None) -> EngineStore:
+def open_mysql(url: str, clock: Clock | None = None) -> Store:
     """The store of a mysql:// URL, created if the database is empty."""
     server = Server(parse(url))
     try:

@@ -81,7 +81,7 @@ def _whole(call: F) -> F:
 
 
 class PoolStore(RedisStore):
-    """Keeps the contract of `store.contract` on one Redis server and a database."""
+    """Keeps the promises of `engine.store.Store` on one Redis server and a database."""
 
     _runner: PoolRunner
     _servers: WatchedServer

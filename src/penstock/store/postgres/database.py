@@ -11,7 +11,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.errors import PenstockError
 from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.changes import plain_put
@@ -31,7 +31,7 @@ _CLOCK_SECONDS = 10.0
 _LONG_SECONDS = 300
 
 
-class PostgresStore(EngineStore):
+class PostgresStore(Store):
     """The store in one schema."""
 
     shared = True
@@ -104,7 +104,7 @@ class PostgresStore(EngineStore):
         self.connections.close()
 
 
-def open_postgres(url: str, clock: Callable[[], int] | None = None) -> EngineStore:
+def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store in a schema, created or brought up to date."""
     location = locate(url)
     asked = queries(location)

@@ -31,7 +31,7 @@ R = TypeVar("R", bound="Record | None")
 
 
 class ShardedStore(RedisStore):
-    """Keeps the contract of `store.contract` for tubes with and without shards."""
+    """Keeps the promises of `engine.store.Store` for tubes with and without shards."""
 
     #: Round-robin for puts that may go to any shard.
     _turns: Iterator[int] = counting(random.randrange(2**16))

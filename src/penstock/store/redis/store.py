@@ -37,9 +37,10 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
+from penstock.engine import settling
 from penstock.engine.lost_takes import LostTake, LostTakes, give_back
 from penstock.engine.port import Step, new_call
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.errors import NoSuchTube, OutcomeUnknown, PenstockError, SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
@@ -79,8 +80,8 @@ class Wanted(NamedTuple):
     call: int
 
 
-class RedisStore(TransferCalls, EngineStore):
-    """Keeps the contract of `store.contract` on one Redis or Valkey server, or on a cluster."""
+class RedisStore(TransferCalls, Store):
+    """Keeps the promises of `engine.store.Store` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
     remote = True
@@ -365,7 +366,7 @@ class RedisStore(TransferCalls, EngineStore):
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None]), Effects()
         with self.step((tube,), now=now) as step:
-            self._ack(step, tube, moves, records, effects)
+            settling.ack(step, tube, moves, records, effects)
         return Settled(records, effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:

@@ -44,7 +44,7 @@ _OTHER_TURN = 3
 
 
 class TransferCalls:
-    """Keeps the contract of `store.contract.TransferStore`."""
+    """Keeps the promises of `engine.store.Store`."""
 
     _runner: Runner
     _tubes: Tubes

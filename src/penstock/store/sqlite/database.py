@@ -18,7 +18,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.queries import ID_BITS
 from penstock.store.sqlite.connection import BoundConnection, Connection, Transaction
@@ -42,7 +42,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(EngineStore):
+class SqliteStore(Store):
     """The store in one file."""
 
     shared = True
@@ -118,7 +118,7 @@ class SqliteStore(EngineStore):
         self._connection.close()
 
 
-def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> EngineStore:
+def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> Store:
     """The store in a file, created or brought up to date."""
     connection = Connection(os.path.abspath(path), durable=durable)
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)

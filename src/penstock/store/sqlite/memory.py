@@ -12,7 +12,7 @@ from collections.abc import Callable
 import apsw
 
 from penstock.core.results import Description
-from penstock.engine.store import EngineStore
+from penstock.engine.store import Store
 from penstock.errors import StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.sqlite.connection import Connection
@@ -80,7 +80,7 @@ _stores = _Stores()
 opened = _stores.opened
 
 
-def open_memory(url: str, clock: Callable[[], int] | None = None) -> EngineStore:
+def open_memory(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store of that URL in this process. Its clock is that of the first opener."""
     with _stores.lock:
         database = opened.get(url)
