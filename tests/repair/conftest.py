@@ -42,8 +42,8 @@ def damage(url: str, broker: penstock.Broker) -> Damage:
 
 
 def _in_memory(url: str, statement: str) -> None:
-    with opened[url].step() as step:
-        step.execute(statement)
+    with opened[url].durable as db:
+        db.execute(statement)
 
 
 def _in_sqlite(url: str, statement: str) -> None:

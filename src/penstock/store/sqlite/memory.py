@@ -20,7 +20,13 @@ from penstock.store.sqlite.database import SqliteStore, migrate, wall_clock
 
 
 class MemoryConnection(Connection):
-    """A connection to no file. What is stored is gone when it is closed."""
+    """A connection to no file, for all openers of a URL. What is stored is gone when the last of them closes it."""
+
+    def __init__(self, url: str, clock: Callable[[], int]) -> None:
+        super().__init__(url, durable=False)
+        self.clock = clock
+        self.openers = 0
+        migrate(self)
 
     def open(self) -> apsw.Connection:
         if self._db is None:
@@ -33,16 +39,25 @@ class MemoryConnection(Connection):
     def must_be_there(self) -> None:
         """No file can be replaced."""
 
+    def close(self) -> None:
+        with _stores.lock:
+            self.openers -= 1
+            if self.openers > 0:
+                return
+            if opened.get(self.path) is self:
+                del opened[self.path]
+        super().close()
+
     def after_fork(self) -> None:
         super().after_fork()
         self._closed = True
 
 
 class MemoryStore(SqliteStore):
-    """One store for all openers of a URL."""
+    """The store of one opener."""
 
     shared = False
-    openers = 0
+    _closed = False
 
     def bind(self, connection: object) -> SqliteStore:
         raise UnsupportedOption("memory:// has no transactions to bind to: sqlite:// has")
@@ -52,21 +67,16 @@ class MemoryStore(SqliteStore):
         return Description("memory", "", self.identity, promise, None, [])
 
     def close(self) -> None:
-        """Close it for one opener. The content goes with the last one."""
-        with _stores.lock:
-            self.openers -= 1
-            if self.openers > 0:
-                return
-            if opened.get(self.identity) is self:
-                del opened[self.identity]
-        super().close()
+        if not self._closed:
+            self._closed = True
+            super().close()
 
 
 class _Stores:
     """The open ones of this process, by URL."""
 
     def __init__(self) -> None:
-        self.opened: dict[str, MemoryStore] = {}
+        self.opened: dict[str, MemoryConnection] = {}
         self.lock = threading.Lock()
         reset_in_child(self)
 
@@ -83,10 +93,8 @@ opened = _stores.opened
 def open_memory(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store of that URL in this process. Its clock is that of the first opener."""
     with _stores.lock:
-        database = opened.get(url)
-        if database is None:
-            connection = MemoryConnection(url, durable=False)
-            migrate(connection)
-            database = opened[url] = MemoryStore(connection, url, clock or wall_clock, None)
-        database.openers += 1
-        return database
+        connection = opened.get(url)
+        if connection is None:
+            connection = opened[url] = MemoryConnection(url, clock or wall_clock)
+        connection.openers += 1
+    return MemoryStore(connection, url, connection.clock, None)
