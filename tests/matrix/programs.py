@@ -112,10 +112,11 @@ class Debian:
 def _write_installer(prefix: Path, root: Path) -> None:
     """MariaDB's installer is a shell script that runs programs below its base folder."""
     script = prefix / "bin" / "mariadb-install-db"
-    script.write_text(f'#!/bin/sh\nexec sh {root}/usr/bin/mariadb-install-db --basedir={prefix} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec sh {root}/usr/bin/mariadb-install-db --no-defaults --basedir={prefix} "$@"\n')
     script.chmod(0o755)
-    if not (prefix / "share").is_symlink():
-        (prefix / "share").symlink_to(root / "usr/share")
+    for link, target in (("share", root / "usr/share"), ("sbin", prefix / "bin")):
+        if not (prefix / link).is_symlink():
+            (prefix / link).symlink_to(target)
 
 
 @dataclass(frozen=True)
