@@ -85,7 +85,7 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
     if not findings:
         click.echo("everything fits together")
     elif repair:
-        click.echo("all of it is mended" if not left else f"{len(left):,} could not be mended")
+        click.echo("everything was repaired" if not left else f"{len(left):,} could not be repaired")
 
 
 @click.command()

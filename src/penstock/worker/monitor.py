@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import h11
@@ -90,7 +91,7 @@ class Monitor:
                 connection.receive_data(await reader.read(_CHUNK))
             if not isinstance(event, h11.Request):
                 return
-            status, kind, body = await asyncio.to_thread(self._answer, event)
+            status, kind, body = await self._in_thread(event)
         except h11.RemoteProtocolError as error:
             status, kind, body = error.error_status_hint, "text/plain", b"this is no HTTP\n"
         headers = [("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]
@@ -99,6 +100,27 @@ class Monitor:
         for part in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
             writer.write(connection.send(part) or b"")
         await writer.drain()
+
+    async def _in_thread(self, request: h11.Request) -> _Answer:
+        """The answer, from a daemon thread: a store that hangs must not keep the process from ending."""
+        loop, answer = self._loop, self._loop.create_future()
+
+        def tell(found: _Answer) -> None:
+            if not answer.done():
+                answer.set_result(found)
+
+        def run() -> None:
+            try:
+                found = self._answer(request)
+            except Exception:
+                log.exception("could not answer a request for health or metrics")
+                found = 500, "text/plain", b"see the log of the worker\n"
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(tell, found)
+
+        threading.Thread(target=run, daemon=True).start()
+        found: _Answer = await answer
+        return found
 
     def _answer(self, request: h11.Request) -> _Answer:
         path = request.target.partition(b"?")[0]
