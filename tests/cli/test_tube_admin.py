@@ -77,7 +77,7 @@ def test_options_are_altered(shell: Shell) -> None:
     with penstock.connect(shell.url) as broker:
         assert broker.tube("mail").stored.backoff == penstock.Backoff(1, 2)
     assert "nothing to alter" in shell.refused("alter", "mail")
-    assert "is the structure of tube mail" in shell.refused("alter", "mail", "--default", "fair")
+    assert "fair of tube mail cannot be changed" in shell.refused("alter", "mail", "--default", "fair")
 
 
 def test_groups_are_started_and_cancelled(shell: Shell) -> None:

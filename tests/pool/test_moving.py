@@ -123,7 +123,7 @@ def test_a_name_on_its_way_is_nobodys(broker: penstock.Broker) -> None:
     kind = broker.tube("t").stored.kind
     store = store_of(broker)
     coming = store.save_tube("<mail", kind, {}, exist_ok=False)
-    with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):
+    with pytest.raises(penstock.NoSuchTube, match="tube mail is being imported into this store"):
         broker.tube("mail")
     store.drop_tube(coming)
     broker.tube("mail").put("x")

@@ -42,7 +42,7 @@ class Following:
             try:
                 self._tube = self._broker.tube(TUBE)
             except penstock.NoSuchTube as error:
-                if "on its way into this store" not in str(error):
+                if "being imported into this store" not in str(error):
                     raise
                 over.wait(0.02)
             else:

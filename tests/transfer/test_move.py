@@ -155,7 +155,7 @@ def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: C
         tube = broker.tube("jobs")
         coming = store.save_tube("<mail", tube.stored.kind, {}, exist_ok=False)
         for use in (broker.tube, lambda name: broker.create_tube(name, "fifo")):
-            with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):
+            with pytest.raises(penstock.NoSuchTube, match="tube mail is being imported into this store"):
                 use("mail")
         assert [info.name for info in broker.tubes()] == ["jobs"]
         store.drop_tube(coming)

@@ -1,4 +1,4 @@
-"""What becomes of a put whose address is in use: an error, nothing, or new content for the one that is there."""
+"""Puts with an address: refuse, ignore or replace when another task already has the address."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.errors import DuplicateAddress
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A put, decided: the tasks to store, those to give new content, and where the answer to each entry stands.
+    """What a put will do: the tasks to store, the stored tasks to replace, and the result of each entry.
 
-    A place from 0 counts in `fresh`; a negative one is the id of a task that is there, negated.
+    A place of 0 or more is an index into `fresh`; a negative one is the negated id of a stored task.
     """
 
     fresh: list[Entry]
@@ -22,8 +22,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def linked(entries: Iterable[Entry]) -> bool:
-    """Whether a put needs a plan: the others are stored as they come."""
-    # Not any(): a generator costs twice as much, and this stands before every put.
+    """Whether any entry has an address or a group, so that the put needs a plan."""
+    # Not any(): a generator costs twice as much, and every put calls this.
     return True in [entry.address is not None or entry.group is not None for entry in entries]
 
 
@@ -33,9 +33,9 @@ def addresses(entries: Iterable[Entry]) -> list[str]:
 
 
 def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
-    """As if the entries were put one after the other; DuplicateAddress for the first that may not be.
+    """Plan the entries as if they were put one by one. Raises DuplicateAddress for the first that is not allowed.
 
-    `there` are the live tasks that hold these addresses.
+    `there` has the live tasks that hold these addresses.
     """
     plan = Plan([], {}, [])
     held = {address: -record.id for address, record in there.items()}
@@ -73,9 +73,9 @@ def _replace(plan: Plan, place: int, entry: Entry, there: Mapping[str, Record]) 
 
 
 def replaced(record: Record, entry: Entry, now: int) -> Record:
-    """The task with the entry's data, delay, pri and ttl, at the place these give it; all else stays, its id too.
+    """The task with the data, delay, pri, ttl and rank of the entry; its id and everything else stay.
 
-    `refresh` changes the data alone. Where it says r, a store of a micro-queue kind decides between r and q.
+    `refresh` changes only the data. In a micro-queue kind, the store decides between the states r and q.
     """
     if entry.duplicate == "refresh":
         return msgspec.structs.replace(record, payload=entry.payload)
@@ -95,7 +95,7 @@ def replaced(record: Record, entry: Entry, now: int) -> Record:
 
 
 def duplicate(address: str | None, state: str = "") -> DuplicateAddress:
-    """The error of a put whose address is in use; with the state of that task where it may not be replaced."""
+    """The error for a put whose address is in use; `state` is that of the task if it cannot be replaced."""
     why = "give on_duplicate, or another address"
     if state:
         what = "taken" if state == "t" else "buried"

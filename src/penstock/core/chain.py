@@ -1,7 +1,7 @@
-"""Chains: the calls that follow a task, and the task that the next one becomes when the task is acked.
+"""Chains: the calls that follow a task, and how the next one becomes a task when this one is acked.
 
-They travel in the task's own data, under `next`, so that no store needs a place for them. A task that has some is
-marked in its `reply_to`, which every store looks at when a task ends: `>`, and behind it the tube of its reply, if any.
+The remaining calls are part of the task's data, under `next`, so stores need no column for them. Such a task is marked
+in its `reply_to`, which every store reads when a task ends: `>`, followed by the tube of its reply, if any.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.core.task import Entry
 from penstock.core.values import MAX_SECONDS
 from penstock.errors import BadValue, PenstockError
 
-# Begins the `reply_to` of a task that others follow. No tube has such a name.
+# First character of `reply_to` if the task has a next link. No tube name can start with it.
 MARK = ">"
 NEXT = "next"
 
@@ -28,9 +28,9 @@ _encode = msgspec.json.Encoder().encode
 class Link(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that follows another one.
 
-    `into` says where in its arguments the result before it goes: a name, a name after `*` for the front of the list
-    there, "" for the front of arguments that are a list, None for nowhere.
-    `options` are put options in seconds; `at` a moment in seconds since the epoch.
+    `into` names the argument that receives the previous result: a name; `*name` for the front of that list; "" for the
+    front of positional arguments; None if the result is not passed on.
+    `options` are put options in seconds; `at` is a time in seconds since the epoch.
     """
 
     tube: str
@@ -46,17 +46,17 @@ class _Data(msgspec.Struct):
 
 
 def with_links(data: dict[str, object], links: list[Link]) -> dict[str, object]:
-    """The data of a task that these follow."""
+    """The data of a task with these links after it."""
     return {**data, NEXT: msgspec.json.decode(_encode(links))} if links else data
 
 
 def marked(reply_to: str | None) -> str:
-    """The `reply_to` of a task that others follow."""
+    """The `reply_to` of a task that has a next link."""
     return MARK + (reply_to or "")
 
 
 def is_marked(reply_to: str | None) -> bool:
-    """Whether others follow the task."""
+    """Whether the task has a next link."""
     return reply_to is not None and reply_to.startswith(MARK)
 
 
@@ -66,19 +66,19 @@ def reply_tube(reply_to: str | None) -> str | None:
 
 
 def checked_reply(what: str, reply_to: str | None) -> str | None:
-    """A `reply_to` from elsewhere, as a task may have it."""
+    """Validate a `reply_to` that comes from a file or another store."""
     tube = reply_tube(reply_to)
     name = None if tube is None else names.name(what, tube)
     return marked(name) if is_marked(reply_to) else name
 
 
 def next_link(payload: bytes, result: bytes | None) -> tuple[Link, bytes] | None:
-    """The link that follows a task with that data, and its own data with the result in it; None where none follows."""
+    """The next link and its data, with the result filled in; None if the task has no next link."""
     try:
         links = msgspec.json.decode(payload, type=_Data).next
         return (links[0], _link_payload(links, result)) if links else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None  # somebody has put other data in its place
+        return None  # the data was replaced
 
 
 def _link_payload(links: list[Link], result: bytes | None) -> bytes:
@@ -102,7 +102,7 @@ def _with_result(args: bytes, into: str, value: msgspec.Raw) -> object:
 
 
 def _raw(result: bytes | None) -> msgspec.Raw:
-    """A result as JSON; bytes as base64, which an argument of that type is read from."""
+    """A result as JSON. Bytes become base64, which an argument of type bytes is decoded from."""
     if result is None:
         return msgspec.Raw(b"null")
     if codec.is_raw(result):
@@ -111,7 +111,7 @@ def _raw(result: bytes | None) -> msgspec.Raw:
 
 
 def link_entry(tube: Tube, link: Link, payload: bytes, now: int) -> Entry:
-    """The link as a put. Where the tube is of another kind than when the chain was put, what it lacks is left out."""
+    """The link as a put. Options that the tube's kind no longer supports are dropped."""
     options = dict(link.options)
     reply_to = options.pop("reply_to", None)
     if link.at is not None:
@@ -126,19 +126,19 @@ def link_entry(tube: Tube, link: Link, payload: bytes, now: int) -> Entry:
     return msgspec.structs.replace(entry, address=link.address, reply_to=reply_to)
 
 
-# The addresses of a chain's links say where the links before them are, so that an address alone tells how far the
-# chain is: `chain:token.number`, and `@tube,tube,…` where not all links before it are in its own tube.
+# A link's address also tells where the earlier links are, so an address is enough to find how far a chain has come:
+# `chain:token.number`, plus `@tube,tube,…` if earlier links are in other tubes.
 _PREFIX = "chain:"
 
 
 def link_address(token: str, tubes: list[str], place: int) -> str:
-    """The address of the link at a place, from the tubes of all links."""
+    """The address of the link at a place, given the tubes of all links."""
     before = tubes[:place]
     where = "" if set(before) <= {tubes[place]} else "@" + ",".join(before)
     address = f"{_PREFIX}{token}.{place}{where}"
     if len(address.encode()) > names.MAX_NAME:
         raise BadValue(
-            f"a chain of {len(tubes)} links has too many tubes with long names to be told in an address: use fewer"
+            f"the tube names of a chain of {len(tubes)} links do not fit into an address: use fewer or shorter ones"
         )
     return address
 

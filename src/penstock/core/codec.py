@@ -1,7 +1,7 @@
-"""Data to stored bytes and back, type for type.
+"""Encode task data to stored bytes and decode it again, type for type.
 
-JSON values are stored as their JSON text. Bytes are stored behind one NUL, which no JSON text begins
-with. Nothing here imports, calls or evaluates anything that was stored.
+JSON values are stored as JSON text. Bytes are stored after a NUL byte, which no JSON text starts with. Decoding never
+imports, calls or evaluates anything that was stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RAW = b"\0"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _ATOMS = frozenset({str, bool, type(None)})
-# Deeper data could not be read where the stack is already half used, whatever limit the writer had.
+# Deeper data could overflow a reader's stack, whatever recursion limit the writer had.
 MAX_DEPTH = 200
 # One digit less than Python reads back by default, for the sign.
 _MAX_INT = 10**4299
@@ -54,17 +54,17 @@ def encode(data: object) -> bytes:
 
 
 def is_raw(payload: bytes) -> bool:
-    """Whether bytes were put, which stand behind one byte of ours."""
+    """Whether the payload holds bytes rather than JSON."""
     return payload[:1] == _RAW
 
 
 def size(payload: bytes) -> int:
-    """How much of the stored bytes is the caller's."""
+    """The size of the caller's data, without the marker byte."""
     return len(payload) - (payload[:1] == _RAW)
 
 
 def decode(payload: bytes) -> object:
-    """What was put. BadValue when the stored bytes are damaged."""
+    """The data that was put. Raises BadValue if the stored bytes are damaged."""
     if payload[:1] == _RAW:
         return payload[1:]
     try:
@@ -74,7 +74,7 @@ def decode(payload: bytes) -> object:
 
 
 def decode_as(payload: bytes, kind: type[T]) -> T:
-    """What was put, as a dataclass, msgspec struct, pydantic model or any annotated type."""
+    """The data that was put, as a dataclass, msgspec struct, pydantic model or any annotated type."""
     if kind is bytes or payload[:1] == _RAW:
         value = decode(payload)
         if not isinstance(value, kind):
@@ -95,7 +95,7 @@ def decode_as(payload: bytes, kind: type[T]) -> T:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """The value, made of JSON types only; anything that would come back changed is refused."""
+    """The value as plain JSON types. Raises BadValue for anything that would not decode to an equal value."""
     kind = type(value)
     if kind in _ATOMS:
         return value

@@ -1,4 +1,4 @@
-"""How a task ended, as stores keep it for whoever waits by its address."""
+"""How a task ended, as stores keep it for callers that wait for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.errors import BadValue
 # the event that removed a task -> the status of its outcome
 STATUS_OF = {"ack": "done", "fail": "failed", "delete": "deleted", "ttl": "expired"}
 STATUSES = (*STATUS_OF.values(), "cancelled")
-# A new put of the address clears the old outcome for newcomers. Those who wait already still get it: they are
-# told at once and look again every second, so a minute is far more than they need.
+# A new put of the address hides the old outcome from new callers. Callers that already wait still get it: they are
+# notified at once and poll every second, so a minute is more than enough.
 SUPERSEDED_MS = 60_000
 
 
@@ -25,22 +25,20 @@ class Ending(msgspec.Struct, frozen=True):
     errors: bytes | None = None
 
 
-# These outcomes are kept by the id of a task that has no address, too.
+# These outcomes are also kept for tasks without an address, by id.
 _KEPT_BY_ID = frozenset({"failed", "cancelled"})
 
 
 def kept_under(address: str | None, ending: Ending | None) -> str | None:
-    """The address that the outcome of a task of a leased kind is kept under, "" if by its id alone; None: it is not."""
+    """The address to keep the outcome of a leased task under; "" to keep it by id only, None to keep nothing."""
     if ending is None or (address is None and ending.status not in _KEPT_BY_ID):
         return None
     return address or ""
 
 
 class OutcomeLookup(msgspec.Struct, frozen=True):
-    """What is known of a task: it is still there (`id` alone), it ended (`ending`, and `last`, its id), or nothing.
-
-    `unknown`: nothing, and its id was never given.
-    """
+    """What is known about a task: it is in its tube (only `id` is set), it ended (`ending`, and its id as `last`), or
+    nothing is known. `unknown`: its id was never used."""
 
     id: int | None = None
     ending: Ending | None = None
@@ -49,7 +47,7 @@ class OutcomeLookup(msgspec.Struct, frozen=True):
 
 
 def encode_code(value: object) -> str | None:
-    """An error code for programs, a short text or an int, as JSON text."""
+    """An error code (a short str or an int) as JSON text."""
     if value is None:
         return None
     if type(value) is int:

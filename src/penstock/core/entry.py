@@ -1,4 +1,4 @@
-"""One put as stores get it: its options checked against the tube, its data encoded, its place as a formula."""
+"""Turn one put into an Entry: options validated against the tube, data encoded, ranks as formulas."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Rank, Record
 from penstock.core.values import number, positive_ms, pri, span_ms
 from penstock.errors import BadValue, PayloadTooLarge
 
-# Ranks last where a task has no such moment: above every clock, still exact in a double.
+# The rank of a task that has no such time, so it sorts last: above every clock value, still exact in a double.
 NEVER = 2**53 - 1
-# What ties a task to something beside it; every leased kind has these.
+# Options that relate a task to other records; every leased kind accepts them.
 LINKS = frozenset({"address", "group", "reply_to"})
-# Options that change nothing else of a task; parsing the others costs a third of a put of 1,000 with addresses.
+# Options that do not affect order or deadlines. Parsing the others takes a third of a put of 1,000 with addresses.
 _UNPLACED = LINKS | EXTRA_CHECKS.keys() | {"on_duplicate"}
 _ZERO = Rank()
 
 
 class _Terms(msgspec.Struct, frozen=True):
-    """What one put says, and the tube where it says nothing; milliseconds."""
+    """The options of one put, with the tube's defaults filled in; times in milliseconds."""
 
     pri: int
     ttl: int | None
@@ -36,12 +36,12 @@ class _Terms(msgspec.Struct, frozen=True):
 
 
 def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
-    """Everything about one put checked and encoded; nothing is stored when this raises."""
+    """Validate and encode one put. If this raises, nothing has been stored."""
     return entry_of(tube, encode_payload(tube, "data", data), options)
 
 
 def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
-    """The same for data that is encoded already."""
+    """As `make_entry`, for a payload that is already encoded."""
     clocked = tube.kind.hand_out == CLOCK
     if not options and not clocked:
         return plain_entry(tube, payload)
@@ -70,13 +70,13 @@ def _terms(tube: Tube, given: dict[str, object]) -> _Terms:
 
 
 def plain_entry(tube: Tube, payload: bytes) -> Entry:
-    """A put without options."""
+    """The entry of a put without options."""
     plain = tube.plain or _plain(tube)
     return Entry(payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.extra)
 
 
 def _plain(tube: Tube) -> Entry:
-    """What a put without options makes of no data."""
+    """The entry of a put without options and data, cached in the tube."""
     if tube.plain is None:
         plain = _entry(tube, b"", _Terms(tube.pri, tube.ttl, tube.ttr), checked_extra(tube.given))
         msgspec.structs.force_setattr(tube, "plain", plain)
@@ -85,7 +85,7 @@ def _plain(tube: Tube) -> Entry:
 
 
 def new_record(entry: Entry, id: int, now: int) -> Record:
-    """The task as it is when it is put; a store of a micro-queue kind decides between r and q."""
+    """The task as first stored. In a micro-queue kind, the store decides between the states r and q."""
     expires = None if entry.ttl is None else now + entry.ttl + entry.delay
     state = UNSTARTED if entry.unstarted else "~" if entry.delay else "r"
     at = now + entry.delay if entry.delay else expires
@@ -98,7 +98,7 @@ def new_record(entry: Entry, id: int, now: int) -> Record:
 
 
 def record_maker(entry: Entry) -> Callable[[int, int, bytes], Record]:
-    """A function that makes the record of a task that stands alone from its id, its time and its payload."""
+    """A function that makes the record of an independent task (`stands_alone`) from id, put time and payload."""
     plain, ttl, replace = new_record(entry, 0, 0), entry.ttl, msgspec.structs.replace
 
     def make(id: int, created: int, payload: bytes) -> Record:
@@ -109,7 +109,7 @@ def record_maker(entry: Entry) -> Callable[[int, int, bytes], Record]:
 
 
 def encode_payload(tube: Tube, what: str, value: object) -> bytes:
-    """Data or a result as it is stored; PayloadTooLarge over the tube's limit."""
+    """Encode data or a result. Raises PayloadTooLarge above the tube's limit."""
     payload = codec.encode(value)
     if len(payload) > tube.max_payload and codec.size(payload) > tube.max_payload:
         raise PayloadTooLarge(
@@ -120,7 +120,7 @@ def encode_payload(tube: Tube, what: str, value: object) -> bytes:
 
 
 def stands_alone(tube: Tube, entry: Entry) -> bool:
-    """Whether a task has no links, is ready at once, and its place known before its id and its time."""
+    """Whether a task has no relations, is ready at once, and its ranks need neither its id nor its put time."""
     return (
         entry.address is entry.group is entry.reply_to is None
         and not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
@@ -129,9 +129,9 @@ def stands_alone(tube: Tube, entry: Entry) -> bool:
 
 
 def _named(tube: Tube, entry: Entry, given: dict[str, object]) -> Entry:
-    """An element, whose id stands where others have an address; a second put changes at most its data."""
+    """An element of a round tube: its id is kept as its address, and a second put changes only its data, if that."""
     if "id" not in given:
-        raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a text of your own")
+        raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a str of your choice")
     duplicate = "refresh" if given.get("on_duplicate") == "replace" else "ignore"
     return msgspec.structs.replace(entry, address=names.label("id", given["id"]), duplicate=duplicate)
 
@@ -149,7 +149,7 @@ def _linked(entry: Entry, given: dict[str, object]) -> Entry:
 def _entry(tube: Tube, payload: bytes, terms: _Terms, extra: str | None) -> Entry:
     order = tube.kind.order
     rank1 = _RANKS[order[0]](tube, terms)
-    # Ids break the ties of the ranks, so where they lead there is no second.
+    # Ids break ties, so an order that starts with the id needs no second rank.
     rank2 = _RANKS[order[1]](tube, terms) if len(order) > 1 and order[0] != "id" else _ZERO
     utube = NO_UTUBE if tube.kind.per_utube and terms.utube is None else terms.utube
     deadline = terms.ttr if terms.ttr is not None else terms.ttl

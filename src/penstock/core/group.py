@@ -1,7 +1,7 @@
-"""Groups: tasks that start together and have end work. The record of a group decides what its tasks may do.
+"""Groups: tasks that start together and have end work.
 
-A group is open until it is started. It is over when nothing of it is left: done after a start, cancelled after a
-cancel; until then a cancelled one is cancelling. Start and cancel change the record alone; the tasks follow.
+A group is open until it is started. It is over when no task is left: done after a start, cancelled after a cancel (and
+cancelling until then). Start and cancel change only the group's record; its tasks are changed later, in steps.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ CANCELLING = "cancelling"
 DONE = "done"
 CANCELLED = "cancelled"
 
-# What becomes of a task that would be buried: it is buried; it fails, and its group ends without it; it fails, and its
-# group is cancelled.
+# For a task that would be buried: bury it; fail it, so that the group can end; fail it and cancel the group.
 HOLD = "hold"
 CONTINUE = "continue"
 CANCEL = "cancel"
@@ -34,11 +33,10 @@ _MEMBER = re.compile(r"group:(\d+)\.(\d+)")
 
 
 class Group(msgspec.Struct):
-    """A group as stores keep it: how many tasks were ever put, how many are left, and what follows its end.
+    """A stored group: how many tasks were put and how many are left, and the work to put when it ends.
 
-    `end` and `cancel` are encoded data. `moving` while tasks must follow a start or a cancel. An over one is
-    forgotten at `until`. `failed` counts the tasks that failed; `on_failure` says what becomes of one that would be
-    buried.
+    `end` and `cancel` are encoded data. `moving`: some tasks do not yet reflect a start or cancel. A group that is over
+    is forgotten at `until`. `failed` counts failed tasks; `on_failure` applies to tasks that would be buried.
     """
 
     no: int
@@ -55,12 +53,12 @@ class Group(msgspec.Struct):
 
 
 def member_address(no: int, place: int) -> str:
-    """The address of the task that `app.group` puts at a place, by which its outcome is found."""
+    """The address of the n-th task that `app.group` puts; its outcome is found by it."""
     return f"group:{no}.{place}"
 
 
 def moved_address(address: str | None, numbers: Mapping[int, int]) -> str | None:
-    """The address of a task after a move in which groups got other numbers; None if its group was not moved."""
+    """The address of a task after a move that renumbered its group; None if the group was not moved."""
     member = None if address is None else _MEMBER.fullmatch(address)
     if member is None:
         return address
@@ -76,22 +74,22 @@ def must_live(group: Group | None, name: str, now: int) -> Group:
 
 
 def is_live(name: str) -> BadValue:
-    """The error of whoever would begin a group whose name is in use."""
+    """The error for beginning a group whose name is in use."""
     return BadValue(f"group {name} is live: wait for its end, cancel it, or use another name")
 
 
 def ended(name: str) -> NotFound:
-    """The error of whoever would add to a group that is over."""
+    """The error for adding to a group that is over."""
     return NotFound(f"group {name} has ended: begin a new one with tube.group({name!r})")
 
 
 def forgotten(group: Group, now: int) -> bool:
-    """Whether it is past its retention, and so nobody's business any more."""
+    """Whether the group is past its retention."""
     return group.until is not None and group.until <= now
 
 
 def turn(group: Group, to: str) -> bool:
-    """Start or cancel it; False when that has happened, or it is over."""
+    """Start or cancel the group. Returns False if it already was, or is over."""
     if group.state not in LIVE or (to == STARTED and group.state == STARTED):
         return False
     group.state = STARTED if to == STARTED else CANCELLING
@@ -100,13 +98,13 @@ def turn(group: Group, to: str) -> bool:
 
 
 def needs_room(group: Group, to: str) -> bool:
-    """Whether turning it puts work into the tube at once, where no task of its own makes room."""
+    """Whether starting or cancelling it puts work at once, without a task leaving to make room."""
     work = group.end if to == STARTED else group.cancel
     return group.left == 0 and work is not None and group.state in LIVE and not (to == group.state == STARTED)
 
 
 def end(group: Group, until: int) -> bytes | None:
-    """Call it over if nothing is left of it, once; the work that is to be put for it, if any."""
+    """Mark the group as over if no task is left. Returns the work to put, if any, and only once."""
     if group.left > 0 or group.state not in (STARTED, CANCELLING):
         return None
     work = group.end if group.state == STARTED else group.cancel
@@ -117,7 +115,7 @@ def end(group: Group, until: int) -> bytes | None:
 
 
 def gate(record: Record, change: Change, group: Group) -> Change:
-    """What a change of a task becomes in its group."""
+    """Adjust a change of a task to the state of its group."""
     if group.state == CANCELLING and change.state != "-":
         return cancelled(record)
     if group.state == OPEN and change.state == "r":
@@ -128,7 +126,7 @@ def gate(record: Record, change: Change, group: Group) -> Change:
 
 
 def leave(group: Group, events: tuple[str, ...]) -> None:
-    """One of its tasks has ended; where that was a failure, it may cancel the rest."""
+    """Count a task that ended. A failure may cancel the rest of the group."""
     group.left -= 1
     if "fail" in events:
         group.failed += 1
@@ -137,12 +135,12 @@ def leave(group: Group, events: tuple[str, ...]) -> None:
 
 
 def held_back(record: Record) -> Change:
-    """What repair makes of a task that can be taken before its group is started."""
+    """The change by which repair holds back a task that is takeable although its group is not started."""
     return Change(UNSTARTED, (), record.at, record.expires, record.attempts, record.reason)
 
 
 def followed(record: Record, now: int) -> Change:
-    """What the start of its group makes of a task that waited for it: ready, or delayed if its delay is not over."""
+    """The change when the task's group starts: ready, or delayed if its delay is not over."""
     delayed = record.at is not None and record.at != record.expires and record.at > now
     at = record.at if delayed else record.expires
     return Change("~" if delayed else "r", (), at, record.expires, record.attempts, record.reason)

@@ -1,4 +1,4 @@
-"""Kinds as data: which options a tube's tasks take, in which order they come out, and how they are handed out."""
+"""Kinds as data: which options the tasks of a tube accept, their order, and how they are handed out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from penstock.core import names
 from penstock.errors import BadValue, UnsupportedOption
 
-# What a task may be given at put by the kinds that accept it.
+# Put options that a kind may accept.
 ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"})
-# What a kind may order its tasks by.
+# Keys that a kind may order its tasks by.
 ORDER_KEYS = frozenset({"id", "-id", "pri", "expires", "due", "created", "rank"})
-# How a task is handed out: leased to a session; its clock is set and it stays; delivered until anyone acks it.
+# How a task is handed out: leased to a session; not leased, only its clock is set; delivered until anyone acks it.
 LEASE, CLOCK, DELIVER = "lease", "clock", "deliver"
-# option or verb -> how a kind that has it hands out; the others are accepted by a kind, or by all
+# option or verb -> the hand-out that it needs; all others depend on `accepts`, or work on every kind
 _HAND_OUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("address", "group", "callback", "reply_to", "max_attempts", "retention", "shards"), (LEASE,)),
     **dict.fromkeys(("fail", "release", "release_all", "touch", "bury", "kick", "cancel", "wait"), (LEASE,)),
@@ -30,7 +30,7 @@ _HAND_OUTS: dict[str, tuple[str, ...]] = {
 class Kind(msgspec.Struct, frozen=True):
     """The rules of a tube, stored with it, so that any program can run it.
 
-    `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind. Kinds of one's own are leased.
+    `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind. Registered kinds are leased.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Kind(msgspec.Struct, frozen=True):
         return listed
 
     def has(self, option: str) -> bool:
-        """Whether the kind gives a meaning to a tube's option of that name, to a put's, or to a verb."""
+        """Whether the kind supports a tube option, put option or verb of that name."""
         if option in _HAND_OUTS:
             return self.hand_out in _HAND_OUTS[option]
         if option in ACCEPTABLE or option == "id":
@@ -100,7 +100,7 @@ _kinds = {
 
 
 def register_kind(kind: Kind) -> Kind:
-    """Make a kind known by its name in this program; BadValue when the name is taken."""
+    """Register a kind by its name in this program. Raises BadValue if the name is in use."""
     if not isinstance(kind, Kind):
         raise BadValue(f"{names.shown(kind)} is {names.kind_of(kind)}: give a penstock.Kind")
     if not kind.leased:
@@ -112,7 +112,7 @@ def register_kind(kind: Kind) -> Kind:
 
 
 def find_kind(name: object) -> Kind:
-    """The kind of that name; BadValue names those there are."""
+    """The kind of that name. Raises BadValue, listing the known kinds, if there is none."""
     kind = _kinds.get(name) if isinstance(name, str) else None
     if kind is None:
         raise BadValue(
@@ -122,25 +122,25 @@ def find_kind(name: object) -> Kind:
 
 
 def must_be_known(kind: Kind) -> None:
-    """BadValue for a declaration that says something else than this program knows of its name, or of no such kind."""
+    """Raise BadValue if the declaration differs from the kind that this program knows by that name."""
     known = _kinds.get(kind.name)
     if known is not None and known != kind:
-        raise BadValue(f"kind {kind.name} is declared otherwise than this program knows it: rename one of them")
+        raise BadValue(f"kind {kind.name} differs from the one that this program registered: rename one of them")
     if known is None and not kind.leased:
         raise BadValue(f"kind {kind.name} has hand_out={kind.hand_out!r}: kinds of your own are leased")
 
 
 def kinds_with(option: str) -> str:
-    """The names of the kinds that have an option or a verb, for messages."""
+    """The names of the kinds that support an option or a verb, for messages."""
     return ", ".join(kind.name for kind in _kinds.values() if kind.has(option)) or "no registered kind"
 
 
 def unsupported(kind: Kind, verb: str) -> UnsupportedOption:
-    """The error of a verb that the kind does not have; its message names those that do."""
+    """The error for a verb that the kind does not support; its message names the kinds that do."""
     return UnsupportedOption(f"kind {kind.name} has no {verb}: these have it: {kinds_with(verb)}")
 
 
 def must_have(kind: Kind, verb: str) -> None:
-    """UnsupportedOption where the kind does not have the verb."""
+    """Raise UnsupportedOption if the kind does not support the verb."""
     if not kind.has(verb):
         raise unsupported(kind, verb)

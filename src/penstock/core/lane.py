@@ -10,7 +10,7 @@ import msgspec
 
 
 class LaneState(msgspec.Struct):
-    """The numbers a store keeps of one micro-queue. `turn` orders it among the others when the tube is fair."""
+    """The numbers that a store keeps for one micro-queue. `turn` orders micro-queues when the tube is fair."""
 
     taken: int = 0
     heads: int = 0
@@ -28,5 +28,5 @@ class LaneState(msgspec.Struct):
 
 
 def next_turn(turn: int, now: int) -> int:
-    """A micro-queue's turn when it is served or becomes non-empty: after everyone served before."""
+    """The turn of a micro-queue that was served or became non-empty: behind all that were served before."""
     return max(now, turn + 1)

@@ -1,8 +1,8 @@
-"""A lease as stores keep it: one number that no two hand-outs share, even after an older copy of a store is restored.
+"""The stored form of a lease: one number that is never repeated, even after an older copy of a store is restored.
 
-`lease = number * 2**28 + call`. `number` grows by one with each hand-out of the task: people see it. `call` is drawn by
-the client for each take (1 .. 2**28 - 1): whoever knows the number alone cannot settle the task. Below 2**53, so that a
-double is exact.
+`lease = number * 2**28 + call`. `number` is public and grows by one with each hand-out of the task. `call` is a random
+number per take (1 .. 2**28 - 1), so a lease cannot be guessed from its number. Leases stay below 2**53, where a double
+is exact.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 CALL_BITS = 28
 CALL_MASK = (1 << CALL_BITS) - 1
-#: A task that was handed out more often keeps this number.
+#: The number stays here if a task is handed out more often.
 MAX_NUMBER = 2**25 - 1
 
 
 def number_of(lease: int) -> int:
-    """Which hand-out of its task a lease is."""
+    """The public number of a lease."""
     return lease >> CALL_BITS
 
 
 def call_of(lease: int) -> int:
-    """The take that made a lease."""
+    """The random number of the take that made the lease."""
     return lease & CALL_MASK
 
 
@@ -37,7 +37,7 @@ def next_lease(lease: int, call: int) -> int:
     return min(number_of(lease) + 1, MAX_NUMBER) << CALL_BITS | call
 
 
-# A hand-out as text, for callers in other processes that hold no Task: HTTP clients and shells.
+# A lease as text, for callers that hold no Task: HTTP clients and shells.
 
 _TEXT = re.compile(r"[1-9a-f][0-9a-f]{0,13}")
 _MAX_LEASE = 2**53
@@ -51,12 +51,12 @@ class HandOut(NamedTuple):
 
 
 def lease_text(task: Facts[Any]) -> str:
-    """The lease of a taken task as an opaque text, its unrepeatable part included."""
+    """The lease of a taken task as an opaque text, including its random part."""
     return f"{task._record.lease:x}"
 
 
 def hand_out(id: int, text: str) -> HandOut:
-    """The hand-out of that text; NotTaken if no take gave such a text."""
+    """The hand-out described by that text. Raises NotTaken if no take could have made it."""
     lease = int(text, 16) if _TEXT.fullmatch(text) else _MAX_LEASE
     if lease >= _MAX_LEASE:
         raise NotTaken(f"task {id} is not held with lease {shown(text)}: give the lease as the take gave it")

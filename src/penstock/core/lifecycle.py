@@ -1,8 +1,8 @@
-"""What may happen to a task, and what becomes of it. `docs/lifecycle.md` is drawn from TRANSITIONS.
+"""What each verb does to a task. `docs/lifecycle.md` is generated from TRANSITIONS.
 
-A task is in one stored state: r ready, q ready behind its micro-queue, t taken, ~ delayed, g delayed until its
-group is started, ! buried; - is gone. The functions give the Change that a store applies; where a change says r, a
-store of a micro-queue kind decides between r and q.
+Stored states: r ready, q ready but waiting in its micro-queue, t taken, ~ delayed, g waiting for the start of its
+group, ! buried, - gone. The functions return the Change that a store applies. Where a change says r, the store of a
+micro-queue kind decides between r and q.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TRANSITIONS: dict[str, dict[str, str]] = {
 # The verbs that only the holder of the live lease may use.
 LEASED_VERBS = frozenset({"ack", "fail", "release", "touch"})
 EVENTS = ("put", *TRANSITIONS)
-# Told to nobody: a take whose answer was lost, which is counted as none.
+# The event of a take whose answer was lost: it is neither reported nor counted.
 UNDONE = "undone"
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A task's next state, and the events that are counted and told."""
+    """A task's next state, and the events that are counted and reported."""
 
     state: str
     events: tuple[str, ...]
@@ -87,7 +87,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def decide(record: Record, move: Move, now: int) -> Change | None:
-    """What a move makes of a task, or None where its guard fails."""
+    """The change that a move makes, or None if its guard fails."""
     if not _allowed(record, move, now):
         return None
     change = _decided(record, move, now)
@@ -129,17 +129,17 @@ def _allowed(record: Record, move: Move, now: int) -> bool:
 
 
 def _alive(record: Record, lease: int | None, now: int) -> bool:
-    """Whether that lease (None: whichever there is) is the live one."""
+    """Whether that lease (None: any lease) is live."""
     return record.state == "t" and (lease is None or record.lease == lease) and (record.at is None or record.at > now)
 
 
 def came_back(
     record: Record, now: int, event: str, delay: int = 0, *, unstarted: bool = False, most: int | None = None
 ) -> Change:
-    """A taken task loses its lease: by release (also at session end) or by ttr.
+    """The change when a taken task loses its lease by release, session end or ttr.
 
-    Past its ttl it is gone; handed out `most` times (None: its max_attempts) it is buried; else it stands at its old
-    place. An unstarted one, prefetched and never run, gets its attempt back.
+    Past its ttl it is gone. After `most` attempts (None: its max_attempts) it is buried. Otherwise it returns to its
+    old place. An `unstarted` one (prefetched, never run) gets its attempt back.
     """
     attempts = record.attempts - 1 if unstarted else record.attempts
     if record.expires is not None and record.expires <= now:
@@ -156,18 +156,18 @@ def came_back(
 
 
 def lost(record: Record, now: int, event: str) -> Change:
-    """A taken task whose holder is gone: by its ttr, or at the end of its session, which counts as a release."""
+    """The change when the holder of a task is gone: its ttr passed, or its session ended (counted as a release)."""
     failure = Failure(LAPSED if event == "ttr" else SESSION_ENDED)
     return msgspec.structs.replace(came_back(record, now, event), error=entry_of(record.attempts, now, failure))
 
 
 def undone(record: Record, now: int) -> Change:
-    """A taken task whose taker never heard of it: as if it had not been taken."""
+    """The change that undoes a take whose answer was lost."""
     return came_back(record, now, UNDONE, unstarted=True)
 
 
 def became_due(record: Record, now: int) -> Change:
-    """What the clock does to a task whose `at` has come."""
+    """The change when a task's `at` has come."""
     if record.state == "t":
         return lost(record, now, "ttr")
     if record.state == "~" and (record.expires is None or record.expires > now):
@@ -179,36 +179,36 @@ def became_due(record: Record, now: int) -> Change:
 
 
 def kicked(record: Record) -> Change:
-    """A buried task stands at its old place again, its attempts forgotten."""
+    """The change of a kick: back to its old place, with no attempts counted."""
     return Change("r", ("kick",), record.expires, record.expires, 0, None)
 
 
 def buried(record: Record, reason: str | None) -> Change:
-    """Put aside by anyone; its ttl goes on."""
+    """The change of a bury. The ttl keeps running."""
     return Change("!", ("bury",), record.expires, record.expires, record.attempts, reason or record.reason)
 
 
 def touched(record: Record, extra: int, progress: float | None = None, until: int | None = None) -> Change:
-    """More time for this hand-out, where it has a deadline, or a new deadline; and its progress, where that is told."""
+    """The change of a touch: a later or new deadline for this hand-out, and its progress if given."""
     at = until if until is not None else None if record.at is None else record.at + extra
     told = record.progress if progress is None else progress
     return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, told)
 
 
 def removed(record: Record, event: str, move: Move | None = None) -> Change:
-    """Gone by ack, fail, delete or truncate."""
+    """The change of an ack, fail, delete or truncate: the task is gone."""
     if event != "fail" and record.address is None and record.reply_to is None:
         return Change("-", (event,), attempts=record.attempts)
     return Change("-", (event,), attempts=record.attempts, ending=_ending(record, event, move))
 
 
 def cancelled(record: Record, reason: str | None = None) -> Change:
-    """Gone by a cancel of the task or of its group. Counts as a delete."""
+    """The change when the task or its group is cancelled. Counted as a delete."""
     return Change("-", ("delete",), attempts=record.attempts, ending=Ending("cancelled", error=reason))
 
 
 def _ending(record: Record, event: str, move: Move | None = None) -> Ending | None:
-    """What is kept of a task's end; None where nobody can ask for it."""
+    """The outcome to keep; None if nothing can ask for it."""
     if event != "fail" and record.address is None and record.reply_to is None:
         return None
     if move is None or event not in ("ack", "fail"):
@@ -219,7 +219,7 @@ def _ending(record: Record, event: str, move: Move | None = None) -> Ending | No
 
 
 def failed(record: Record, burial: Change) -> Change:
-    """What a burial becomes where its group goes on without the task: it fails with the reason."""
+    """The change that replaces a burial in a group that continues without the task: it fails with the reason."""
     events = tuple("fail" if event == "bury" else event for event in burial.events)
     known = record.address is not None or record.reply_to is not None
     ending = Ending("failed", error=burial.reason or "buried") if known else None
@@ -227,12 +227,12 @@ def failed(record: Record, burial: Change) -> Change:
 
 
 def expired(record: Record, now: int) -> bool:
-    """Whether a task is past its ttl, and so gone for everybody; a taken one lives until it comes back."""
+    """Whether a task is past its ttl and therefore gone; a taken one is kept until it is released."""
     return record.expires is not None and record.expires <= now and record.state != "t"
 
 
 def handed_out(record: Record, session: int, call: int, now: int) -> Record:
-    """A ready task, leased to a session by a take call."""
+    """The task after a take leased it to a session."""
     return msgspec.structs.replace(
         record,
         state="t",
@@ -246,7 +246,7 @@ def handed_out(record: Record, session: int, call: int, now: int) -> Record:
 
 
 def altered(record: Record, change: Change, state: str) -> Record:
-    """The record after a change; state is r or q where the change left that to the store."""
+    """The record after a change; `state` is r or q if the change left that to the store."""
     return msgspec.structs.replace(
         record,
         state=state,
@@ -260,16 +260,16 @@ def altered(record: Record, change: Change, state: str) -> Record:
     )
 
 
-# Kinds without leases. Nobody holds what they hand out, so the end of a session does not touch it.
+# Kinds without leases: no session holds their tasks, so the end of a session does not affect them.
 
 
 def dispatched(record: Record, now: int) -> Record:
-    """An element of a round tube stays ready, behind all that were handed out before."""
+    """An element of a round tube after a hand-out: still ready, behind all others."""
     return msgspec.structs.replace(record, rank1=now, taken=now, attempts=record.attempts + 1)
 
 
 def round_limit(tube: Tube, now: int) -> int:
-    """The highest first rank that may be handed out now; 0 is that of an element that never was."""
+    """The highest rank1 that may be handed out now; an element that was never handed out has 0."""
     return max(0, now - tube.period)
 
 
@@ -279,5 +279,5 @@ def round_wait_ms(tube: Tube, rank: float, now: int) -> int | None:
 
 
 def delivered(record: Record, now: int, serial: int) -> Record:
-    """A message of a reliable tube is taken by nobody in particular, at the end of the delivered ones."""
+    """A message of a reliable tube after a delivery: taken without an owner, last of the delivered ones."""
     return msgspec.structs.replace(record, state="t", rank1=serial, taken=now, attempts=record.attempts + 1)

@@ -10,7 +10,7 @@ from penstock.errors import BadValue
 MAX_NAME = 200
 # Ids are exact in a Redis score (a double) up to here.
 MAX_ID = 2**53 - 1
-# A reason or error is for people; what is longer is cut.
+# Longer reasons and errors are cut.
 MAX_TEXT = 10_000
 
 
@@ -22,15 +22,16 @@ def name(what: str, value: object) -> str:
     return text
 
 
-# What the name of a tube begins with whose queue has a key that is no name.
+# Prefix of the tube of a queue whose key is not a valid name.
 _KEY_PREFIX = "mq-key:"
 _KEPT = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-:")
 
 
 def queue_name(value: object) -> str:
-    """The tube of a queue's key in MQ.*: the key itself if it is a name, else one that stands for it alone.
+    """The tube of a queue key in MQ.*: the key itself if it is a valid name, otherwise an encoded one.
 
-    `orders/eu` is tube `mq-key:orders.2feu`: every byte but letters, digits and `_ - :` becomes a dot and two digits.
+    `orders/eu` is tube `mq-key:orders.2feu`: any byte other than letters, digits and `_ - :` becomes a dot and two hex
+    digits.
     """
     key = label("key", value)
     try:
@@ -43,7 +44,7 @@ def queue_name(value: object) -> str:
 
 
 def label(what: str, value: object) -> str:
-    """A caller's own key (micro-queue, address): any text without control or invisible characters."""
+    """Validate a caller's own key (micro-queue, address): text without control or invisible characters."""
     text = _text(what, value)
     if text.isspace():
         raise BadValue(f"{what} is blank: give it at least one visible character")
@@ -55,7 +56,7 @@ def label(what: str, value: object) -> str:
 
 
 def utube(value: object) -> str:
-    """A micro-queue's label; `1` and `"1"` are the same one."""
+    """Validate the label of a micro-queue; `1` and `"1"` are the same."""
     if type(value) is int:
         if abs(value) >= 10**MAX_NAME:  # Python may refuse to make a text of it
             raise _too_long("utube", value)
@@ -64,7 +65,7 @@ def utube(value: object) -> str:
 
 
 def task_id(value: object) -> int:
-    """An integer id. Unknown ones are the store's to refuse; other types are refused here."""
+    """Validate an integer id. Whether it exists is up to the store."""
     if type(value) is not int:
         raise BadValue(f"task id {_shown(value)} is {_kind_of(value)}: ids of this tube are integers")
     if not -MAX_ID <= value <= MAX_ID:
@@ -73,7 +74,7 @@ def task_id(value: object) -> int:
 
 
 def text(what: str, value: object) -> str | None:
-    """A reason or error for people to read: cut to a sane length, made storable everywhere."""
+    """A reason or error, cut to a bounded length and storable everywhere."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -84,12 +85,12 @@ def text(what: str, value: object) -> str | None:
 
 
 def plain(text: str) -> str:
-    """The text of a str that may be of a class of its own: str() of an enum is its name, and drivers know str alone."""
+    """A plain str with the text of a str subclass: drivers accept only str, and str() of an enum is its name."""
     return str.__str__(text)
 
 
 def failure(error: BaseException) -> str:
-    """What failed, for people: the error's type and its text, or the type alone where its own code cannot tell it."""
+    """Type and text of an error; only the type if its `__str__` raises."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,4 +1,4 @@
-"""The options of tubes and puts: checked once, alike for every store, and turned into milliseconds."""
+"""The options of tubes and puts: validated once for every store, and converted to milliseconds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ALTERABLE = tuple(AlterOptions.__annotations__)
 
 
 class PutOptions(TypedDict, total=False):
-    """What one put may say; None and absent mean the same: not given."""
+    """The options of one put. None means not given."""
 
     pri: int | None
     ttl: Seconds | None
@@ -79,7 +79,7 @@ class PutOptions(TypedDict, total=False):
 
 
 class TimedOptions(PutOptions, total=False):
-    """As PutOptions, with a time in place of a delay: `with_delay` makes a delay of it."""
+    """PutOptions with a time in place of a delay; `with_delay` converts it."""
 
     at: datetime | None
 
@@ -103,18 +103,18 @@ class Tube(msgspec.Struct, frozen=True):
     fair: bool = False
     aging: int | None = None
     max_payload: int = DEFAULT_MAX_PAYLOAD
-    #: What a put without options makes of its payload; filled at the first one.
+    #: The entry of a put without options; filled by the first put.
     plain: Entry | None = None
     #: How long outcomes are kept.
     retention: int = DEFAULT_RETENTION * 1000
-    #: Kind round: so long between two hand-outs of an element.
+    #: Kind round: the minimum between two hand-outs of an element.
     period: int = 0
-    #: So many parts of the tube may stand on servers of their own.
+    #: Number of parts that may be on different servers.
     shards: int = 1
 
 
 def callback_url(what: str, value: object) -> str:
-    """An http(s) URL without user info; whether it may be called is the worker's allow-list to say."""
+    """Validate an http(s) URL without user info. The worker's allow-list decides whether it may be called."""
     text = value if isinstance(value, str) else ""
     try:
         parts = urlsplit(text)
@@ -139,7 +139,7 @@ def _period(what: str, value: object) -> int:
     return max(1, span_ms(what, value))
 
 
-# option -> how it is checked; the checked form is what a store computes with
+# option -> its check, which returns the value in the units of the stores
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "ttl": positive_ms,
     "ttr": positive_ms,
@@ -157,15 +157,15 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "max_payload": whole,
     "shards": check_shards,
 }
-# option of a put that is kept in Extra -> how it is checked; a tube's option of that name is its default
+# put option kept in Extra -> its check; a tube option of the same name is its default
 EXTRA_CHECKS: dict[str, Callable[[str, object], object]] = {"max_attempts": whole, "callback": callback_url}
-# tube option -> what the kind must accept for it to mean something
+# tube option -> the option that the kind must accept for it
 _NEEDS = {
     "ttl": "ttl", "ttr": "ttr", "pri": "pri", "backoff": "delay", "aging": "pri",
     "utube_limit": "per_utube", "fair": "per_utube", "period": "period", "callback": "callback",
     "max_attempts": "max_attempts", "retention": "retention", "shards": "shards",
 }  # fmt: skip
-# Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
+# Values that mean "not given", so that broker.tube("x", fair=False) matches a tube without the option.
 DEFAULTS: dict[str, object] = {
     "temporary": False, "fair": False, "utube_limit": 1, "pri": 0, "retention": DEFAULT_RETENTION, "shards": 1,
     "max_payload": DEFAULT_MAX_PAYLOAD,
@@ -173,7 +173,7 @@ DEFAULTS: dict[str, object] = {
 
 
 def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, object]:
-    """The options that say something, each checked against the kind, in the caller's units."""
+    """The options that differ from their defaults, validated against the kind, in the caller's units."""
     given: dict[str, object] = {}
     for option, value in options.items():
         if option not in _CHECKS:
@@ -195,7 +195,7 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
 
 
 def check_new_tube(kind: Kind, options: Mapping[str, object]) -> dict[str, object]:
-    """As check_tube_options, of a tube that is to be created; BadValue where an option is missing."""
+    """As check_tube_options, for a new tube. Raises BadValue if a required option is missing."""
     given = check_tube_options(kind, options)
     if kind.hand_out == CLOCK and "period" not in given:
         raise BadValue(f"kind {kind.name} needs a period: give the seconds between two hand-outs of an element")
@@ -203,11 +203,11 @@ def check_new_tube(kind: Kind, options: Mapping[str, object]) -> dict[str, objec
 
 
 def check_changes(tube: Tube, options: Mapping[str, object]) -> dict[str, object]:
-    """What is to be changed in the options of a tube, each checked; None: back to the default."""
+    """Validate changes to the options of a tube; None resets an option to its default."""
     for option in options:
         if option in ("kind", "order") or (option in _CHECKS and option not in ALTERABLE):
             known = ", ".join(ALTERABLE)
-            raise UnsupportedOption(f"{option} is the structure of tube {tube.name} and stays: alter changes {known}")
+            raise UnsupportedOption(f"{option} of tube {tube.name} cannot be changed: alter changes {known}")
     given = check_new_tube(tube.kind, {**tube.given, **options})
     return {option: given.get(option) for option in options}
 
@@ -218,7 +218,7 @@ def changed_options(given: Mapping[str, object], changes: Mapping[str, object]) 
 
 
 def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
-    """The tube that a store keeps, from options that were checked."""
+    """A Tube, from validated options."""
     known = {
         option: _CHECKS[option](option, value) for option, value in given.items() if option in Tube.__struct_fields__
     }
@@ -226,7 +226,7 @@ def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
 
 
 def checked_extra(given: Mapping[str, object]) -> str | None:
-    """The options among these that a task keeps as one text."""
+    """The given options that belong to Extra, packed as stored."""
     checks = EXTRA_CHECKS.items()
     kept = {option: check(option, value) for option, check in checks if (value := given.get(option)) is not None}
     return Extra(**kept).packed() if kept else None  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ _PUT_OPTIONS = PutOptions.__annotations__.keys()
 
 
 def refuse_foreign(kind: Kind, given: Mapping[str, object]) -> None:
-    """BadValue for put options that nobody knows, UnsupportedOption for those that the kind does not have."""
+    """Raise BadValue for unknown put options, UnsupportedOption for those that the kind does not accept."""
     for option, value in given.items():
         if option not in _PUT_OPTIONS:
             raise BadValue(f"put option {names.shown(option)} is unknown: known are {', '.join(_PUT_OPTIONS)}")
@@ -257,7 +257,7 @@ def _check_on_duplicate(value: object) -> None:
 
 
 def with_delay(kind: Kind, given: TimedOptions, now: int) -> PutOptions:
-    """Put options whose `at` is a delay; `now` in milliseconds by the store's clock."""
+    """Put options with `at` converted to a delay; `now` is the store's clock in milliseconds."""
     options = dict(given)
     at = options.pop("at", None)
     if at is not None:
@@ -289,7 +289,7 @@ def decode_given(stored: bytes | str) -> dict[str, object]:
 
 
 def stored_tube(no: int, name: str, kind: str, given: str) -> Tube:
-    """The tube of a stored row; StoreCorrupt where that says nothing that a tube could be."""
+    """The tube of a stored row. Raises StoreCorrupt if it cannot be read."""
     try:
         return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))
     except (msgspec.MsgspecError, TypeError, ValueError) as error:

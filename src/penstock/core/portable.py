@@ -1,7 +1,7 @@
-"""Tasks, groups and outcomes as a file has them, a JSON object each: checked as if a program had put them.
+"""The file format of export and import: one JSON object per task, group or outcome, validated like a put.
 
-Moments are milliseconds since the epoch. Data is JSON under `data`, bytes are base64 under `base64`, and what a store
-could not read is base64 under `unreadable`. What has its default is left out.
+Times are milliseconds since the epoch. Data is JSON under `data`, bytes are base64 under `base64`, and data that the
+store could not read is base64 under `unreadable`. Fields with default values are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.core.task import NO_UTUBE, UNSTARTED, Extra, Record
 from penstock.core.values import MAX_SECONDS, number
 from penstock.errors import BadValue
 
-# Far enough below what stores can count that they go on from there: no number of a file stops a tube.
+# Numbers of a file stay well below the limits of the stores, so that counting continues after an import.
 _Int = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 _Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _HandOuts = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
@@ -38,7 +38,7 @@ _Text = Annotated[str, Meta(max_length=names.MAX_TEXT)]
 
 
 class AttemptLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """An attempt that ended without an ack."""
+    """A failed attempt."""
 
     attempt: _HandOuts
     at: _Moment
@@ -61,7 +61,7 @@ class Data(Struct, omit_defaults=True):
 
 
 class TaskLine(Extra, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One task, its data as in Data."""
+    """One task."""
 
     data: msgspec.Raw | UnsetType = UNSET
     base64: str | None = None
@@ -87,7 +87,7 @@ class TaskLine(Extra, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
 
 
 class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One group that is not over; tasks name it by its number."""
+    """One group that is not over; tasks refer to its number."""
 
     no: _Int
     name: str
@@ -113,7 +113,7 @@ class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_onl
 
 
 def task_line(record: Record) -> TaskLine:
-    """A task for a file; one behind its micro-queue is ready."""
+    """The line of a task; one that waits in its micro-queue is ready."""
     data = data_line(record.payload)
     return TaskLine(
         data=data.data, base64=data.base64, unreadable=data.unreadable, id=record.id,
@@ -126,9 +126,9 @@ def task_line(record: Record) -> TaskLine:
 
 
 def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
-    """The task of a line; BadValue names what no program could have put. `groups`: number -> name."""
+    """The task of a line. Raises BadValue for values that no put could have made. `groups`: number -> name."""
     if line.state not in (_LEASED if kind.leased else _UNLEASED):
-        raise BadValue(f"task {line.id} has the state {names.shown(line.state)}, which kind {kind.name} has not")
+        raise BadValue(f"task {line.id} has the state {names.shown(line.state)}, which kind {kind.name} does not have")
     if line.group is not None and line.group not in groups:
         raise BadValue(f"task {line.id} is of group {line.group}, which no line before it names")
     if line.state == UNSTARTED and line.group is None:
@@ -154,7 +154,7 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
 
 
 def error_lines(stored: bytes | None) -> list[AttemptLine]:
-    """Errors of attempts for a file."""
+    """The lines of failed attempts."""
     found = [(each, round(each.at * 1000)) for each in read_attempts(stored)]
     return [
         AttemptLine(attempt=each.attempt, at=at, host=each.host, error=each.error, traceback=each.traceback)
@@ -171,7 +171,7 @@ def _read_errors(lines: list[AttemptLine]) -> bytes | None:
 
 
 def group_line(group: Group) -> GroupLine:
-    """A group for a file."""
+    """The line of a group."""
     end = None if group.end is None else data_line(group.end)
     cancel = None if group.cancel is None else data_line(group.cancel)
     return GroupLine(
@@ -197,7 +197,7 @@ def read_group(line: GroupLine) -> Group:
 
 
 def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:
-    """Result, error and code of an outcome for a file."""
+    """Result, error and code of an outcome, as a file has them."""
     result = None if ending.result is None else data_line(ending.result)
     code = None if ending.code is None else msgspec.json.decode(ending.code, type=str | int)
     return result, ending.error, code
@@ -213,7 +213,7 @@ def read_ending(line: OutcomeLine) -> Ending:
 
 
 def data_line(payload: bytes) -> Data:
-    """Stored data for a file."""
+    """Stored data as a file has it."""
     if codec.is_raw(payload):
         return Data(base64=base64.b64encode(payload[1:]).decode())
     try:
@@ -224,7 +224,7 @@ def data_line(payload: bytes) -> Data:
 
 
 def read_data(line: Data | TaskLine) -> bytes:
-    """The bytes to store; JSON is read and written anew, so that nothing but JSON can come in by it."""
+    """The payload to store. JSON is decoded and encoded again, so that only valid JSON is stored."""
     given = [form for form in (line.data, line.base64, line.unreadable) if form is not None and form is not UNSET]
     if len(given) != 1:
         raise BadValue("one of data, base64 and unreadable says what a task's data is")

@@ -1,4 +1,4 @@
-"""What stores raise where a tube cannot serve a call, or where a call was partly applied: the same words everywhere."""
+"""The errors for tubes that cannot serve a call and for calls that were partly applied, the same on every store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import NoSuchTube, OutcomeUnknown, StoreError, TubeBusy, Tu
 
 def tube_missing(tube: Tube) -> NoSuchTube:
     """The error for a handle whose tube was dropped."""
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+    return NoSuchTube(f"tube {tube.name} does not exist: open it with broker.tube(), which creates it")
 
 
 def tube_exists(name: str) -> TubeExists:
@@ -20,7 +20,7 @@ def tube_exists(name: str) -> TubeExists:
 
 
 def name_in_use(name: str) -> TubeExists:
-    """The error of a tube that cannot be activated, because another has its name."""
+    """The error for an imported tube whose name is in use."""
     return TubeExists(f"tube {name} exists already: drop it, or choose another name")
 
 
@@ -35,7 +35,7 @@ def tube_awaited(tube: Tube) -> TubeBusy:
 
 
 def refuse_busy(tube: Tube, *, taken: object, waiting: object) -> None:
-    """TubeBusy where a tube cannot be dropped."""
+    """Raise TubeBusy if a tube cannot be dropped."""
     if taken:
         raise tube_taken(tube)
     if waiting:
@@ -43,7 +43,7 @@ def refuse_busy(tube: Tube, *, taken: object, waiting: object) -> None:
 
 
 def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
-    """The error of a put that found no room."""
+    """The error for a put into a full tube."""
     return TubeFull(
         f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
         "give put a timeout, or take and ack faster"
@@ -51,7 +51,7 @@ def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
 
 
 class partly_applied:  # noqa: N801
-    """Around one step of a call that has several: an error after the first step says that something was changed."""
+    """Context of one step of a call that has several. An error after the first step says that some were applied."""
 
     __slots__ = ("_done",)
 

@@ -1,4 +1,4 @@
-"""What stores answer: values that every store fills alike, and that brokers, workers and servers read."""
+"""The values that stores return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import NotFound
 
-# A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
+# Tasks in one step of `advance`: enough to be worth a commit, few enough not to delay other callers.
 ADVANCE_STEP = 1000
 
 
@@ -18,7 +18,7 @@ Blocked = Literal["register", "unregister_if_found", "unregister"] | None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened to one task, for on_change; the record is as it is afterwards."""
+    """One change of a task, for on_change; `record` is the task after it."""
 
     tube: int
     name: str
@@ -26,16 +26,16 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Effects(msgspec.Struct):
-    """What a step did beyond its answer: tasks that became takeable and tasks gone, by tube number."""
+    """Side effects of a step: tasks that became takeable and tasks that ended, by tube number."""
 
     events: list[Event] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
     removed: dict[int, int] = msgspec.field(default_factory=dict)
-    #: Ends that somebody may wait for: ("task", tube, id) of an addressed task, ("group", tube, number).
+    #: Ends that a caller may wait for: ("task", tube, id) of an addressed task, ("group", tube, number).
     ended: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
 
     def add(self, more: Effects) -> None:
-        """Take over what another step did."""
+        """Add the effects of another step."""
         self.events += more.events
         self.ended += more.ended
         for counts, gains in ((self.readied, more.readied), (self.removed, more.removed)):
@@ -51,10 +51,10 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What a take got, from which tube, and when the store must be looked at again.
+    """The tasks of a take and the tube they came from.
 
-    `wait_ms`: so long until the next known moment of these tubes; 0 when work is left undone; None: none known.
-    `alive` is False when the session is gone: nothing was taken.
+    `wait_ms`: milliseconds until the next deadline in these tubes; 0 if work remains, None if there is no deadline.
+    `alive` is False if the session has ended; nothing was taken then.
     """
 
     tube: Tube | None
@@ -65,18 +65,18 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """For each move the task afterwards (state - when it is gone), or None where the guard failed."""
+    """For each move, the task after it (state - if it is gone), or None if the guard failed."""
 
     records: list[Record | None]
     effects: Effects
 
 
-# Stands for any task that was acked, where nobody asked for more.
+# Placeholder for an acked task if the caller did not ask for its record.
 GONE = Record(0, "-", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, None, b"")
 
 
 class Advanced(msgspec.Struct, frozen=True):
-    """`more` says that something is still due; `wait_ms` as in Taken."""
+    """The result of an advance. `more`: something is still due. `wait_ms`: as in Taken."""
 
     more: bool
     wait_ms: int | None
@@ -84,9 +84,9 @@ class Advanced(msgspec.Struct, frozen=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """What the clock demands of a store: the tubes where something is due, and the clock.
+    """The tubes where something is due, and the store's clock.
 
-    `altered` differs after the options of any tube or the stored schedules were changed; it says nothing else.
+    `altered` is an opaque text that changes whenever the options of a tube or the stored schedules change.
     """
 
     tubes: list[Tube]
@@ -117,18 +117,18 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> int:
-        """How many tasks are there."""
+        """The number of stored tasks."""
         return self.ready + self.taken + self.delayed + self.buried
 
 
-# stored state -> the counter it stands in
+# stored state -> its counter
 STATE_COUNTER = {
     "r": "ready", "q": "ready", "t": "taken", "~": "delayed", "g": "delayed", "!": "buried", "-": "done",
 }  # fmt: skip
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """Who joins a session: one handle in one process. `locus` is where its OS lock can be trusted."""
+    """A handle that joins a session: one per process. `locus`: the host on which its OS lock can be trusted."""
 
     handle: str
     host: str
@@ -137,7 +137,7 @@ class Presence(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A handle's place in a session."""
+    """The session that a handle joined."""
 
     session: int
     id: str
@@ -152,7 +152,7 @@ class Lease(NamedTuple):
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
-    """A live session, for people."""
+    """A live session, as `broker.sessions()` shows it."""
 
     id: str
     host: str
@@ -163,7 +163,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A state that must not exist, and what mends it."""
+    """An inconsistency in the stored data, and its remedy."""
 
     tube: str
     id: int | str | None
@@ -172,7 +172,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """A store as it is: what it promises by its real settings, and what should be done about them."""
+    """What a store is and promises with its current settings, and what should be changed about them."""
 
     store: str
     version: str
@@ -183,7 +183,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """A micro-queue at this moment."""
+    """The counters of a micro-queue."""
 
     utube: str
     taken: int
@@ -192,5 +192,5 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 def lapsed(session: str | None) -> NotFound:
-    """What joining a session that does not live raises, in the same words on every store."""
+    """The error for joining a session that does not exist."""
     return NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")

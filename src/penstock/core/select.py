@@ -1,4 +1,4 @@
-"""What can be listed of a tube, and swept: values that brokers pass to a store."""
+"""Selections of tasks that a broker passes to a store: listings, and sweeps over many tasks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Holders(msgspec.Struct, frozen=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True):
-    """Messages of a reliable tube from a place on, delivered or not, in the order of hand-outs or of puts.
+    """Messages of a reliable tube from an index on: delivered ones in delivery order, or undelivered ones in put order.
 
-    A negative start counts from the end; a start outside of the list gives none. `there`: how many there are, if known.
+    A negative start counts from the end; a start outside the list gives none. `there`: the list's length, if known.
     """
 
     start: int
@@ -35,7 +35,7 @@ class Deliveries(msgspec.Struct, frozen=True):
 
     @property
     def backwards(self) -> bool:
-        """Whether the place is nearer to the end."""
+        """Whether the start is nearer to the end, so that reading backwards is shorter."""
         return 2 * self.start > self.there > 0
 
 
@@ -43,9 +43,9 @@ Listing = Find | Holders | Deliveries
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """A verb on the tasks of a state, up to `count` of them if given.
+    """A verb on all tasks of a state, or on up to `count` of them.
 
-    kick: buried tasks, in take order. release: every taken task, whoever holds it. delete: everything, leases too.
+    kick: buried tasks, in take order. release: every taken task, of any session. delete: everything, leases too.
     recover: delivered messages from the first on, up to one that was delivered less than `elapsed` ms ago; each is
     handed out again, once per call, none while the tube is paused.
     """

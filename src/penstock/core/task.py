@@ -1,4 +1,4 @@
-"""A task as stores keep it (Record), as it is put (Entry), and as people hold it (Facts and the verbs of Task)."""
+"""A task as stored (Record), as put (Entry), and as programs use it (Facts, and Task with its verbs)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Status(StrEnum):
-    """What a task is doing, in the letters of the wire and the stores."""
+    """The status of a task, by the letter used on the wire and in stores."""
 
     READY = "r"
     TAKEN = "t"
@@ -30,11 +30,11 @@ class Status(StrEnum):
     DELAYED = "~"
 
 
-# Stored letter of a ready task that waits behind its micro-queue: not in the ready index, shown as ready.
+# Stored state of a ready task that waits in its micro-queue: not in the ready index, shown as ready.
 QUEUED = "q"
-# The micro-queue of tasks put without one: a label nobody can give, because labels are never empty.
+# The micro-queue of tasks put without one. Labels given by callers are never empty.
 NO_UTUBE = ""
-# Stored letter of a task whose group is not started: in no index that take reads, shown as delayed.
+# Stored state of a task whose group is not started: not in the ready index, shown as delayed.
 UNSTARTED = "g"
 
 
@@ -45,19 +45,19 @@ class _Statuses(dict[str, Status]):
         )
 
 
-# What people are told of a stored letter.
+# stored state -> public status
 STATUS = _Statuses({**{status.value: status for status in Status}, QUEUED: Status.READY, UNSTARTED: Status.DELAYED})
 
 
 class Rank(msgspec.Struct, frozen=True, gc=False):
-    """One place in the order: base, plus the put's time if `clock`, minus the id if `newest`."""
+    """One key of the order: base, plus the put time if `clock`, minus the id if `newest`."""
 
     base: float = 0
     clock: bool = False
     newest: bool = False
 
     def value(self, id: int, now: int) -> float:
-        """The rank of the task with that id put at that moment."""
+        """The rank of a task with that id and put time."""
         return self.base + (now if self.clock else 0) - (id if self.newest else 0)
 
 
@@ -68,7 +68,7 @@ class Extra(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     callback: str | None = None
 
     def packed(self) -> str | None:
-        """As stores keep it; None if it says nothing."""
+        """The stored form; None if no option is given."""
         return None if self == _NOTHING else _encode_extra(self).decode()
 
 
@@ -85,7 +85,7 @@ def _read_extra(text: str) -> Extra:
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One task on its way into a store, everything checked and counted in milliseconds."""
+    """A task to be stored: validated and encoded, times in milliseconds."""
 
     payload: bytes
     rank1: Rank
@@ -105,8 +105,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One stored task. `at` is the next moment the store must act on it: the end of its delay,
-    lease or ttl, whichever its state waits for. In unleased kinds `address` is the id that people see."""
+    """One stored task. `at` is the next time at which the store must act on it: the end of its delay, lease or ttl,
+    depending on its state. In unleased kinds `address` is the public id."""
 
     id: int
     state: str
@@ -172,9 +172,9 @@ H = TypeVar("H", bound=Place, covariant=True)
 
 
 class Facts(Generic[H]):
-    """All that a task says of itself: as the store knew it when the call returned, except that verbs set `.status`.
+    """The fields of a task, as stored when the call returned, except that verbs update `.status`.
 
-    `id, status, data = task` unpacks the three things a consumer needs.
+    `id, status, data = task` unpacks the three that a consumer needs.
     """
 
     __slots__ = ("_home", "_leased", "_record", "data", "progress", "reason", "status")
@@ -189,7 +189,7 @@ class Facts(Generic[H]):
         self._leased = leased
 
     def _after(self, record: Record) -> None:
-        """A verb was stored: show the new status. The lease stays the one of this hand-out."""
+        """Show the status after a verb. The lease remains that of this hand-out."""
         self.status = STATUS[record.state]
         self.reason = record.reason
 
@@ -230,12 +230,12 @@ class Facts(Generic[H]):
 
 
 class Task(Facts[Home]):
-    """One task with its verbs. It carries the lease of its hand-out: once that is dead, they raise NotTaken."""
+    """A task and its verbs. It carries the lease of its hand-out; once the lease is dead, verbs raise NotTaken."""
 
     __slots__ = ()
 
     def ack(self, result: object = None) -> None:
-        """Done: the task leaves the tube."""
+        """Finish the task: it leaves the tube."""
         self._home.ack(self, result)
 
     def fail(self, error: str, code: str | int | None = None) -> None:
@@ -247,20 +247,20 @@ class Task(Facts[Home]):
         self._home.release(self, delay)
 
     def bury(self, reason: str | None = None) -> None:
-        """Aside, until kicked."""
+        """Set the task aside until it is kicked."""
         self._home.bury(self, reason)
 
     def touch(self, seconds: Seconds) -> None:
-        """So many seconds more for this hand-out."""
+        """Extend the lease of this hand-out by that many seconds."""
         self._home.touch(self, seconds)
 
     def __enter__(self) -> Task:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Ack when the block ended; release, with the tube's back-off, when it raised.
+        """Ack the task if the block succeeded; release it, with the tube's back-off, if the block raised.
 
-        A task that the block settled itself is left as it is.
+        Does nothing if the block has settled the task itself.
         """
         if self.status is not Status.TAKEN:
             return
@@ -271,7 +271,7 @@ class Task(Facts[Home]):
 
 
 def make_task(record: Record, home: Home, *, leased: bool = False) -> Task:
-    """A Task for people. Data that cannot be decoded is shown as its raw bytes."""
+    """The Task of a record. Data that cannot be decoded is shown as raw bytes."""
     try:
         data = codec.decode(record.payload)
     except BadValue:

@@ -1,7 +1,7 @@
-"""A tube on its way from one store to another, or into a file and out of it: the values that travel, and names.
+"""Moving a tube to another store, and export and import: the values that are transferred, and the hidden names.
 
-A tube is imported under a name that nobody can give (`importing`), so that no taker finds it, and is activated
-under its own in one step. One that leaves is frozen: its name becomes `moved`, and its row says where the tube went.
+A tube is imported under a hidden name (`importing`), so that no taker finds it, and gets its own name in one step when
+it is complete. A tube that was moved away is frozen: its name becomes `moved`, and its row says where it went.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, TubeBusy
 
-# Of each group by its number: how many tasks it ever had, and how many of them failed.
+# group number -> (tasks ever put, tasks that failed)
 GroupTotals = Mapping[int, tuple[int, int]]
-# Tasks in one step: a commit for many, and no store is held up for long.
+# Tasks per step: many per commit, without blocking the store for long.
 MOVE_STEP = 1000
-# No name that people give begins with these.
+# No name given by a caller can start with these.
 _IMPORTING, _MOVED, _DROPPED = "<", ">", "!"
-# Among the options of a frozen tube: where it went; and that nothing of it is left. Of a dropped one: its name.
+# Options of hidden tubes: where a frozen tube went; that its tasks are erased; the former name of a dropped tube.
 _MOVED_TO, _ERASED, _NAMED = "moved", "erased", "named"
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """An outcome that is kept until a moment."""
+    """An outcome and the time until which it is kept."""
 
     id: int
     address: str
@@ -38,9 +38,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class TubeCounters(msgspec.Struct, frozen=True):
-    """What a tube knows beside its tasks: the last ids, and its counters.
+    """The last ids and the counters of a tube.
 
-    In a tube that delivers, `counts.take` is at least the serial of the last delivery.
+    In a reliable tube, `counts.take` is at least the serial number of the last delivery.
     """
 
     last_id: int
@@ -49,11 +49,10 @@ class TubeCounters(msgspec.Struct, frozen=True):
 
 
 class ImportBatch(msgspec.Struct, frozen=True):
-    """Tasks, in the order of their ids, and outcomes on their way in. It has all tasks with ids up to `upto` that the
-    batches before it had not.
+    """Tasks in id order, and outcomes, to be imported. With the batches before it, it has all tasks up to id `upto`.
 
-    None is taken by a session; in micro-queue kinds none is ready, but `~` with its time over, which `advance` sees to.
-    `group_no` is that of the new store.
+    No task is leased. In micro-queue kinds, ready tasks come as delayed ones (`~`) whose delay is over; `advance` then
+    makes them ready. `group_no` is the number in the new store.
     """
 
     records: Sequence[Record] = ()
@@ -62,16 +61,16 @@ class ImportBatch(msgspec.Struct, frozen=True):
 
     @property
     def due(self) -> int:
-        """How many stand for ready ones: when they become so, that is no delay that ends, and is not counted as one."""
+        """How many delayed tasks were really ready: making them ready is not counted as the end of a delay."""
         return sum(stands_for_ready(record) for record in self.records)
 
     def count(self, *states: str) -> int:
-        """How many tasks are in one of these states."""
+        """The number of tasks in one of these states."""
         return sum(record.state in states for record in self.records)
 
     @property
     def members(self) -> dict[int, int]:
-        """How many tasks each group gets."""
+        """The number of tasks per group."""
         found: dict[int, int] = {}
         for record in self.records:
             if record.group_no is not None:
@@ -79,32 +78,32 @@ class ImportBatch(msgspec.Struct, frozen=True):
         return found
 
     def above(self, last_id: int) -> ImportBatch:
-        """Without the tasks that are there."""
+        """The batch without tasks that are already stored."""
         return replace(self, records=[record for record in self.records if record.id > last_id])
 
 
 def importing(name: str) -> str:
-    """What a tube is called until all of it is there."""
+    """The hidden name of a tube while it is being imported."""
     return _IMPORTING + name
 
 
 def moved(name: str) -> str:
-    """What a tube is called that was moved away."""
+    """The hidden name of a tube that was moved away."""
     return _MOVED + name
 
 
 def is_importing(name: str) -> bool:
-    """Whether that is what a tube is called before all of it is there."""
+    """Whether it is the name of a tube that is being imported."""
     return name.startswith(_IMPORTING)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a stored name is none that people see."""
+    """Whether it is a hidden name."""
     return name.startswith((_IMPORTING, _MOVED, _DROPPED))
 
 
 def plain_name(name: str) -> str:
-    """The name that people know, of a hidden one too."""
+    """The public name of a tube, also of a hidden one."""
     return name.lstrip(_IMPORTING + _MOVED)
 
 
@@ -124,17 +123,17 @@ def is_frozen(tube: Tube) -> bool:
 
 
 def erased_options(tube: Tube) -> dict[str, object]:
-    """The options of a frozen tube of which nothing is left."""
+    """The options of a frozen tube whose tasks are erased."""
     return {**tube.given, _ERASED: True}
 
 
 def is_erased(tube: Tube) -> bool:
-    """Whether nothing of a frozen tube is left."""
+    """Whether all tasks of a frozen tube are erased."""
     return _ERASED in tube.given
 
 
 def dropped(tube: Tube) -> str:
-    """What a dropped tube is called while its tasks are removed."""
+    """The hidden name of a dropped tube while its tasks are removed."""
     return f"{_DROPPED}{tube.no}"
 
 
@@ -149,25 +148,25 @@ def is_dropped(tube: Tube) -> bool:
 
 
 def dropped_name(tube: Tube) -> str:
-    """The name that a dropped tube had."""
+    """The former name of a dropped tube."""
     return str(tube.given[_NAMED])
 
 
 def own_options(tube: Tube) -> dict[str, object]:
-    """The options that a tube was created with, also when it is frozen."""
+    """The tube's own options, without those of a frozen tube."""
     return {option: value for option, value in tube.given.items() if option not in (_MOVED_TO, _ERASED)}
 
 
 def hidden(tube: Tube) -> NoSuchTube:
-    """The error of whoever asks for a tube that is imported or moved away."""
+    """The error for opening a tube that is being imported or was moved away."""
     name = plain_name(tube.name)
     if is_frozen(tube):
         return NoSuchTube(f"tube {name} has moved to {moved_to(tube)}: connect there")
-    return NoSuchTube(f"tube {name} is on its way into this store: wait until penstock move or import has finished")
+    return NoSuchTube(f"tube {name} is being imported into this store: wait until penstock move or import has finished")
 
 
 def named(found: Sequence[Tube], name: str) -> Tube | None:
-    """Of tubes that have a name, or hide behind it, the one that has it; NoSuchTube where it hides, None: none does."""
+    """The tube of that name among those found; NoSuchTube if only a hidden one has it, None if none does."""
     if not found:
         return None
     if found[0].name != name:
@@ -176,11 +175,11 @@ def named(found: Sequence[Tube], name: str) -> Tube | None:
 
 
 def freeze_refused(tube: Tube, leased: object) -> TubeBusy:
-    """The error of whoever would freeze a tube that is not at rest."""
+    """The error for freezing a tube that has leased tasks or groups in progress."""
     what = "has taken tasks" if leased else "has groups whose tasks follow a start or a cancel"
     return TubeBusy(f"tube {tube.name} {what}: wait until they are settled")
 
 
 def stands_for_ready(record: Record) -> bool:
-    """Whether an imported task was ready: its delay is over since it was put."""
+    """Whether an imported delayed task was really ready: its delay ended at its put."""
     return record.state == "~" and record.at is not None and record.at <= record.created

@@ -1,4 +1,4 @@
-"""Values that callers give: flags, collections, whole numbers in a range, and seconds that become milliseconds."""
+"""Validation of values: flags, collections, integers in a range, and seconds that become milliseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_WHOLE = 2**31 - 1
 # Seconds as callers may give them.
 Seconds = float | timedelta
 MAX_PRI = MAX_WHOLE
-# Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
+# Tolerance for sums of floats: a hundred times 0.01 is 1.0000000000000007.
 ROUNDING = 1e-9
 
 
@@ -47,7 +47,7 @@ def number(what: str, value: object) -> float:
 
 
 def share(what: str, value: object) -> float:
-    """A number from 0 to 1; what is above by rounding alone is 1."""
+    """A number from 0 to 1; a rounding error above 1 counts as 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a share, from 0 to 1")
     if not 0 <= value <= 1 + ROUNDING:  # also refuses NaN
@@ -67,12 +67,12 @@ def span_ms(what: str, value: object) -> int:
 
 
 def timeout(value: object) -> float | None:
-    """Seconds to wait, 0 or more; None waits for ever."""
+    """Seconds to wait, 0 or more; None waits forever."""
     return None if value is None else _seconds("timeout", value, "0 or more, or None")
 
 
 def delay_until(at: object, now: int) -> Seconds:
-    """The delay of a put for that time; `now` in milliseconds by the store's clock. A time in the past means now."""
+    """The delay until that time; 0 if it is in the past. `now` is the store's clock in milliseconds."""
     if not isinstance(at, datetime):
         raise BadValue(f"at {shown(at)} is {kind_of(at)}: give a datetime with a time zone")
     if at.utcoffset() is None:
@@ -102,7 +102,7 @@ def _seconds(what: str, value: object, wanted: str, *, above: bool = False) -> f
 
 
 def flag(what: str, value: object) -> bool:
-    """True or False; other values may be meant as either."""
+    """True or False; other types are refused, because their meaning is not clear."""
     if type(value) is not bool:
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give True or False")
     return value
@@ -117,7 +117,7 @@ def several(what: str, value: Iterable[T]) -> Iterable[T]:
 
 
 def items(value: Iterable[T]) -> Iterable[T]:
-    """What put_many is given. A text or a mapping is one item more often than many."""
+    """The items of put_many. A str, bytes or mapping is refused: it is more likely one item."""
     given: object = value
     if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)):
         raise BadValue(f"items {shown(value)} is {kind_of(value)}, which is one item: give a list, such as [item]")
