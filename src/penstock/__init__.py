@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """penstock.aio, imported by those alone who use it: asyncio takes its time."""
+        """Import penstock.aio on first use, because asyncio is slow to import."""
         if name == "aio":
             return import_module("penstock.aio")
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")

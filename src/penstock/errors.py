@@ -63,7 +63,7 @@ class TubeFull(PenstockError):
 
 
 class NotFound(PenstockError, LookupError):
-    """There is no such task or session (any more)."""
+    """There is no such task or session, or not any more."""
 
 
 class NotTaken(PenstockError):
@@ -81,7 +81,7 @@ class PayloadTooLarge(PenstockError):
 class TaskFailed(PenstockError):
     """The task that was waited for failed, was deleted or expired.
 
-    `error` and `code` are what fail or bury gave; `errors` is the list of `Attempt`s that ended without an ack.
+    `error` and `code` are those of fail or bury; `errors` is the list of failed `Attempt`s.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Cancelled(LeaseLost):
 
 
 class StoreError(PenstockError):
-    """The store could not do its part; the cause is chained."""
+    """The store failed; the cause is chained."""
 
 
 class StoreUnavailable(StoreError):
@@ -118,11 +118,11 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Another process held the store for longer than we wait."""
+    """Another process held a lock of the store for too long."""
 
 
 class StoreFull(StoreError):
-    """The store has no room left: nothing was half done, and all works again when there is room."""
+    """The store has no space left. Nothing was half done, and calls succeed again once there is space."""
 
 
 class StoreCorrupt(StoreError):

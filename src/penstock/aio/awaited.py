@@ -1,4 +1,4 @@
-"""Makes awaited verbs of blocking ones: the executor runs the verb's operation, or the whole call in a thread."""
+"""Turns blocking verbs into awaited ones: the executor runs the verb's operation, or the whole call in a thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Awaited = Coroutine[Any, Any, R]
 
 
 class Handle(Generic[S]):
-    """A blocking handle, and the executor that carries out its verbs."""
+    """A blocking handle and the executor that runs its verbs."""
 
     def __init__(self, executor: BatchExecutor, sync: S) -> None:
         self.executor = executor
@@ -56,7 +56,7 @@ def awaited(
 @overload
 def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
 def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
-    """The verb of a handle, awaited; handles and tasks that it gives have awaited verbs, too."""
+    """The awaited form of a verb. Handles and tasks that it returns have awaited verbs, too."""
     name = verb.__name__
 
     @wraps(verb)
@@ -76,7 +76,7 @@ def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
 
 
 Dress = Callable[[Handle[Any], Any], Any]
-#: The type of what a blocking verb gave -> what makes of it what the awaited one gives.
+#: Return type of a blocking verb -> function that converts it for the awaited verb.
 DRESS: dict[type, Dress] = {}
 
 
@@ -86,7 +86,7 @@ def _dress_of(kind: type) -> Dress:
 
 
 def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
-    """All of a blocking call as one step. What it opened for a caller that has gone is closed."""
+    """Run a whole blocking call in a thread. If its caller is cancelled, what the call opened is closed."""
     result: R = yield Call(partial(verb, *args, **kwargs), compensate=_closing)
     return result
 
@@ -97,10 +97,10 @@ def _closing(opened: object) -> Call | None:
 
 
 class Closing:
-    """What `async with` closes."""
+    """A handle that `async with` closes."""
 
     async def close(self) -> None:
-        """End it."""
+        """Close the handle."""
         raise NotImplementedError
 
     async def __aenter__(self) -> Self:
@@ -116,7 +116,7 @@ C = TypeVar("C", bound=Closing)
 
 
 class Opening(Closing, Generic[C]):
-    """On its way to be opened: `await` it, or enter it by `async with`, which closes it at the end."""
+    """A handle that is being opened: `await` it, or use it in `async with`, which also closes it."""
 
     def __init__(self, opening: Callable[[], Awaited[C]]) -> None:
         self._open = opening

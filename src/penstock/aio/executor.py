@@ -105,7 +105,7 @@ class BatchExecutor:
                 worker.join()
 
     def abandon(self) -> None:
-        """Refuse new operations, and end the threads after those under way, without waiting for that."""
+        """Refuse new operations and let the threads end after the running ones, without waiting."""
         self._closing = self._abandoned = True
         if not self._pending_runs or self._loop.is_closed():  # nothing continues in a closed loop
             self._stop_threads()

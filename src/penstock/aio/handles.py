@@ -26,7 +26,7 @@ V = TypeVar("V", bound=Callable[..., Coroutine[Any, Any, "Task"]])
 
 
 def _soon(put: V) -> V:
-    """Make a put without options one store operation, which costs half of what an operation does."""
+    """Submit a put without options as one store operation, at half the cost of an operation."""
 
     @wraps(put)
     async def call(own: Tube, /, *args: Any, **kwargs: Any) -> Task:
@@ -100,7 +100,7 @@ class Tube(Handle[tube.Tube]):
 
 
 class Group(Handle[group.Group]):
-    """Work that nobody takes before `start`, as `penstock.Group`."""
+    """Tasks that cannot be taken before `start`, as `penstock.Group`."""
 
     @property
     def name(self) -> str:
@@ -252,7 +252,7 @@ class Broker(Handle[broker.Broker], Closing):
         return Opening(partial(self._session, ttr, id))
 
     async def close(self) -> None:
-        """Answer the calls that were made, then release what its sessions hold and let go of the store.
+        """Finish the calls in progress, release what its sessions hold, and close the store.
 
         Blocked takes return None. Closing continues to the end even if its awaiter is cancelled.
         """

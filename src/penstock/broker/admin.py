@@ -56,7 +56,7 @@ def release_one(tube: Tube, id: int | str) -> None:
     held = tube.peek(id)._record
     record = settle(tube.runtime, tube.stored, [Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
-        raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows its state")
+        raise NotTaken(f"task {id} of tube {tube.name} is not taken: peek shows its state")
 
 
 def retry(tube: Tube, id: int | str) -> None:

@@ -70,7 +70,7 @@ class Broker:
     ) -> Operation[Task | None]:
         """Take the first ready task of the first of these tubes that has one; None if none came in time.
 
-        timeout None waits for ever, 0 never waits. NoSuchTube if one of them does not exist.
+        timeout None waits forever, 0 never waits. NoSuchTube if one of them does not exist.
         """
         return (yield from self.session_handle.take_first(names, timeout, max_pri))
 
@@ -104,7 +104,7 @@ class Broker:
         return Bound(self.runtime.store.bind(connection), self.session_handle)
 
     def check(self, repair: bool | None = False) -> list[Finding]:
-        """Cross-check everything stored. Returns every state that must not exist and its remedy; repair applies it."""
+        """Cross-check everything stored. Returns the inconsistencies and their remedies; repair=True applies them."""
         return self.runtime.store.check(repair is not None and flag("repair", repair))
 
     def close(self) -> None:

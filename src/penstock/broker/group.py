@@ -41,7 +41,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Group:
-    """Work that nobody takes before `start`, and what follows when all of it is gone."""
+    """Tasks that cannot be taken before `start`, and the work to put when all of them are gone."""
 
     def __init__(self, tube: Tube, name: str, *, create: bool = True, on_failure: str | None = None) -> None:
         self._tube = tube
@@ -55,7 +55,7 @@ class Group:
             return self._runtime.store.open_group(self._stored, name, on_failure=on_failure)
         found = self._runtime.store.groups(self._stored, name=name)
         if not found:
-            raise NotFound(f"no group {name} in tube {self._tube.name}: it never was, or is past the retention")
+            raise NotFound(f"no group {name} in tube {self._tube.name}: it never existed, or is past the retention")
         return found[0]
 
     @property
@@ -92,15 +92,15 @@ class Group:
         self._set(cancel=encode_payload(self._stored, "data", data))
 
     def start(self) -> None:
-        """Let its work be taken. An empty group ends at once. A second time does nothing."""
+        """Make its tasks takeable. An empty group ends at once. A second call does nothing."""
         self._turn(rules.STARTED)
 
     def cancel(self) -> None:
-        """Remove all its work, also what is taken. A second time, or after its end, does nothing."""
+        """Remove all its tasks, also taken ones. Does nothing if it was cancelled before or has ended."""
         self._turn(rules.CANCELLING)
 
     def progress(self) -> Progress:
-        """How far it is, now."""
+        """Read how many tasks are done, how many there are, and how many failed."""
         self._runtime.reap_if_due()
         self._runtime.apply_due(self._stored)
         group = self._record()

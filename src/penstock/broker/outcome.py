@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Outcome(msgspec.Struct, frozen=True, eq=False):
     """The end of a task: `status` is done, failed, cancelled, deleted, expired, or unknown for an address that was
     never seen or is past its retention; from a handle also buried, or gone for a task whose end is not kept.
-    `result` is what ack gave, `error` and `code` what fail gave, or the reason of a cancel or bury; `errors` tells of
-    the attempts that ended without an ack, newest last, and is no part of what makes two outcomes equal."""
+    `result` is that of ack, `error` and `code` those of fail, or the reason of a cancel or bury; `errors` has failed
+    attempts, newest last, and is not compared by ==."""
 
     status: str
     result: object = None
@@ -52,9 +52,7 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         if self.status == "done":
             return self.result
         if self.status in ("unknown", "gone"):
-            raise NotFound(
-                "nothing is known of the task: it was never put, or its outcome is past the tube's retention"
-            )
+            raise NotFound("the task is not known: it was never put, or its outcome is past the tube's retention")
         if self.status != "failed":
             why = "" if self.error is None else f" ({self.error})"
             message = f"the task was {self.status} before it was done{why}: put it again if it still matters"
@@ -136,7 +134,7 @@ def _await(
 
 
 def buried_outcome(record: Record) -> Outcome:
-    """What handles say of a buried task."""
+    """The outcome that a handle shows for a buried task."""
     return Outcome("buried", error=record.reason, errors=read_attempts(record.errors))
 
 

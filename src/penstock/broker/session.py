@@ -1,4 +1,4 @@
-"""Sessions: the handle that programs hold, and behind it the place of one handle in one stored session.
+"""Sessions: the public handle, and the membership of one handle in one stored session behind it.
 
 A session is joined when it is first needed and kept alive by the broker's heartbeat. It is the only place where a take
 may block.
@@ -59,7 +59,7 @@ class Session:
     def __init__(self, runtime: BrokerRuntime, session_handle: SessionHandle) -> None:
         #: Internal: what the handles of one broker share.
         self.runtime = runtime
-        #: Internal: this handle's place in the stored session.
+        #: Internal: this handle's membership in the stored session.
         self.session_handle = session_handle
 
     @property

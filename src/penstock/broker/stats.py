@@ -1,4 +1,4 @@
-"""What a tube tells of itself."""
+"""The counters and the description of a tube."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.core.results import Counts
 
 
 class TaskCounts(msgspec.Struct, frozen=True):
-    """Tasks by what they are doing; `done` ever left the tube, `total` is in it now."""
+    """Tasks by status. `done` counts all that ever left the tube, `total` those in it now."""
 
     ready: int
     taken: int
@@ -19,7 +19,7 @@ class TaskCounts(msgspec.Struct, frozen=True):
 
 
 class CallCounts(msgspec.Struct, frozen=True):
-    """How many tasks each verb and each deadline has met, ever."""
+    """How many tasks each verb and each deadline has affected since the tube was created."""
 
     put: int
     take: int

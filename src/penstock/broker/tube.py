@@ -53,7 +53,7 @@ log = logging.getLogger("penstock")
 
 TaskOrId = Facts[Place] | HandOut | int | str
 
-# tasks() returns this many unless told otherwise, and asks a store for at most MAX_PAGE at once.
+# Default limit of tasks(); one store call reads at most MAX_PAGE.
 PAGE, MAX_PAGE = 100, 10_000
 # One store call reads at most this many bytes, if every task is as large as its tube allows.
 READ_BYTES = 32 * 1024 * 1024
@@ -80,7 +80,7 @@ class Tube:
         runtime.add_tube(self)
 
     def _use(self, stored: StoredTube) -> None:
-        """Go on with these options."""
+        """Use these options from now on."""
         #: Internal: the tube as the store has it.
         self.stored = stored
         self._plain = fast_put(self, plain_entry(stored, b""))
@@ -331,7 +331,7 @@ class Tube:
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home.stored.no != self.stored.no:
-            raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
+            raise NotTaken(f"task {task.id} belongs to an earlier tube {self.name}, which was dropped: discard it")
         return task._record
 
     def _settle_op(self, moves: Sequence[Move]) -> SettleOp:
@@ -345,7 +345,7 @@ class Tube:
 
     def _not_taken(self, move: Move) -> NotTaken:
         return NotTaken(
-            f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
+            f"task {move.id} of tube {self.name} is not held by this session, so it cannot "
             f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
         )
 
@@ -495,7 +495,7 @@ class Tube:
 
     @blocking
     def alter(self, **options: Unpack[AlterOptions]) -> Operation[None]:
-        """Change options of the tube for what is put or taken from now on; None: back to the default.
+        """Change options of the tube for later puts and takes; None resets an option to its default.
 
         Handles in other processes notice within a second. Tasks keep the values that they were put with.
         """

@@ -68,15 +68,15 @@ class UnleasedTube(Tube):
         return record.id
 
     def _release_untaken(self, tasks: Iterable[Task]) -> None:
-        """Nothing is held, so nothing is given back: an element waits for its next turn, a message for recover."""
+        """Return nothing to run: tasks are not leased, so there is nothing to give back."""
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
-        """Nothing can be buried here: what cannot be decoded is passed over, for peek and inspect to show."""
+        """Skip a task that cannot be decoded: it cannot be buried here; peek and inspect show it."""
         log.warning("task %s of tube %s was passed over: %s", record.address, self.name, error)
 
 
 class ReliableTube(UnleasedTube):
-    """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
+    """Messages stay delivered until anyone acks them by id; only recover delivers them again."""
 
     @blocking
     def ack(self, task_or_id: Any, result: object = None) -> Operation[Any]:
@@ -105,6 +105,4 @@ class ReliableTube(UnleasedTube):
         """A block that raised leaves its message delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:
-        return NotTaken(
-            f"task {move.name} of tube {self.name} is not delivered (any more): it was acked already, or never taken"
-        )
+        return NotTaken(f"task {move.name} of tube {self.name} is not delivered: it was acked already, or never taken")

@@ -1,4 +1,4 @@
-"""Verbs written once, for threads and for asyncio.
+"""Verbs, written once for threads and asyncio.
 
 A verb is an operation: a generator that checks its arguments, yields the store operations it needs, and is sent their
 answers. `@blocking` runs them in the caller's thread; `aio/executor.py` runs those of many callers in shared batches.

@@ -1,4 +1,4 @@
-"""Drives the clock of a store: once a second, everything that is due in any of its tubes is applied.
+"""Drives the clock of a store: once a second, applies everything that is due in any of its tubes.
 
 The brokers of a process share this. Whichever background thread comes first when the second is over does it for all of
 them; a broker without such a thread drives nothing.
@@ -21,11 +21,11 @@ from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 
-#: Between two looks of a background thread.
+#: Seconds between two checks by a background thread.
 CLOCK_SECONDS = 0.9
-#: Options of tubes that were looked at so long ago may have been altered since.
+#: Tube options older than this may have been altered since.
 FRESH_SECONDS = 1.0
-# A backlog is applied for so long at a time, so that the thread sends its heartbeats in between.
+# A backlog is applied in slices of this length, so that the thread sends its heartbeats in between.
 _BUSY_SECONDS = 0.5
 
 
@@ -62,11 +62,11 @@ class StoreClock:
         self._lock = threading.Lock()
 
     def join(self, runtime: ClockRuntime) -> None:
-        """A broker on this store: its listeners hear what the clock did."""
+        """Register a broker on this store: its listeners are called for what the clock changes."""
         self._runtimes.add(runtime)
 
     def drive(self, runtime: ClockRuntime) -> float:
-        """Apply what is due, unless that was done a moment ago. Returns when to call again, by the monotonic clock."""
+        """Apply everything due, unless that was just done. Returns when to call again, by the monotonic clock."""
         with self._lock:
             now = time.monotonic()
             if now < self._next:
@@ -82,7 +82,7 @@ class StoreClock:
         self._apply(runtime, None)
 
     def _apply(self, runtime: ClockRuntime, until: float | None) -> bool:
-        """Apply what is due in all tubes, as far as time allows; whether something is left."""
+        """Apply everything due in all tubes until a time. Returns whether something is left."""
         tubes = self._look(runtime).tubes
         while tubes:
             tubes = [tube for tube in tubes if self._advance(runtime, tube)]
@@ -91,7 +91,7 @@ class StoreClock:
         return False
 
     def refresh(self, runtime: ClockRuntime) -> None:
-        """Notice altered options, in a process where nobody drives the clock."""
+        """Reload altered options, in a process without a thread that drives the clock."""
         with self._lock:
             if time.monotonic() < self.fresh_until:
                 return
@@ -110,7 +110,7 @@ class StoreClock:
         return found
 
     def watch(self, watcher: Watch) -> Callable[[], None]:
-        """Call it with every look, until the function that this gives is called; it must be quick."""
+        """Call the watcher at every check. Returns a function that removes it. The watcher must be quick."""
         self._watchers = [*self._watchers, watcher]
 
         def end() -> None:
@@ -119,12 +119,12 @@ class StoreClock:
         return end
 
     def share(self, tubes: Mapping[int, Tube]) -> None:
-        """Let the handles of every broker use these options."""
+        """Pass these options to the handles of every broker."""
         for each in list(self._runtimes):
             each.use_tubes(tubes)
 
     def _advance(self, runtime: ClockRuntime, tube: Tube) -> bool:
-        """One step in one tube; whether more is due there."""
+        """Advance one tube by one step. Returns whether more is due there."""
         try:
             advanced = runtime.store.advance(tube)
         except NoSuchTube:

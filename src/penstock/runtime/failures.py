@@ -1,4 +1,4 @@
-"""How an attempt ended on this host, for the errors that a task keeps (`Move.failure`)."""
+"""Failed attempts on this host, as kept in `task.errors` (`Move.failure`)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from penstock.core.attempts import MAX_TRACEBACK, Failure
 
 
 def failure_of(error: BaseException, text: str | None = None) -> Failure:
-    """An exception on this host, with its traceback; `text` tells it, or else its own type and text do.
+    """The failure of an exception raised on this host, with its traceback; `text` replaces its type and message.
 
-    An exception that was raised in another process, or that stands for what raised none, has that traceback (or "") as
-    its attribute `remote_traceback`.
+    An exception from another process has its traceback as the attribute `remote_traceback`, "" if there is none.
     """
     told = getattr(error, "remote_traceback", None)
     if told is None:
@@ -25,7 +24,7 @@ def failure_of(error: BaseException, text: str | None = None) -> Failure:
 
 
 def local_failure(error: str | None, traceback: str = "") -> Failure:
-    """An attempt that ended on this host. Long texts are cut: of a traceback, the end tells most."""
+    """A failed attempt on this host. Long texts are cut; a traceback keeps its end."""
     if len(traceback) > MAX_TRACEBACK:
         traceback = "…" + traceback[1 - MAX_TRACEBACK :]
     told = names.text("traceback", traceback) or ""

@@ -1,4 +1,4 @@
-"""What the handles of one broker share: the store, its listeners, its sessions, its heartbeat, and who waits."""
+"""What the handles of one broker share: the store, listeners, sessions, the heartbeat and the blocked callers."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class BrokerRuntime:
             self.call_listeners(effects.events)
 
     def wake_callers(self, effects: Effects) -> None:
-        """Wake whoever waits for this change, in any broker of this process."""
+        """Wake callers that wait for this change, in any broker of this process."""
         for no, count in effects.readied.items():
             self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():
@@ -195,7 +195,7 @@ class BrokerRuntime:
                     _call_listener(*listener, event.record, event.name)
 
     def plain_put(self, tube: StoredTube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """The store's fast path for puts that differ from the entry in their data alone; `publish_put` each of them."""
+        """The store's fast path for puts that differ only in their data; call `publish_put` for each of them."""
         return self._store.plain_put(tube, entry)
 
     def publish_put(self, tube: StoredTube, record: Record) -> None:
@@ -234,7 +234,7 @@ class BrokerRuntime:
         return self._clock.drive(self)
 
     def watch_clock(self, watcher: Watch) -> Callable[[], None]:
-        """Call it with every look at the store's clock. Returns what ends that."""
+        """Call the watcher at every check of the store's clock. Returns a function that removes it."""
         return self._clock.watch(watcher)
 
     # Options that were altered.
@@ -245,7 +245,7 @@ class BrokerRuntime:
             self._tubes.add(handle)
 
     def use_tubes(self, tubes: Mapping[int, StoredTube]) -> None:
-        """Let the handles of these tubes go on with these options."""
+        """Switch the handles of these tubes to these options."""
         with self._lock:
             handles = list(self._tubes)
         for handle in handles:
@@ -254,16 +254,16 @@ class BrokerRuntime:
                 handle._use(stored)
 
     def share_tube(self, stored: StoredTube) -> None:
-        """Let all handles of this process go on with the options that were just stored."""
+        """Switch all handles of this process to options that were just stored."""
         self._clock.share({stored.no: stored})
 
     @property
     def is_stale(self) -> bool:
-        """Whether options may have been altered elsewhere without that it was noticed here."""
+        """Whether other processes may have altered options that are not yet known here."""
         return time.monotonic() > self._clock.fresh_until
 
     def refresh_tubes(self) -> None:
-        """Notice altered options. If the store is away, the call that follows says so."""
+        """Reload altered options. Ignores an unavailable store: the next call raises."""
         with suppress(StoreError):
             self._clock.refresh(self)
 
@@ -274,7 +274,7 @@ class BrokerRuntime:
     # Blocked callers.
 
     def put_when_not_full(self, tube: StoredTube, put: StoreOp, timeout: float | None) -> Operation[list[Record]]:
-        """Put into a full tube as soon as it has room; TubeFull after timeout seconds."""
+        """Put into a full tube as soon as its capacity allows; TubeFull after timeout seconds."""
         full: list[TubeFull] = []
 
         def attempt() -> Operation[list[Record] | None]:

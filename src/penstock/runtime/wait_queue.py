@@ -108,7 +108,7 @@ class WaitQueue:
             self._discard(waiter)
             used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
             if waiter.woken and not used:
-                # Doubling: of a thousand tasks put elsewhere, ten rounds of looks take all, and not a thousand.
+                # Doubling: a thousand tasks put elsewhere are taken in ten rounds, not a thousand.
                 spread = 2 if got is not None and waiter.shares else 0
                 for topic in waiter.topics:
                     self._wake(topic, spread or 1, hint=True, past_awake=bool(spread))

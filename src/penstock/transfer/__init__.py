@@ -1,1 +1,1 @@
-"""Tubes on their way: out of a store, into one, through a file or straight. Sits on the store contract alone."""
+"""Move tubes between stores, and export and import them as files. Uses only the interface of stores."""

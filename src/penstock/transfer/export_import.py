@@ -1,4 +1,4 @@
-"""`export` and `import`: a tube out into a file, and in from one."""
+"""Export a tube into a file, and import it from one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _REMEDY = "drop it, or import under another name with --tube"
 
 
 def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
-    """Write all of a tube; how many tasks. What others change meanwhile is in the file or not, each task by itself."""
+    """Write a tube to a file. Returns the number of tasks. The file is not a snapshot: concurrent changes may be in it
+    or not, task by task."""
     while store.advance(tube).more:
         pass
     writer = Writer(file)
@@ -50,14 +51,14 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
 
 
 def _write_groups(store: Store, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
-    """Write the groups that are new; their numbers."""
+    """Write the groups that are not written yet. Returns the numbers of all groups."""
     groups = list(read_groups(store, tube, max(written, default=0)))
     writer.groups(groups)
     return {group.no for group in groups}
 
 
 class Import:
-    """A file on its way into a store. Until `run` has ended, nobody sees the tube; when it fails, nothing is left."""
+    """The import of one file. The tube is hidden until `run` has finished; if it fails, nothing is left."""
 
     def __init__(self, store: Store, file: BinaryIO, called: str, name: str | None = None) -> None:
         self._store = store
@@ -104,13 +105,13 @@ class Import:
         return count
 
     def _make_way(self) -> None:
-        """An empty tube of the same sort makes way at the last moment."""
+        """Drop an empty tube of the same name and options, just before the import is activated."""
         there = self._empty_one()
         if there is not None:
             self._store.drop_tube(there)
 
     def _empty_one(self) -> Tube | None:
-        """The tube that has the name, if it may make way; TubeExists or TubeMismatch where it may not."""
+        """The tube with that name if it may be replaced; otherwise raises TubeExists or TubeMismatch."""
         there = _find(self._store, self.name)
         if there is None:
             return None
@@ -141,7 +142,7 @@ def _must_not_arrive(store: Store, name: str, *, discard_partial: bool) -> None:
 
 
 def _find(store: Store, name: str) -> Tube | None:
-    """The tube of that name; one that is imported under it is ours."""
+    """The tube of that name, also if it is still being imported."""
     try:
         return load_tube(store, name)
     except NoSuchTube as error:

@@ -1,7 +1,7 @@
-"""A tube comes into a store: created where nobody sees it, filled in bounded steps, then activated under its name.
+"""Import a tube into a store: create it under a hidden name, fill it in bounded steps, then give it its name.
 
-Ready tasks of a micro-queue kind come in as delayed ones whose time is over. So an import is plain storing on every
-store, and the store's own `advance` finds the heads of micro-queues and their turns, before the tube is activated.
+Ready tasks of a micro-queue kind are imported as delayed ones whose delay is over. An import is therefore a plain write
+on every store, and `advance` finds the heads of micro-queues and their turns before the tube is activated.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from penstock.engine.store import Store
 Part = TypeVar("Part", Record, Kept)
 # Called with the number of tasks that were copied.
 Tell = Callable[[int], object]
-# Data in one step: below what a server takes in one packet, and little beside a process's own memory.
+# Bytes of data per step: below the packet limits of servers, and small compared with a process.
 STEP_BYTES = 4 * 1024 * 1024
-# Nothing is known of the size of the first ones.
+# Size of the first page, because the size of the tasks is not known yet.
 _FIRST_PAGE = 16
 
 
 class Arrival:
-    """One tube on its way into a store. Everything may be done again after a crash."""
+    """The import of one tube. Every step can be repeated after a crash."""
 
     def __init__(self, store: Store, tube: Tube) -> None:
         self._store = store
@@ -38,23 +38,23 @@ class Arrival:
 
     @property
     def last_id(self) -> int:
-        """All up to this one are here."""
+        """The highest task id that was imported; all below it are imported, too."""
         return self._store.counters(self.tube).last_id
 
     def begin_group(self, group: Group) -> None:
-        """Tasks of this group will come."""
+        """Create a group before its tasks are imported."""
         found = [each for each in self._store.groups(self.tube, name=group.name) if each.state in LIVE]
         here = found[0] if found else self._store.open_group(self.tube, group.name, on_failure=group.on_failure)
         self._store.change_group(self.tube, here.no, end=group.end, cancel=group.cancel)
         self._groups[group.no] = here.no, group
 
     def find_groups(self, groups: Sequence[Group]) -> None:
-        """All tasks are here already; of these groups, some may be over by now."""
+        """Look up the groups after all tasks were imported before; some may be over by now."""
         here = {group.name: group.no for group in live_groups(self._store, self.tube)}
         self._groups = {group.no: (here[group.name], group) for group in groups if group.name in here}
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
-        """The next tasks, in the order of their ids, all there are up to an id."""
+        """Import the next tasks, in id order: all that exist up to id `upto`."""
         imported = [self._imported(record) for record in records]
         if self.tube.shards > 1 and self.tube.kind.per_utube:
             imported = self._told_apart(imported)
@@ -64,14 +64,14 @@ class Arrival:
             self._store.import_batch(self.tube, ImportBatch(upto=upto))
 
     def keep(self, outcomes: Sequence[Kept]) -> None:
-        """Outcomes that are kept here from now on."""
+        """Import outcomes."""
         numbers = self._numbers
         moved = [replace(each, address=moved_address(each.address, numbers) or "") for each in outcomes]
         for batch in _batches(moved):
             self._store.import_batch(self.tube, ImportBatch(outcomes=batch))
 
     def activate(self, name: str, counters: TubeCounters) -> None:
-        """All is here: groups start, each task finds its place, and the tube is there for everyone."""
+        """Finish the import: start groups, order the tasks, and give the tube its name."""
         for no, group in self._groups.values():
             if group.state == STARTED:
                 self._store.change_group(self.tube, no, to=STARTED)
@@ -85,7 +85,7 @@ class Arrival:
         return {elsewhere: here for elsewhere, (here, _) in self._groups.items()}
 
     def _imported(self, record: Record) -> Record:
-        """The task as it comes in. Nobody here holds it: what was taken comes back as at the end of its session."""
+        """The task as imported. Leases are not imported: a taken task is released, as at the end of its session."""
         if not self.tube.kind.leased:
             return replace(record, owner=None, progress=None)
         if record.group_no is not None:
@@ -100,7 +100,7 @@ class Arrival:
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
 
     def _told_apart(self, records: Sequence[Record]) -> list[Record]:
-        """Where shards have addresses of their own, two tasks may come with one: it is that of the first."""
+        """Drop duplicate addresses, which the shards of a tube may have; the first task keeps the address."""
         holders: dict[str, int] = {}
         for record in records:
             if record.address is not None and record.address not in holders:
@@ -121,7 +121,7 @@ class Arrival:
 
 
 def discard(store: Store, tube: Tube) -> None:
-    """Remove an importing tube without events: its tasks are elsewhere, or never came."""
+    """Remove a partly imported tube without events: its tasks are still at their source."""
     store.erase_tube(tube)
     store.drop_tube(tube)
 
@@ -162,7 +162,7 @@ def size_of(item: Record | Kept) -> int:
 
 
 def _pages(read: Callable[[int, int], list[Part]], after: int) -> Iterator[list[Part]]:
-    """All above an id; the larger they are, the fewer a page."""
+    """All items above an id, in pages that get smaller for larger items."""
     limit = _FIRST_PAGE
     while page := read(after, limit):
         yield page
@@ -172,7 +172,7 @@ def _pages(read: Callable[[int, int], list[Part]], after: int) -> Iterator[list[
 
 
 def _batches(items: Sequence[Part]) -> Iterator[list[Part]]:
-    """The same in lists that are small enough for a step."""
+    """The items in lists that are small enough for one step."""
     batch: list[Part] = []
     size = 0
     for item in items:

@@ -1,13 +1,13 @@
-"""`move`: tubes go from one store to another while programs use them. Started again after a crash, it goes on.
+"""Move tubes from one store to another while programs use them. A move that crashed is continued by starting it again.
 
-Of each tube, one step after the other, each of which may be made again:
-1. It is created in the target where nobody sees it (`importing`), paused if it is.
-2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is frozen: from that one step
-   on everybody is told where it went, and nothing in it changes.
-3. All of it is copied, tasks by id from the last that is there on.
-4. It is activated in the target, in one step: from there on it is used there.
-5. What is left in the source is erased, all but the word where it went.
-Its content is live in at most one store: in the source until 2, in the target from 4 on.
+The steps for each tube, each of which can be repeated:
+1. Create it in the target under a hidden name (`importing`), paused if the source is.
+2. Pause it in the source, so that takes end; once nothing is leased, freeze it: from then on callers are told where it
+   went, and nothing in it changes.
+3. Copy everything, tasks in id order, starting after the last one that was copied.
+4. Activate it in the target, in one step: from then on it is used there.
+5. Erase it in the source, except for the record of where it went.
+Its content is live in at most one store: in the source until step 2, in the target from step 4.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, Tube
 from penstock.runtime.runtime import BrokerRuntime
 from penstock.transfer.importer import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 
-# Between two looks whether what was taken has come back.
+# Seconds between two checks whether the taken tasks were settled.
 _LOOK_SECONDS = 0.05
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A tube that went, how many tasks went with it now, and whether it is paused where it came."""
+    """A moved tube, the number of tasks copied, and whether it is paused in the target."""
 
     tube: str
     tasks: int
@@ -42,7 +42,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Move:
-    """Tubes on their way from one store to another. `to` is what is said of the target in the source."""
+    """The move of tubes from one store to another. `to`: how the source describes the target."""
 
     def __init__(self, source: BrokerRuntime, target: Store, to: str, *, wait: float, tell: Tell) -> None:
         if source.store.identity == target.identity:
@@ -55,19 +55,19 @@ class Move:
         self._tell = tell
 
     def run(self, tubes: Sequence[str]) -> list[Moved]:
-        """Move these tubes. All are frozen before the first is copied, so that what replies to another goes with it.
+        """Move these tubes. All are frozen before the first is copied, so that replies between them stay together.
 
-        TubeBusy where one does not come to rest, which goes on where it is, and NoSuchTube where one is dropped
-        meanwhile: the others are moved.
+        Raises TubeBusy for a tube whose tasks are not settled in time (it stays in the source) and NoSuchTube for one
+        that is dropped meanwhile; the others are moved.
         """
         for name in tubes:
             self._must_be_movable(name)
         fresh = [name for name in tubes if self._frozen(name) is None]
         failures = self._seal_all([self._begin(name) for name in fresh])
-        # One that another move has frozen since is that one's to copy.
+        # A tube that another move has frozen meanwhile is copied by that move.
         frozen = [tube for name in tubes if name not in failures and (tube := self._frozen(name)) is not None]
         copied = [(tube, *self._copy(tube)) for tube in frozen]
-        # Those that others reply to are activated first: else a reply would find no tube of that name, and make one.
+        # Reply tubes are activated first: otherwise a reply would create a new tube of that name.
         awaited = {name for _, _, replies in copied for name in replies}
         copied.sort(key=lambda found: plain_name(found[0].name) not in awaited)
         moved = [self._activate(tube, count) for tube, count, _ in copied]
@@ -76,7 +76,7 @@ class Move:
         return moved
 
     def _must_be_movable(self, name: str) -> None:
-        """Refuse before anything has changed."""
+        """Raise if the tube cannot be moved, before anything has changed."""
         frozen = self._frozen(name)
         if frozen is not None and moved_to(frozen) != self._to:
             raise BadValue(f"tube {name} went to {moved_to(frozen)}, or is on its way there: go on with that URL")
@@ -101,7 +101,7 @@ class Move:
         return load_tube(self._source, moved(name))
 
     def _begin(self, name: str) -> tuple[Tube, Tube]:
-        """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
+        """Step 1. Returns the tube and its import in the target, which remembers whether the tube was paused."""
         tube = load_tube(self._source, name)
         assert tube is not None, "it was there a moment ago"
         coming = load_tube(self._target, importing(name))
@@ -118,7 +118,7 @@ class Move:
         return tube, coming
 
     def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
-        """Step 2; why those were not frozen that were not, by name. Who holds a task has time to finish it."""
+        """Step 2. Returns the errors of tubes that were not frozen, by name. Holders of tasks get time to finish."""
         ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
         try:
             for step in (self._pause, self._come_to_rest, self._seal):
@@ -162,7 +162,7 @@ class Move:
                 discard(self._target, coming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
-        """Step 3; how many tasks were copied now, and the tubes that they reply to."""
+        """Step 3. Returns the number of tasks copied and the tubes that they reply to."""
         name, count, replies = plain_name(tube.name), 0, set[str]()
         coming = load_tube(self._target, importing(name))
         if coming is None:
@@ -189,7 +189,7 @@ class Move:
         return count, replies
 
     def _has_activated(self, tube: Tube) -> bool:
-        """Whether the tube of that name in the target is this one; TubeExists where it cannot be."""
+        """Whether the tube is already active in the target; TubeExists if another tube has its name there."""
         there = _visible(self._target, plain_name(tube.name))
         if there is not None and self._target.counters(there).last_id < self._source.counters(tube).last_id:
             raise TubeExists(f"tube {there.name} was made anew in the store to move to: drop it there, and go on")
@@ -210,19 +210,19 @@ class Move:
 
 
 def all_tubes(source: Store, to: str) -> list[str]:
-    """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
+    """The names of all tubes of a store, including those whose move to that target was not finished."""
     frozen = (tube for tube in source.load_frozen() if not is_erased(tube) and moved_to(tube) == shown_url(to))
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *frozen)})
 
 
 def task_count(source: Store, tubes: Iterable[str]) -> int:
-    """How many tasks these tubes have; a name that is none has none."""
+    """The number of tasks in these tubes; unknown names count 0."""
     found = (load_tube(source, moved(name)) or _visible(source, name) for name in tubes)
     return sum(source.counters(tube).counts.stored for tube in found if tube is not None)
 
 
 def shown_url(url: str) -> str:
-    """A store's URL as others may read it: without passwords, that of a pool's database too, and from any folder."""
+    """A store's URL without passwords (also that of a pool's database) and with absolute paths."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         parts = parts._replace(path=f"/{quote(os.path.abspath(unquote(parts.path[1:])))}")
@@ -237,12 +237,12 @@ def shown_url(url: str) -> str:
 
 
 def check_names(tubes: Iterable[str]) -> list[str]:
-    """Names of tubes, each once, in order."""
+    """Validate names of tubes and remove duplicates, keeping their order."""
     return list(dict.fromkeys(names.name("tube", name) for name in tubes))
 
 
 def _visible(store: Store, name: str) -> Tube | None:
-    """The tube of that name that people can use."""
+    """The visible tube of that name."""
     try:
         return load_tube(store, name)
     except NoSuchTube:

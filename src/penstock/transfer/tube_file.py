@@ -1,7 +1,7 @@
-"""A tube as a file: JSON lines, which are read as they are written, a line at a time.
+"""The file format of a tube: JSON lines, written and read one at a time.
 
-The first line says what the tube is, the last one how much there was; in between a line each for a group, a task or an
-outcome. A group comes before its tasks.
+The first line describes the tube, the last one has its counters and the number of lines; in between, there is one line
+per group, task or outcome. A group comes before its tasks.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from penstock.core.values import whole
 from penstock.errors import BadValue
 
 VERSION = 1
-# A line is one task: data of a gibibyte is more than any store takes.
+# A line is one task, and no store accepts a gibibyte of data.
 _LONGEST_LINE = 2**31
 # The last line has some twenty numbers.
 _LONGEST_END = 4096
 
 
 class Header(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the tube is."""
+    """The first line: name, kind and options of the tube."""
 
     penstock: str
     version: int
@@ -58,7 +58,7 @@ class Header(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class End(Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the tube knows beside its tasks, and how many lines there were before this one."""
+    """The last line: the tube's counters, and the number of lines before it."""
 
     last_id: int
     mark: Mark
@@ -67,7 +67,7 @@ class End(Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def counters(self) -> TubeCounters:
-        """As stores know it."""
+        """The counters as stores have them."""
         return TubeCounters(self.last_id, self.mark, self.counts)
 
 
@@ -85,7 +85,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 def tasks_in(file: BinaryIO) -> int | None:
-    """How many tasks its last line speaks of, for a bar; None of a pipe, and where that line is missing."""
+    """The number of tasks according to the last line, for a progress bar; None for a pipe or an incomplete file."""
     if not file.seekable():
         return None
     start, end = file.tell(), file.seek(0, os.SEEK_END)
@@ -107,7 +107,7 @@ class Writer:
         self._lines = 0
 
     def begin(self, name: str, kind: Kind, options: dict[str, object], *, paused: bool) -> None:
-        """The first line."""
+        """Write the first line."""
         self._write(
             _Line(Header(penstock="tube", version=VERSION, name=name, kind=kind, options=options, paused=paused))
         )
@@ -133,7 +133,7 @@ class Writer:
             self._write(_Line(outcome=line))
 
     def end(self, counters: TubeCounters) -> None:
-        """The last line."""
+        """Write the last line."""
         self._write(
             _Line(end=End(last_id=counters.last_id, mark=counters.mark, counts=counters.counts, lines=self._lines))
         )
@@ -145,7 +145,7 @@ class Writer:
 
 
 class Reader:
-    """Reads the lines of one tube; BadValue names the line that cannot be."""
+    """Reads the lines of one tube. Raises BadValue with the number of an invalid line."""
 
     def __init__(self, file: BinaryIO, called: str) -> None:
         self._file = file
@@ -156,11 +156,11 @@ class Reader:
         self._mark: Mark = (0, 0)
         self._addresses: set[int] = set()  # their hashes: eight bytes tell a million of them apart
         self.header = self._header()
-        # Each shard may have had addresses of its own; whoever takes the tasks in tells these apart.
+        # Shards may have had equal addresses; the importer resolves these.
         self._own_addresses = "shards" in self.header.options and self.header.kind.per_utube
 
     def items(self) -> Iterator[Item]:
-        """What the tube had, in the order of the lines; the last is the End."""
+        """The items of the tube, in the order of the lines; the last is the End."""
         while (line := self._next()) is not None:
             item = self._checked(line)
             ended = isinstance(item, End)
