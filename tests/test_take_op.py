@@ -52,7 +52,7 @@ def test_one_that_leaves_is_counted_out_though_others_fail(
     real = store.take
 
     def take(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["blocked"] != "leave":
+        if kwargs["blocked"] != "unregister":
             raise penstock.StoreBusy("held by others")
         return real(*args, **kwargs)
 

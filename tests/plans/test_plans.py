@@ -39,7 +39,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     # put
     "newest": ((TUBE, END), ("penstock_task USING INTEGER PRIMARY KEY (rowid<?)", _COUNTER)),
     "put_one": (
-        (TUBE, END, NOW, 0, 0, 0, None, None, None, None, b"1"),
+        (TUBE, END, NOW, 0, 0, 0, None, None, None, b"1"),
         ("penstock_task USING INTEGER PRIMARY KEY (rowid<?)", _COUNTER),
     ),
     "by_names": (NAMED, (_ADDRESS,)),

@@ -54,5 +54,5 @@ def test_a_process_that_runs_while_another_migrates_says_what_to_do(server: Post
         with psycopg.connect(locate(url).conninfo) as db:
             db.execute(f"ALTER TABLE {locate(url).quoted}.penstock_task RENAME COLUMN lease TO other".encode())
         for call in (tube.take_many, lambda _: tube.tasks()):
-            with pytest.raises(penstock.SchemaMismatch, match="upgrade and restart this one"):
+            with pytest.raises(penstock.SchemaMismatch, match="upgrade penstock and restart"):
                 call(1)

@@ -79,7 +79,9 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
             text.replace('"name":"mail"', '"name":"../x"'): "line 1: tube '../x' is not a name",
             text.replace('"options":{}', '"options":{"ttl":-1}'): "line 1: ttl -1 is out of range",
             text.replace('"options":{}', '"options":{"color":1}'): "line 1: tube option 'color' is unknown",
-            text.replace('"name":"fifottl"', '"name":"fifo"'): "line 1: kind fifo differs from the kind registered",
+            text.replace(
+                '"name":"fifottl"', '"name":"fifo"'
+            ): "line 1: kind fifo differs from the one that this program registered",
             text.replace('"state":"r"', '"state":"-"'): "line 2: task 1 has the state '-'",
             text.replace('"state":"r"', '"state":"g"'): "line 2: task 1 waits for the start of its group, and has none",
             text.replace('"state":"r"', '"state":"~"'): "line 2: task 1 is delayed, and does not say until when",
