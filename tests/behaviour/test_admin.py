@@ -107,12 +107,33 @@ def test_an_address_is_found_and_its_task_is_cancelled(broker: penstock.Broker) 
         broker.tube("round", "round", period=1).peek(address="a")
 
 
+def test_many_tasks_are_retried_cancelled_and_deleted(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    tube.put_many([(n, {"delay": 60 if n == 1 else 0}) for n in range(5)])
+    tube.bury(1, "broken")
+    taken = take(tube)  # the third: the first is buried, the second delayed
+    records = [task._record for task in tube.tasks()]
+    assert admin.change_many(tube, "retry", records) == 2
+    assert {task.data: str(task.status) for task in tube.tasks()} == {0: "r", 1: "r", 2: "t", 3: "r", 4: "r"}
+    assert admin.change_many(tube, "cancel", [taken._record, records[0]], "too late") == 2
+    with pytest.raises(penstock.NotTaken):
+        taken.ack()
+    assert admin.change_many(tube, "delete", [*records[:2], records[4]]) == 2  # one is gone
+    assert [task.data for task in tube.tasks()] == [3]
+    feeds = broker.tube("feeds", "round", period=1)
+    feeds.put_many([("x", {"id": "a"}), ("y", {"id": "b"})])
+    assert admin.change_many(feeds, "delete", [feeds.peek("a")._record]) == 1
+    assert "a" not in feeds
+    with pytest.raises(penstock.UnsupportedOption):
+        admin.change_many(feeds, "retry", [feeds.peek("b")._record])
+
+
 def test_each_status_has_its_verbs() -> None:
     assert {status.name: admin.verbs_for(status) for status in Status} == {
         "READY": ["bury", "cancel", "delete"],
-        "TAKEN": ["retry", "release", "bury", "cancel", "delete"],
+        "TAKEN": ["release", "bury", "cancel", "delete"],
         "DONE": [],
-        "BURIED": ["retry", "kick", "bury", "cancel", "delete"],
+        "BURIED": ["retry", "cancel", "delete"],
         "DELAYED": ["retry", "bury", "cancel", "delete"],
     }
 

@@ -6,6 +6,7 @@ Everything here reads a bounded number of tasks, however many there are, and cou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,13 +33,15 @@ FOUND_BYTES = 4 * 1024 * 1024
 # A tube of at most this many tasks is read in id order to find its oldest.
 FEW = 10_000
 #: The verbs of an operator on one task, in the order of buttons.
-VERBS = ("kick", "release", "bury", "cancel", "delete")
+VERBS = ("release", "bury", "cancel", "delete")
 
 
 def verbs_for(status: Status) -> list[str]:
     """The verbs that an operator can use on a task of that status."""
     own = [verb for verb in VERBS if status.value in TRANSITIONS["delete" if verb == "cancel" else verb]]
-    return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
+    if status is Status.BURIED:
+        own.remove("bury")
+    return ["retry", *own] if status in (Status.BURIED, Status.DELAYED) else own
 
 
 def kick_one(tube: Tube, id: int | str) -> None:
@@ -71,6 +74,27 @@ def retry(tube: Tube, id: int | str) -> None:
         if status is Status.DELAYED:
             tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where it is seen
         kick_one(tube, id)
+
+
+def change_many(tube: Tube, verb: str, records: Sequence[Record], reason: str | None = None) -> int:
+    """Retry, cancel or delete these tasks. Returns how many were changed; one that has changed meanwhile may be none.
+
+    Retry kicks buried ones and ends the delay of delayed ones; others are left alone.
+    """
+    if not tube.stored.kind.leased:
+        if verb != "delete":
+            must_have(tube.stored.kind, "kick" if verb == "retry" else verb)
+        return _settle_many(tube, [Move(verb, 0, name=record.address) for record in records])
+    if verb != "retry":
+        return _settle_many(tube, [Move(verb, record.id, reason=reason) for record in records])
+    delayed = [record.id for record in records if record.state == "~"]
+    _settle_many(tube, [Move("bury", id) for id in delayed])  # as in `retry`
+    ids = [*delayed, *(record.id for record in records if record.state == "!")]
+    return _settle_many(tube, [Move("kick", id) for id in ids])
+
+
+def _settle_many(tube: Tube, moves: Sequence[Move]) -> int:
+    return sum(record is not None for record in settle(tube.runtime, tube.stored, moves)) if moves else 0
 
 
 def cancel(tube: Tube, id: int | str, reason: str | None = None) -> None:
@@ -141,17 +165,23 @@ class Found(msgspec.Struct, frozen=True):
 
 def search(tube: Tube, status: Status | None, text: str, after: int | None, limit: int) -> Found:
     """Find tasks, in id order, with the text in their id, data, labels or reason; reads a bounded number of tasks."""
-    wanted = text.strip().casefold()
+    matches = matcher(text)
     found: list[Task] = []
-    most = SEARCHED if wanted else limit
+    most = SEARCHED if text.strip() else limit
     size = 0
     for number, record in enumerate(find_records(tube, status, most, after or 0), 1):
-        if not wanted or wanted in _words(record):
+        if matches(record):
             found.append(make_task(record, tube))
             size += len(record.payload) + len(record.reason or "") + len(record.errors or b"")
         if len(found) == limit or number == most or size > FOUND_BYTES:
             return Found(found, record.id)
     return Found(found, None)
+
+
+def matcher(text: str) -> Callable[[Record], bool]:
+    """Tells whether a search for the text finds a task; one for nothing finds all."""
+    wanted = text.strip().casefold()
+    return lambda record: not wanted or wanted in _words(record)
 
 
 def _words(record: Record) -> str:

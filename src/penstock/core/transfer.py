@@ -23,7 +23,7 @@ GroupTotals = Mapping[int, tuple[int, int]]
 # Tasks per step: many per commit, without blocking the store for long.
 MOVE_STEP = 1000
 # No name given by a caller can start with these.
-_IMPORTING, _MOVED, _DROPPED = "<", ">", "!"
+_IMPORTING, _MOVED, _DROPPED, _INTERNAL = "<", ">", "!", "."
 # Options of hidden tubes: where a frozen tube went; that its tasks are erased; the former name of a dropped tube.
 _MOVED_TO, _ERASED, _NAMED = "moved", "erased", "named"
 
@@ -92,6 +92,11 @@ def moved(name: str) -> str:
     return _MOVED + name
 
 
+def internal(name: str) -> str:
+    """The name of a tube that penstock keeps for itself."""
+    return _INTERNAL + name
+
+
 def is_importing(name: str) -> bool:
     """Whether it is the name of a tube that is being imported."""
     return name.startswith(_IMPORTING)
@@ -99,7 +104,7 @@ def is_importing(name: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether it is a hidden name."""
-    return name.startswith((_IMPORTING, _MOVED, _DROPPED))
+    return name.startswith((_IMPORTING, _MOVED, _DROPPED, _INTERNAL))
 
 
 def plain_name(name: str) -> str:

@@ -104,6 +104,7 @@ class Tokens:
         self._file = None if file is None else Path(file)
         self._single = {hashed(single): Role.ADMIN} if single else {}
         self._roles: dict[str, Role] = {}
+        self._names: dict[str, str] = {}
         self._read: tuple[int, int, int] | None = None
         self._refresh(first=True)
 
@@ -140,6 +141,10 @@ class Tokens:
                 found = role
         return found
 
+    def name_of(self, digest: str) -> str:
+        """The name for people of the token with that hash; "" where it has none."""
+        return self._names.get(digest, "")
+
     def _refresh(self, *, first: bool = False) -> None:
         if self._file is None:
             return
@@ -147,7 +152,7 @@ class Tokens:
             stat = os.stat(self._file)
             stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             if stamp != self._read:
-                self._roles = read_tokens(self._file)
+                self._roles, self._names = read_tokens(self._file), read_names(self._file)
                 self._read = stamp
         except (OSError, UnicodeDecodeError, BadValue) as error:
             if first:
@@ -176,3 +181,9 @@ def read_tokens(file: Path) -> dict[str, Role]:
     if not roles:
         raise BadValue(f"token file {file} has no token: make one with `penstock token`")
     return roles
+
+
+def read_names(file: Path) -> dict[str, str]:
+    """The names of a token file's tokens, by their hashes."""
+    found = (_LINE.fullmatch(line.strip()) for line in file.read_text().splitlines())
+    return {match[2]: match[3] for match in found if match and match[3]}

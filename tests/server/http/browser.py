@@ -32,15 +32,18 @@ def launched() -> Iterator[Browser]:
 
 
 @contextmanager
-def watched(browser: Browser, **settings: Any) -> Iterator[Page]:
-    """A page of a fresh profile: errors, dialogs and refusals by the content policy fail the test."""
+def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iterator[Page]:
+    """A page of a fresh profile: errors, dialogs and refusals by the content policy fail the test.
+
+    `refused`: the server may refuse what is asked for.
+    """
     context = browser.new_context(**settings)
     context.set_default_timeout(60_000)
     page = context.new_page()
     found: list[str] = []
 
     def said(message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        if message.type in ("error", "warning") and not (refused and "Failed to load resource" in message.text):
             found.append(message.text)
 
     def asked(dialog: Dialog) -> None:

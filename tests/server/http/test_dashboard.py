@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -12,18 +14,20 @@ from playwright.sync_api import Browser, Page, expect
 
 import penstock
 from penstock.app.schedules import declared
+from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
-from penstock.server.auth import Tokens
+from penstock.server.auth import Role, Tokens, token_line
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import PATIENCE, Serving, serving
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'
-PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 PAGES = [
-    *("/", "/?q=mail&order=ready", "/sessions", "/groups", "/schedules", "/callbacks"),
-    *("/tubes/mail", "/tubes/mail?status=buried", "/tubes/mail?q=script", "/tubes/mail/tasks/1", "/tubes/mail/tasks/2"),
-    *("/tubes/mail/groups", "/tubes/lanes", "/tubes/lanes/utubes", "/tubes/lanes/tasks/1"),
+    *("/", "/?q=mail&order=ready", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
+    *("/tubes/mail", "/tubes/mail?status=buried", "/tubes/mail?q=script", "/tubes/mail/groups", "/tubes/mail/put"),
+    *("/tubes/mail/tasks/1", "/tubes/mail/tasks/2", "/tubes/mail/tasks/8"),
+    *("/tubes/lanes", "/tubes/lanes/utubes", "/tubes/lanes/tasks/1"),
 ]
 
 
@@ -57,6 +61,8 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     mail.put(HOSTILE.encode())
     mail.put(b"\x00\xff" * 40, delay=3600)
     mail.group("monthly").put_many([1, 2, 3])
+    mail.put(8)
+    mail.cancel(8, HOSTILE)
     lanes = beside.tube("lanes", "utubettl", ttr=3600)
     lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
     lanes.take(0)
@@ -67,6 +73,12 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
 
 
 def _nightly() -> None: ...
+
+
+def take(tube: penstock.Tube) -> penstock.Task:
+    task = tube.take(0)
+    assert task is not None
+    return task
 
 
 # How far the cells of a table's rows stand from the headings above them.
@@ -125,7 +137,9 @@ def test_a_buried_task_is_retried(server: Serving, filled: penstock.Broker, page
 def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/tubes/lanes/tasks/1")
     expect(page.locator(".why")).to_contain_text("held")
-    press(page, "Release")
+    expect(page.locator("button.primary")).to_have_count(0)
+    page.get_by_text("Release", exact=True).click()
+    press(page, "Yes, release")
     expect(page.get_by_role("status")).to_have_text("The task is released.")
     assert filled.tube("lanes").peek(1).status == "r"
 
@@ -160,14 +174,14 @@ def test_a_task_is_cancelled_after_a_question(server: Serving, filled: penstock.
     page.get_by_text("Cancel", exact=True).click()
     press(page, "Yes, cancel")
     expect(page.get_by_role("status")).to_have_text("The task is cancelled.")
+    expect(page.locator(".why")).to_contain_text("The task was cancelled.")
+    expect(page.locator("pre.reason")).to_have_text("cancelled in the dashboard")
     assert filled.tube("mail").wait(HOSTILE, 0) == penstock.Outcome("cancelled", error="cancelled in the dashboard")
 
 
 def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: Page) -> None:
     tube = filled.tube("mail")
     page.goto(f"{server.url}/tubes/mail")
-    press(page, "Kick")
-    expect(page.get_by_role("status")).to_have_text("Buried tasks that are ready again: 1.")
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
     assert tube.take(0) is None
@@ -181,6 +195,130 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     press(page, "Yes, drop")
     expect(page.get_by_role("status")).to_have_text("The tube is dropped.")
     assert [info.name for info in filled.tubes()] == ["lanes", SCHEDULE_TUBE]
+
+
+def test_selected_tasks_are_retried_and_deleted(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    tube = beside.tube("mail")
+    tube.put_many(range(6))
+    for id in (1, 2, 3):
+        tube.bury(id, "broken")
+    page.goto(f"{server.url}/tubes/mail?status=buried")
+    expect(page.locator(".tabs a[aria-current]")).to_have_text("buried 3")
+    press(page, "Retry")
+    expect(page.get_by_role("status")).to_contain_text("No task is selected")
+    page.get_by_label("Select task 1").check()
+    page.get_by_label("Select task 3").check()
+    expect(page.locator("[data-picked]")).to_have_text("2 selected")
+    press(page, "Retry")
+    expect(page.get_by_role("status")).to_have_text("Tasks retried: 2.")
+    assert [str(task.status) for task in tube.tasks()] == ["r", "!", "r", "r", "r", "r"]
+    page.goto(f"{server.url}/tubes/mail")
+    page.get_by_label("Select all tasks of this page").check()
+    page.get_by_label("Select task 2").uncheck()
+    page.locator("#bulk summary", has_text="Delete").click()
+    press(page, "Yes, delete")
+    expect(page.get_by_role("status")).to_have_text("Tasks deleted: 5.")
+    assert [task.id for task in tube.tasks()] == [2]
+
+
+def test_all_tasks_that_match_are_cancelled_in_the_background(
+    server: Serving, beside: penstock.Broker, page: Page
+) -> None:
+    tube = beside.tube("mail")
+    tube.put_many([f"{'odd' if n % 2 else 'even'} {n}" for n in range(1, 1201)])
+    page.goto(f"{server.url}/tubes/mail?status=ready&q=odd")
+    page.get_by_label("all ready tasks with").check()
+    page.locator("#bulk summary", has_text="Cancel").click()
+    press(page, "Yes, cancel")
+    expect(page.locator("h1")).to_have_text("Bulk actions")
+    expect(page.locator("tbody .status")).to_have_text("done")  # without a reload
+    expect(page.locator("tbody th")).to_have_text("cancel ready tasks with odd")
+    expect(page.locator('td[data-label="changed"]')).to_have_text("600")
+    expect(page.locator("tbody progress")).to_have_attribute("value", "1.0")
+    assert tube.stats().tasks.ready == 600
+    page.goto(f"{server.url}/audit")
+    expect(page.locator("tbody th")).to_have_text(["cancel all ready tasks with 'odd' of tube mail"])
+
+
+def test_what_was_done_is_noted(store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(token_line(Role.ADMIN, "secret", "Ada"))
+    with serving(store_url, Tokens(file)) as guarded:
+        beside.tube("mail").put(1)
+        page.goto(f"{guarded.url}/login?next=/tubes/mail")
+        page.get_by_label("Token").fill("secret")
+        press(page, "Log in")
+        press(page, "Pause")
+        page.goto(f"{guarded.url}/tubes/mail/tasks/1")
+        press(page, "Bury")
+        page.goto(f"{guarded.url}/audit")
+        expect(page.locator("tbody th")).to_have_text(["bury task 1 of tube mail", "paused tube mail"])
+        expect(page.locator("tbody td[data-label=who]").first).to_have_text("Ada (admin, 127.0.0.1)")
+        page.get_by_role("link", name="bury task 1").click()
+        expect(page.locator("h1")).to_have_text("Task 1")
+    assert [info.name for info in beside.tubes()] == ["mail"]
+
+
+def test_a_task_is_put(server: Serving, beside: penstock.Broker, browser: Browser) -> None:
+    with watched(browser, refused=True) as page:
+        put_in_browser(server, beside.tube("mail"), page)
+
+
+def put_in_browser(server: Serving, tube: penstock.Tube, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/mail")
+    page.get_by_role("link", name="Put a task").click()
+    page.get_by_label("Data").fill('{"to": ')
+    page.get_by_label("delay").fill("3600")
+    press(page, "Put")
+    expect(page.get_by_role("alert")).to_contain_text("data is not JSON")
+    expect(page.get_by_label("delay")).to_have_value("3600")
+    page.get_by_label("Data").fill('{"to": "ada"}')
+    press(page, "Put")
+    expect(page.get_by_role("status")).to_have_text("The task is put.")
+    task = tube.peek(1)
+    assert (task.data, str(task.status)) == ({"to": "ada"}, "~")
+
+
+def test_a_task_that_has_ended(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    tube = beside.tube("mail")
+    tube.put_many([(1, {"address": "order 7"}), 2, 3])
+    first, second, third = tube.take_many(3)
+    first.ack({"sent": True})
+    second.fail("no such mailbox", 550)
+    third.ack()
+    page.goto(f"{server.url}/tubes/mail/tasks/1")
+    expect(page.locator(".head")).to_contain_text("done")
+    expect(page.locator("pre")).to_contain_text('"sent": true')
+    page.goto(f"{server.url}/tubes/mail/tasks/2")
+    expect(page.locator("h2").first).to_have_text("Error (code 550)")
+    expect(page.locator("details.attempt")).to_contain_text("attempt 1")
+    page.goto(f"{server.url}/tubes/mail/tasks/3")
+    expect(page.locator(".why")).to_contain_text("how it ended is not kept")
+    assert server.get("/tubes/mail/tasks/4").status_code == 404
+
+
+def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path, title in (("/nowhere", "Not found"), ("/tubes/none", "Not found"), ("/?page=x", "That did not work")):
+        answer = httpx.get(server.url + path, headers={"accept": "text/html"})
+        assert 'aria-label="Main"' in answer.text, path
+        assert f"<h1>{title}</h1>" in answer.text, path
+
+
+def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    tube = beside.tube("mail")
+    group = tube.group("monthly")
+    group.put_many(range(4))
+    group.start()
+    page.goto(f"{server.url}/groups")
+    expect(page.locator("td.progress")).to_contain_text("0 / 4")
+    tube.ack(take(tube))
+    expect(page.locator("td.progress")).to_contain_text("1 / 4")
+    task = take(tube)
+    page.goto(f"{server.url}/tubes/mail/tasks/{task.id}")
+    expect(page.locator(".head")).to_contain_text("taken")
+    task.bury("broken")
+    expect(page.locator(".head")).to_contain_text("buried")
+    expect(page.locator("pre.reason")).to_have_text("broken")
 
 
 def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
@@ -240,9 +378,22 @@ def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, 
     expect(page.locator("table.tasks tbody tr")).to_have_count(50)
     page.get_by_role("link", name="Next →").click()
     expect(page.locator("table.tasks tbody th").first).to_have_text("51")
-    page.get_by_placeholder("Id, data").fill("number 129")
+    page.get_by_placeholder("Id, handler").fill("number 129")
     press(page, "Search")
     expect(page.locator("table.tasks tbody th")).to_have_text(["130"])
+
+
+def test_a_search_continues_by_itself(
+    server: Serving, beside: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "SEARCHED", 20)
+    beside.tube("mail").put_many([f"number {n}" for n in range(1, 101)])
+    page.goto(f"{server.url}/tubes/mail?q=5")
+    found = [str(n) for n in range(1, 101) if "5" in str(n)]
+    expect(page.locator("table.tasks tbody th")).to_have_text(found)
+    page.goto(f"{server.url}/tubes/mail?q=number 77")
+    expect(page.locator("table.tasks tbody th")).to_have_text(["77"])
+    expect(page.locator("[data-more]")).to_have_count(0)
 
 
 def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock.Broker, page: Page) -> None:
@@ -260,7 +411,8 @@ def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock
     expect(page.locator("#depth [data-value=ready]")).to_have_text("507")
     page.goto(f"{server.url}/tubes/mail")
     tube.put("one more")
-    expect(page.locator("[data-total=ready]")).to_have_text("508")
+    expect(page.locator("b[data-total=ready]")).to_have_text("508")
+    expect(page.locator(".tabs [data-total=ready]")).to_have_text("508")
     page.goto(f"{server.url}/tubes/still")  # a tube in which nothing happens has a past, too
     assert len(msgspec.json.decode(page.locator("#depth").get_attribute("data-points") or "")) > 1
 
@@ -289,8 +441,8 @@ def test_the_keyboard_reaches_everything(server: Serving, filled: penstock.Broke
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(server: Serving, filled: penstock.Broker, browser: Browser, scheme: str) -> None:
-    with watched(browser, color_scheme=scheme) as page:
-        for path in PAGES:
+    with watched(browser, refused=True, color_scheme=scheme) as page:
+        for path in (*PAGES, "/nowhere"):
             page.goto(server.url + path)
             found = Axe().run(page).response["violations"]
             assert [(path, each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []

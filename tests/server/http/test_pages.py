@@ -6,8 +6,9 @@ import penstock
 from tests.server.http.serving import EVERY_STORE, Serving
 
 PAGES = (
-    *("/", "/sessions", "/groups", "/schedules", "/callbacks"),
-    *("/tubes/mail", "/tubes/mail/tasks/1", "/tubes/mail/groups", "/tubes/lanes", "/tubes/lanes/utubes"),
+    *("/", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
+    *("/tubes/mail", "/tubes/mail/put", "/tubes/mail/tasks/1", "/tubes/mail/groups"),
+    *("/tubes/lanes", "/tubes/lanes/utubes"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's buttons: each is a form that is posted, sealed, done, and answered by the way back to a page."""
+"""The dashboard's buttons: each is a form that is posted, sealed, done, noted, and answered by a page to go to."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock import aio
 from penstock.broker import admin
-from penstock.errors import BadValue, NoSuchTube
+from penstock.core.task import Record, Status
+from penstock.errors import BadValue, NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.authentication import COOKIE
+from penstock.server.http.bulk import BULK, CANCELLED, Search
 from penstock.server.http.formatting import part
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.operations import Server
-from penstock.server.http.request_parsing import read_form
-from penstock.server.http.store_access import Access
+from penstock.server.http.request_parsing import Form, read_form
 
 #: What a page says after a button; nothing of it comes from the address.
 NOTICES = {
-    "kick": "The task is ready again.",
+    "put": "The task is put.",
     "retry": "The task is ready again.",
     "release": "The task is released.",
     "bury": "The task is buried.",
     "delete": "The task is deleted.",
     "cancel": "The task is cancelled.",
-    "kicked": "Buried tasks that are ready again: {count}.",
     "paused": "The tube is paused: nothing is taken from it.",
     "resumed": "Tube resumed.",
     "released": "Tasks released: {count}.",
@@ -41,9 +42,13 @@ NOTICES = {
     "started": "The group is started.",
     "cancelled": "The group is cancelled.",
     "run": "The schedule's work is put, and runs when a worker takes it.",
-    "held": "The schedule is paused: from a few seconds on it puts nothing.",
+    "held": "Schedule paused. It stops putting tasks within a few seconds.",
     "unheld": "Schedule resumed.",
     "forgotten": "The schedule is not shown any more.",
+    "none": "No task is selected: tick some of them, or all that match.",
+    "bulk": "The bulk action is running. You may leave this page.",
+    "stopping": "The bulk action stops after its current step.",
+    **{f"bulk-{verb}": f"Tasks {done}: {{count}}." for verb, done in BULK.items()},
 }
 
 
@@ -51,74 +56,152 @@ NOTICES = {
 class FormAction:
     """A button that was pressed."""
 
-    access: Access
+    server: Server
     tube: aio.Tube
     path: dict[str, str]
-    form: dict[str, str]
+    form: Form
+    who: str
 
     @property
     def home(self) -> str:
         """The tube's page."""
         return f"/tubes/{part(self.tube.name)}"
 
-
-Action = Callable[[FormAction], Awaitable[str]]
-
-
-async def _kick(form: FormAction) -> str:
-    text = form.form.get("count", "1")
-    if not text.isdecimal() or len(text) > 6:
-        raise BadValue("how many to kick is not a number: give one from 1 to 999999")
-    return f"{form.home}?done=kicked&count={await form.tube.kick(int(text))}"
+    def call(self, function: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
+        """A blocking call on one of the broker's threads."""
+        return self.server.access.call(function, *arguments)
 
 
-async def _pause(form: FormAction) -> str:
-    await form.tube.pause()
-    return f"{form.home}?done=paused"
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a button did: the page to show, and the audit line, with the page it is about."""
+
+    to: str
+    what: str
+    where: str = ""
 
 
-async def _resume(form: FormAction) -> str:
-    await form.tube.resume()
-    return f"{form.home}?done=resumed"
+class FormRefused(Exception):
+    """A form whose values will not do: it is shown again, with the reason."""
+
+    def __init__(self, form: FormAction, error: PenstockError) -> None:
+        super().__init__(str(error))
+        self.form = form
 
 
-async def _release_all(form: FormAction) -> str:
-    return f"{form.home}?done=released&count={await form.tube.release_all()}"
+Action = Callable[[FormAction], Awaitable[Done]]
 
 
-async def _truncate(form: FormAction) -> str:
-    return f"{form.home}?done=truncated&count={await form.tube.truncate()}"
-
-
-async def _drop(form: FormAction) -> str:
-    await form.tube.drop()
-    return "/?done=dropped"
-
-
-def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
-    async def action(form: FormAction) -> str:
-        id = task_id(form.tube, form.path["id"])
-        await form.access.call(change, form.tube.sync, id)
-        gone = verb in ("delete", "cancel")
-        return f"{form.home}?done={verb}" if gone else f"{form.home}/tasks/{part(id)}?done={verb}"
+def _on_tube(change: Callable[[aio.Tube], Awaitable[object]], what: str, done: str) -> Action:
+    async def action(form: FormAction) -> Done:
+        changed = await change(form.tube)
+        count = f"&count={changed}" if isinstance(changed, int) else ""
+        said = f"{what} tube {form.tube.name}" + (f" ({changed} tasks)" if count else "")
+        return Done(f"{form.home}?done={done}{count}", said, form.home)
 
     return action
 
 
-async def _start_group(form: FormAction) -> str:
+async def _drop(form: FormAction) -> Done:
+    await form.tube.drop()
+    return Done("/?done=dropped", f"dropped tube {form.tube.name}")
+
+
+def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
+    async def action(form: FormAction) -> Done:
+        id = task_id(form.tube, form.path["id"])
+        await form.call(change, form.tube.sync, id)
+        own = f"{form.home}/tasks/{part(id)}"
+        to = form.home if verb == "delete" else own
+        return Done(f"{to}?done={verb}", f"{verb} task {id} of tube {form.tube.name}", own)
+
+    return action
+
+
+async def _put(form: FormAction) -> Done:
+    """A task from the form; what is empty there is not given."""
+    try:
+        data, options = read_put(form.form)
+        task = await form.tube.put(data, **options)
+    except PenstockError as error:
+        raise FormRefused(form, error) from error
+    own = f"{form.home}/tasks/{part(task.id)}"
+    return Done(f"{own}?done=put", f"put task {task.id} into tube {form.tube.name}", own)
+
+
+#: The options that the form offers, each with what it is made of; a kind accepts some of them.
+PUT_FIELDS: dict[str, Callable[[str], object]] = {
+    "pri": int, "delay": float, "ttl": float, "ttr": float, "utube": str, "address": str, "id": str,
+}  # fmt: skip
+
+
+def read_put(form: Form) -> tuple[Any, dict[str, Any]]:
+    """The data, which is JSON or else a text, and the options that were given."""
+    text = form.get("data", "")
+    if not text.strip():
+        raise BadValue("data is empty: give a JSON value, such as {} or null")
+    try:
+        data = msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadValue(f"data is not JSON ({error}): put a text in double quotes") from None
+    options = {}
+    for name, read in PUT_FIELDS.items():
+        if given := form.get(name, "").strip():
+            try:
+                options[name] = read(given)
+            except ValueError:
+                raise BadValue(f"{name} {given[:60]!a} is not a number: give one, or leave it empty") from None
+    return data, options
+
+
+async def _bulk(form: FormAction) -> Done:
+    """A verb on the ticked tasks now, or on all that match in the background."""
+    verb, tube = form.form.get("verb", ""), form.tube
+    if verb not in BULK:
+        raise BadValue(f"{verb[:60]!a} is no bulk action: use one of {', '.join(BULK)}")
+    status, text = form.form.get("status", ""), form.form.get("q", "")[:200]
+    back = f"{form.home}?status={part(status)}&q={part(text)}"
+    if "all" in form.form:
+        search = Search(Status[status.upper()] if status in ("ready", "taken", "delayed", "buried") else None, text)
+        await form.server.jobs.start(tube.sync, verb, search, form.who)
+        matching = f" with {text!a}" if text else ""
+        return Done("/bulk?done=bulk", f"{verb} all {status or 'its'} tasks{matching} of tube {tube.name}", back)
+    ids = [task_id(tube, id) for id in form.form.getlist("id")]
+    changed = await form.call(_change, tube.sync, verb, ids)
+    if not ids:
+        return Done(f"{back}&done=none", "")
+    named = ", ".join(map(str, ids[:10])) + (" …" if len(ids) > 10 else "")
+    return Done(f"{back}&done=bulk-{verb}&count={changed}", f"{verb} tasks {named} of tube {tube.name}", back)
+
+
+def _change(tube: Any, verb: str, ids: list[int | str]) -> int:
+    found: list[Record | None] = tube.runtime.store.get(tube.stored, ids) if ids else []
+    return admin.change_many(tube, verb, [record for record in found if record is not None], CANCELLED)
+
+
+async def _stop_bulk(form: FormAction) -> Done:
+    number = form.path["number"]
+    form.server.jobs.stop(int(number) if number.isdecimal() and len(number) < 12 else 0)
+    return Done("/bulk?done=stopping", f"stop bulk action {number}", "/bulk")
+
+
+async def _start_group(form: FormAction) -> Done:
     await (await form.tube.group(form.path["group"])).start()
-    return f"{form.home}/groups?done=started"
+    groups = f"{form.home}/groups"
+    return Done(f"{groups}?done=started", f"started group {form.path['group']} of tube {form.tube.name}", groups)
 
 
-async def _cancel_group(form: FormAction) -> str:
+async def _cancel_group(form: FormAction) -> Done:
     await (await form.tube.group(form.path["group"])).cancel()
-    return f"{form.home}/groups?done=cancelled"
+    groups = f"{form.home}/groups"
+    return Done(f"{groups}?done=cancelled", f"cancelled group {form.path['group']} of tube {form.tube.name}", groups)
 
 
-def _on_schedule(change: Callable[[Any, str], object], done: str) -> Action:
-    async def action(form: FormAction) -> str:
-        await form.access.call(change, form.tube.sync, form.path["key"])
-        return f"/schedules?done={done}"
+def _on_schedule(change: Callable[[Any, str], object], what: str, done: str) -> Action:
+    async def action(form: FormAction) -> Done:
+        card = await form.call(schedule_status.find, form.tube.sync, form.path["key"])
+        await form.call(change, form.tube.sync, form.path["key"])
+        return Done(f"/schedules?done={done}", f"{what} schedule {card.schedule}", "/schedules")
 
     return action
 
@@ -128,27 +211,28 @@ _TASK = _TUBE + "/tasks/{id:path}/"
 _GROUP = _TUBE + "/groups/{group}/"
 _SCHEDULE = "/schedules/{key}/"
 ACTIONS: dict[str, tuple[Role, Action]] = {
-    _TASK + "kick": (Role.OPERATE, _on_task("kick", admin.kick_one)),
     _TASK + "retry": (Role.OPERATE, _on_task("retry", admin.retry)),
     _TASK + "release": (Role.OPERATE, _on_task("release", admin.release_one)),
     _TASK + "bury": (Role.OPERATE, _on_task("bury", lambda tube, id: tube.bury(id, "buried in the dashboard"))),
     _TASK + "cancel": (
         Role.OPERATE,
-        _on_task("cancel", lambda tube, id: admin.cancel(tube, id, "cancelled in the dashboard")),
+        _on_task("cancel", lambda tube, id: admin.cancel(tube, id, CANCELLED)),
     ),
     _TASK + "delete": (Role.OPERATE, _on_task("delete", lambda tube, id: tube.delete(id))),
-    _TUBE + "/kick": (Role.OPERATE, _kick),
-    _TUBE + "/pause": (Role.ADMIN, _pause),
-    _TUBE + "/resume": (Role.ADMIN, _resume),
-    _TUBE + "/release_all": (Role.ADMIN, _release_all),
-    _TUBE + "/truncate": (Role.ADMIN, _truncate),
+    _TUBE + "/put": (Role.OPERATE, _put),
+    _TUBE + "/bulk": (Role.OPERATE, _bulk),
+    _TUBE + "/pause": (Role.ADMIN, _on_tube(lambda tube: tube.pause(), "paused", "paused")),
+    _TUBE + "/resume": (Role.ADMIN, _on_tube(lambda tube: tube.resume(), "resumed", "resumed")),
+    _TUBE + "/release_all": (Role.ADMIN, _on_tube(lambda tube: tube.release_all(), "released all of", "released")),
+    _TUBE + "/truncate": (Role.ADMIN, _on_tube(lambda tube: tube.truncate(), "truncated", "truncated")),
     _TUBE + "/drop": (Role.ADMIN, _drop),
     _GROUP + "start": (Role.OPERATE, _start_group),
     _GROUP + "cancel": (Role.OPERATE, _cancel_group),
-    _SCHEDULE + "run": (Role.OPERATE, _on_schedule(schedule_status.run_now, "run")),
-    _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(schedule_status.pause, "held")),
-    _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(schedule_status.resume, "unheld")),
-    _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(schedule_status.forget, "forgotten")),
+    _SCHEDULE + "run": (Role.OPERATE, _on_schedule(schedule_status.run_now, "ran", "run")),
+    _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(schedule_status.pause, "paused", "held")),
+    _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(schedule_status.resume, "resumed", "unheld")),
+    _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(schedule_status.forget, "forgot", "forgotten")),
+    _TUBE + "/bulk/{number}/stop": (Role.OPERATE, _stop_bulk),
 }
 
 
@@ -171,7 +255,11 @@ def _endpoint(
             if not server.authentication.logins.sealed(cookie, form.get("seal", "")):
                 raise Refused(403, "this form is not one of this server's pages, or is old: load the page again")
             tube = await server.access.tube(request.path_params.get("name", SCHEDULE_TUBE))
-            return RedirectResponse(await action(FormAction(server.access, tube, request.path_params, form)), 303)
+            who = server.authentication.who(request)
+            done = await action(FormAction(server, tube, request.path_params, form, who))
+            if done.what:
+                await server.audit.note(who, done.what, done.where)
+            return RedirectResponse(done.to, 303)
         except Exception as error:
             if isinstance(error, NoSuchTube):
                 server.access.forget(request.path_params.get("name", SCHEDULE_TUBE))

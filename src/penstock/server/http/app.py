@@ -19,7 +19,9 @@ from penstock import aio
 from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
 from penstock.server.http import http_errors, metrics, openapi
+from penstock.server.http.audit import Audit
 from penstock.server.http.authentication import Authentication, Logins
+from penstock.server.http.bulk import Jobs
 from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
 from penstock.server.http.operations import Call, Operation, Server, route
@@ -45,7 +47,8 @@ class App:
         self.sampler = Sampler(self.access, self.meter.failed)
         self.streams = Streams(self.access, self.sampler, options.max_streams)
         authentication = Authentication(tokens, Logins(tokens))
-        self.server = Server(self.access, authentication, options, self.meter.failed)
+        self.jobs = Jobs(self.access)
+        self.server = Server(self.access, authentication, options, self.meter.failed, self.jobs, Audit(self.access))
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))
         self.asgi: ASGIApp = Guard(self._starlette(), options.hosts)
@@ -103,6 +106,7 @@ class App:
             for task in tending:
                 task.cancel()
             await asyncio.gather(*tending, return_exceptions=True)
+            await self.jobs.close()
 
     def _tap(self, events: Sequence[Event]) -> None:
         self.meter.tap(events)

@@ -50,6 +50,10 @@ class Logins:
             return None
         return self._tokens.role_of(digest)
 
+    def name(self, cookie: str) -> str:
+        """The name for people of the token that the browser with that cookie gave."""
+        return self._tokens.name_of(self._known.get(cookie, ("", 0.0))[0])
+
     def seal(self, cookie: str) -> str:
         """What a form of this browser's pages carries. Without tokens there is no cookie, and one seal for all pages:
         other sites cannot read it."""
@@ -103,6 +107,20 @@ class Authentication:
         if role is not None and not sealed and not self.logins.sealed(cookie, request.headers.get(SEAL_HEADER, "")):
             raise Refused(403, f"a cookie alone changes nothing: send {SEAL_HEADER}, or a token")
         return role
+
+    def browser_role(self, request: Request) -> Role | None:
+        """The role of a browser by its cookie alone: what it may see in the navigation of a page."""
+        return Role.ADMIN if self.open else self.logins.role(request.cookies.get(COOKIE, ""))
+
+    def who(self, request: Request) -> str:
+        """Who uses a page, for people: the name of the token, its role, and the address."""
+        peer = peer_of(request) or "an unknown address"
+        if self.open:
+            return f"somebody on this host ({peer})"
+        cookie = request.cookies.get(COOKIE, "")
+        role = self.logins.role(cookie)
+        name = self.logins.name(cookie) or "a token without a name"
+        return f"{name} ({role.name.lower() if role else 'no role'}, {peer})"
 
     def wait(self, peer: str) -> float:
         """Seconds that this peer is asked to wait after wrong tokens."""

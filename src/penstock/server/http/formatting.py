@@ -36,6 +36,8 @@ def environment() -> Environment:
         preview=preview,
         part=part,
         machine=machine,
+        handler=handler,
+        local=local_path,
     )
     return made
 
@@ -114,6 +116,19 @@ def preview(data: Any) -> str:
     else:
         text = msgspec.json.encode(data).decode()
     return text if len(text) <= MAX_PREVIEW else text[: MAX_PREVIEW - 1] + "…"
+
+
+def handler(data: Any) -> tuple[str, Any] | None:
+    """The name of the handler that a task is for, and its arguments; None if it is for none."""
+    if isinstance(data, dict) and isinstance(data.get("task"), str) and "args" in data:
+        return data["task"], data["args"]
+    return None
+
+
+def local_path(text: str) -> str:
+    """A path of this server, whatever was asked for."""
+    good = text.startswith("/") and not text.startswith("//") and text.isprintable() and "\\" not in text
+    return text if good and len(text) < 2000 else "/"
 
 
 def _cut(text: str, cut: bool) -> str:

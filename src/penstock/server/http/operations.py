@@ -20,7 +20,9 @@ from starlette.routing import Route
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.http import http_errors, responses
+from penstock.server.http.audit import Audit
 from penstock.server.http.authentication import Authentication
+from penstock.server.http.bulk import Jobs
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
 from penstock.server.http.request_parsing import read_body, read_json, read_query
@@ -41,6 +43,8 @@ class Server:
     authentication: Authentication
     options: Options
     failed: Callable[[Exception], object]
+    jobs: Jobs
+    audit: Audit
 
 
 class Call:

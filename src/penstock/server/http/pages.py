@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, get_type_hints
 from urllib.parse import parse_qsl
@@ -16,7 +17,7 @@ import penstock
 from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.http import formatting, http_errors, views
-from penstock.server.http.actions import NOTICES, action_routes
+from penstock.server.http.actions import NOTICES, FormRefused, action_routes
 from penstock.server.http.authentication import COOKIE, LOGIN_SECONDS, peer_of
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import read_form
@@ -30,10 +31,26 @@ PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
     "/groups": views.groups,
     "/schedules": views.schedules,
     "/callbacks": views.callbacks,
+    "/bulk": views.bulk,
+    "/audit": views.audit,
+    _TUBE + "/put": views.put,
     _TUBE + "/utubes": views.utubes,
     _TUBE + "/groups": views.groups,
     _TUBE + "/tasks/{id:path}": views.task,
     _TUBE: views.tube,
+}
+# What people read first of an error.
+_TITLES = {
+    401: "Log in first",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Not a page",
+    409: "It is in another state now",
+    413: "Too large",
+    429: "Too many attempts",
+    500: "The server failed",
+    503: "Not available now",
+    507: "The store is full",
 }
 # Names of static files carry no version, so browsers ask again; the files are small.
 _STATIC_AGE = "public, max-age=300"
@@ -45,7 +62,7 @@ class Pages:
     def __init__(self, server: Server, sampler: Sampler) -> None:
         self._server = server
         self._authentication = server.authentication
-        self._looking = Looking(server.access, sampler)
+        self._looking = Looking(server, sampler)
 
     def routes(self) -> list[BaseRoute]:
         """All pages, forms and files of the dashboard."""
@@ -83,10 +100,15 @@ class Pages:
             return await view(self._looking, path, query)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """An error as a page."""
+        """An error as a page, with the navigation for a browser that is logged in."""
+        role = self._authentication.browser_role(request)
+        if isinstance(error, FormRefused):
+            given = dict(error.form.form) | {"problem": str(error)}
+            return self._render(request, role, *views.put_form(error.form.tube.stored, given), 400)
         self._server.failed(error)
         status, fault, headers = http_errors.describe(error)
-        response = self._render(request, None, "error.html", {"status": status, "fault": fault}, status)
+        values = {"status": status, "fault": fault, "title": _TITLES.get(status, "That did not work")}
+        response = self._render(request, role, "error.html", values, status)
         response.headers.update(headers)
         return response
 
@@ -107,14 +129,14 @@ class Pages:
             return self.refuse(request, await self._authentication.hasty(peer))
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
-        response = RedirectResponse(local_path(form.get("next", "/")), 303)
+        response = RedirectResponse(formatting.local_path(form.get("next", "/")), 303)
         # A trusted proxy says whether the browser came by https.
         secure = self._server.options.secure or request.url.scheme == "https"
         response.set_cookie(COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
         return response
 
     def _login_page(self, request: Request, after: str, problem: str) -> Response:
-        values = {"next": local_path(after), "problem": problem}
+        values = {"next": formatting.local_path(after), "problem": problem}
         return self._render(request, None, "login.html", values, 403 if problem else 200)
 
     async def logout(self, request: Request) -> Response:
@@ -141,6 +163,8 @@ class Pages:
             "seal": auth.logins.seal("" if auth.open else request.cookies.get(COOKIE, "")),
             "notice": notice,
             "version": penstock.__version__,
+            "now": round(time.time(), 3),
+            "jobs_running": self._server.jobs.running,
         }
         text = formatting.environment().get_template(template).render(common | values)
         return Response(text, status, media_type="text/html")
@@ -152,12 +176,6 @@ def _query(request: Request, kind: type) -> Any:
         return msgspec.convert({name: value for name, value in pairs.items() if value}, kind, strict=False)
     except msgspec.ValidationError as error:
         raise BadValue(f"the address of this page has something wrong behind the ?: {error}") from None
-
-
-def local_path(text: str) -> str:
-    """A path of this server, whatever was asked for."""
-    good = text.startswith("/") and not text.startswith("//") and text.isprintable() and "\\" not in text
-    return text if good and len(text) < 2000 else "/"
 
 
 def _to_login(request: Request) -> Response:

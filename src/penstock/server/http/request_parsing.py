@@ -10,6 +10,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
 from penstock.core.names import shown
@@ -65,17 +66,20 @@ def _describe(what: str, words: str, kind: type[msgspec.Struct], given: dict[str
     return f"the {what} is not what this call takes: {words}; it takes {known}"
 
 
-_MAX_FORM = 16 * 1024
+_MAX_FORM = 256 * 1024
+# The tasks of a page, and what else a form has.
+_MAX_FIELDS = 200
+Form = ImmutableMultiDict[str, str]
 
 
-async def read_form(request: Request, options: Options) -> dict[str, str]:
+async def read_form(request: Request, options: Options) -> Form:
     """The fields of a form."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent != "application/x-www-form-urlencoded":
         raise Refused(415, "this address takes the forms of the dashboard alone: programs use /api/")
     body = await read_body(request, replace(options, max_body=_MAX_FORM))
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
         raise Refused(400, "the form cannot be read: go back to the page and try again") from None
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
 from penstock.broker import admin
+from penstock.broker.outcome import GONE, make_outcome, never_put
 from penstock.broker.tube import Tube
 from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
+from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
 from penstock.core.task import Status
-from penstock.errors import NoSuchTube, UnsupportedOption
+from penstock.errors import NoSuchTube, NotFound, UnsupportedOption
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.server.http.actions import PUT_FIELDS
 from penstock.server.http.api_tasks import task_id
+from penstock.server.http.operations import Server
 from penstock.server.http.requests import Query
 from penstock.server.http.sampler import RATES, STATES, Sampler, total
 from penstock.server.http.store_access import Access
@@ -46,18 +50,37 @@ class TubeQuery(Query):
     count: Annotated[int, Meta(ge=0, le=MAX_ID)] = 0
 
 
+class AuditQuery(Query):
+    """Which page."""
+
+    page: Annotated[int, Meta(ge=1, le=1000)] = 1
+    done: Annotated[str, Meta(max_length=40)] = ""
+
+
 class Plain(Query):
     """A page without choices."""
 
     done: Annotated[str, Meta(max_length=40)] = ""
 
 
+class Span(NamedTuple):
+    """How far back charts look."""
+
+    seconds: int
+    label: str
+
+
 @dataclass(frozen=True, slots=True)
 class Looking:
     """What pages look with."""
 
-    access: Access
+    server: Server
     sampler: Sampler
+
+    @property
+    def access(self) -> Access:
+        """The broker."""
+        return self.server.access
 
 
 View = tuple[str, dict[str, Any]]
@@ -110,20 +133,54 @@ def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, 
 async def task(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """One task: data, times, what holds it back, and what can be done."""
     handle = await looking.access.tube(path["name"])
-    seen = await looking.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
-    return "task.html", {"tube": handle.stored} | seen
+    template, seen = await looking.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
+    return template, {"tube": handle.stored} | seen
 
 
-def _see_task(tube: Tube, id: Any) -> dict[str, Any]:
-    task = tube.peek(id)
+def _see_task(tube: Tube, id: Any) -> View:
+    """The task; or how it ended, if it has left its tube."""
+    try:
+        task = tube.peek(id)
+    except NotFound:
+        if not tube.stored.kind.leased:
+            raise
+        found = tube.runtime.store.outcome(tube.stored, id)
+        if found.unknown:
+            raise never_put(tube.stored, id) from None
+        return "ended.html", {"id": id, "outcome": GONE if found.ending is None else make_outcome(found.ending)}
     leased = isinstance(task.id, int)
-    return {
+    return "task.html", {
         "task": task,
         "record": task._record,
+        "options": task._record.options,
         "why": tube.why(id) if leased else None,
         "holder": admin.holder(tube, task._record),
         "verbs": admin.verbs_for(task.status) if leased else ["delete"],
     }
+
+
+async def put(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The form that puts a task."""
+    return put_form((await looking.access.tube(path["name"])).stored, {})
+
+
+def put_form(tube: StoredTube, given: dict[str, str]) -> View:
+    """The form, filled in with what was given, and with what was wrong with that."""
+    fields = [name for name in PUT_FIELDS if tube.kind.has(name)]
+    return "put.html", {"tube": tube, "fields": fields, "given": given, "problem": given.get("problem", "")}
+
+
+async def bulk(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The bulk actions of this server and how far they are."""
+    return "bulk.html", {"jobs": looking.server.jobs.newest_first()}
+
+
+async def audit(looking: Looking, path: dict[str, str], query: AuditQuery) -> View:
+    """Who did what."""
+    lines = await looking.server.audit.newest_first()
+    pages = max(1, -(-len(lines) // ROWS))
+    page = min(query.page, pages)
+    return "audit.html", {"lines": lines[(page - 1) * ROWS : page * ROWS], "page": page, "pages": pages}
 
 
 async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
@@ -200,4 +257,4 @@ def _see_schedules(schedule_tube: Tube) -> dict[str, Any]:
     return {"schedules": schedule_status.listed(schedule_tube), "ticks": due}
 
 
-CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}
+CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3], "span": Span(120, "2 min")}

@@ -1,12 +1,16 @@
-// Keeps a page up to date from the stream of events, and draws its charts. Everything is set as text, never as HTML.
+// Keeps a page up to date: counters and charts from the stream of events, everything else by asking the server for the
+// page again. Values are set as text; what is taken over from a page is what the server has escaped.
 "use strict";
 
 const STATES = ["ready", "taken", "delayed", "buried"];
 const RATES = ["put", "take", "ack", "release", "bury"];
-const POINTS = 120;
+const LIVE_SPAN = 120;
+const REFRESH_MS = 2000;
+const ROWS = 50;
 const SVG = "http://www.w3.org/2000/svg";
 
 const shown = (n) => n.toLocaleString("en-US", { maximumFractionDigits: n < 10 && n % 1 ? 1 : 0 });
+const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
 function element(parent, name, attributes = {}) {
   const made = document.createElementNS(SVG, name);
@@ -30,23 +34,28 @@ class Chart {
     this.offset = Number(figure.dataset.offset);
     this.points = JSON.parse(figure.dataset.points);
     this.unit = figure.dataset.unit;
+    this.span = Number(figure.dataset.span);
     this.at = null;
     new ResizeObserver(() => this.draw()).observe(this.plot);
     this.plot.addEventListener("pointermove", (event) => this.point(event));
     this.plot.addEventListener("pointerleave", () => { this.at = null; this.draw(); });
   }
 
-  add(point) {
-    this.points.push(point);
-    if (this.points.length > POINTS) this.points.shift();
+  get last() { return this.points.length ? this.points[this.points.length - 1][0] : 0; }
+
+  // A point `seconds` after the last one, by the server's clock.
+  add(seconds, values) {
+    if (this.span !== LIVE_SPAN) return;
+    this.points.push([(this.last || Date.now() / 1000) + seconds, ...values]);
+    while (this.points[0][0] < this.last - this.span) this.points.shift();
     this.draw();
   }
 
   point(event) {
     const box = this.plot.getBoundingClientRect();
-    const share = (event.clientX - box.left) / box.width;
-    const from = POINTS - this.points.length;
-    this.at = Math.min(Math.max(Math.round(share * (POINTS - 1)) - from, 0), this.points.length - 1);
+    const time = this.last - this.span * (1 - (event.clientX - box.left) / box.width);
+    const near = (best, point, i) => (Math.abs(point[0] - time) < Math.abs(this.points[best][0] - time) ? i : best);
+    this.at = this.points.length ? this.points.reduce(near, 0) : null;
     this.draw();
   }
 
@@ -56,7 +65,7 @@ class Chart {
     const low = height - 18, high = 18;
     const values = this.points.flatMap((point) => this.series.map((_, i) => point[this.offset + i]));
     const top = ceiling(Math.max(0, ...values));
-    const x = (i) => ((POINTS - this.points.length + i) / (POINTS - 1)) * width;
+    const x = (point) => (1 - (this.last - point[0]) / this.span) * width;
     const y = (value) => low - (value / top) * (low - high);
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -64,22 +73,34 @@ class Chart {
       element(svg, "line", { x1: 0, x2: width, y1: y(top * share), y2: y(top * share) });
       if (share) element(svg, "text", { x: 2, y: y(top * share) - 3 }).textContent = shown(top * share) + this.unit;
     }
-    element(svg, "text", { x: 2, y: height - 4 }).textContent = "2 min ago";
+    element(svg, "text", { x: 2, y: height - 4 }).textContent = this.figure.dataset.from;
     element(svg, "text", { x: width - 2, y: height - 4, "text-anchor": "end" }).textContent = "now";
     this.series.forEach((name, i) => this.line(svg, name, this.offset + i, x, y, low));
-    if (this.at !== null && this.points[this.at]) {
-      element(svg, "line", { class: "cross", x1: x(this.at), x2: x(this.at), y1: high, y2: low });
+    const here = this.points[this.at ?? -1];
+    if (here) {
+      element(svg, "line", { class: "cross", x1: x(here), x2: x(here), y1: high, y2: low });
+      const right = x(here) > width / 2;
+      const time = element(svg, "text", { x: x(here) + (right ? -5 : 5), y: high - 6, "text-anchor": right ? "end" : "start" });
+      time.textContent = new Date(here[0] * 1000).toLocaleTimeString();
     }
     this.plot.replaceChildren(svg);
     this.tell();
   }
 
+  // One path for each stretch without a gap: nobody wrote the history while no server ran.
   line(svg, name, column, x, y, low) {
-    if (this.points.length < 2) return;
-    const path = this.points.map((point, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(point[column]).toFixed(1)}`).join("");
-    const last = this.points.length - 1;
-    element(svg, "path", { class: `area ${name}`, d: `${path}L${x(last).toFixed(1)} ${low}L${x(0).toFixed(1)} ${low}Z` });
-    element(svg, "path", { class: name, d: path });
+    const gap = Math.max(15, this.span / 40);
+    const parts = [];
+    this.points.forEach((point, i) => {
+      if (!i || point[0] - this.points[i - 1][0] > gap) parts.push([]);
+      parts[parts.length - 1].push(point);
+    });
+    for (const part of parts.filter((points) => points.length > 1)) {
+      const path = part.map((point, i) => `${i ? "L" : "M"}${x(point).toFixed(1)} ${y(point[column]).toFixed(1)}`).join("");
+      const ends = [part[part.length - 1], part[0]].map((point) => `L${x(point).toFixed(1)} ${low}`).join("");
+      element(svg, "path", { class: `area ${name}`, d: `${path}${ends}Z` });
+      element(svg, "path", { class: name, d: path });
+    }
   }
 
   tell() {
@@ -92,26 +113,26 @@ class Chart {
   }
 }
 
-class Page {
+function pulse(text, lost) {
+  const place = document.querySelector("[data-pulse]");
+  if (!place) return;
+  place.hidden = false;
+  place.classList.toggle("lost", lost);
+  place.lastElementChild.textContent = text;
+}
+
+class Counters {
   constructor(stream) {
-    this.charts = [...document.querySelectorAll(".chart")].map((figure) => new Chart(figure));
-    this.rows = new Map([...document.querySelectorAll("[data-tube]")].map((row) => [row.dataset.tube, row]));
+    this.charts = all(".chart").map((figure) => new Chart(figure));
+    this.rows = new Map(all("[data-tube]").map((row) => [row.dataset.tube, row]));
     this.tubes = new Map();
     this.total = null;
     this.time = 0;
-    this.pulse = document.querySelector("[data-pulse]");
     const source = new EventSource(stream);
     source.addEventListener("counters", (event) => this.counters(JSON.parse(event.data)));
-    source.addEventListener("open", () => this.say("live", false));
-    source.addEventListener("error", () => this.say("reconnecting", true));
+    source.addEventListener("open", () => pulse("live", false));
+    source.addEventListener("error", () => pulse("reconnecting", true));
     addEventListener("pagehide", () => source.close());
-  }
-
-  say(text, lost) {
-    if (!this.pulse) return;
-    this.pulse.hidden = false;
-    this.pulse.classList.toggle("lost", lost);
-    this.pulse.lastElementChild.textContent = text;
   }
 
   counters({ at, tubes, gone, total }) {
@@ -121,10 +142,9 @@ class Page {
     for (const [name, row] of this.rows) this.row(row, name, Object.hasOwn(tubes, name) ? tubes[name] : undefined, seconds);
     if (this.total && seconds) {
       const rates = RATES.map((rate) => Math.max(0, (total[rate] - this.total[rate]) / seconds));
-      const point = [Date.now() / 1000, ...STATES.map((state) => total[state]), ...rates];
-      for (const chart of this.charts) chart.add(point);
+      for (const chart of this.charts) chart.add(seconds, [...STATES.map((state) => total[state]), ...rates]);
     }
-    for (const place of document.querySelectorAll("[data-total]")) place.textContent = shown(total[place.dataset.total]);
+    for (const place of all("[data-total]")) place.textContent = shown(total[place.dataset.total]);
     this.total = total;
     this.time = at;
   }
@@ -134,11 +154,11 @@ class Page {
     const newest = counts ?? before;
     if (!newest) return;
     if (counts) {
-      for (const cell of row.querySelectorAll("[data-count]")) this.cell(cell, counts[cell.dataset.count]);
+      for (const cell of all("[data-count]", row)) this.cell(cell, counts[cell.dataset.count]);
       this.tubes.set(name, counts);
     }
     if (before && seconds) {
-      for (const cell of row.querySelectorAll("[data-rate]")) {
+      for (const cell of all("[data-rate]", row)) {
         const rate = cell.dataset.rate;
         this.cell(cell, Math.round(((newest[rate] - before[rate]) / seconds) * 10) / 10);
       }
@@ -151,11 +171,94 @@ class Page {
   }
 }
 
-const stream = document.querySelector("[data-stream]");
-if (stream) new Page(stream.dataset.stream);
+async function load(address) {
+  const answer = await fetch(address, { headers: { accept: "text/html" } });
+  if (!answer.ok || answer.redirected) throw new Error("no such page");
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+// Whether somebody is about to do something in this part of the page.
+const inUse = (part) => part.querySelector("details.confirm[open], input:checked") || part.contains(document.activeElement);
+
+function renew(old, fresh) {
+  const open = new Set(all("details", old).flatMap((each, i) => (each.open ? [i] : [])));
+  all("details", fresh).forEach((each, i) => { each.open = open.has(i); });
+  old.replaceChildren(...fresh.childNodes);
+}
+
+// Parts with data-live are shown as the server would show them now.
+async function refresh() {
+  try {
+    if (!document.hidden && all("[data-live]").some((part) => !inUse(part))) {
+      const fresh = await load(location.href);
+      for (const part of all("[data-live]")) {
+        const newer = fresh.getElementById(part.id);
+        if (newer && !inUse(part)) renew(part, newer);
+      }
+      if (!stream) pulse("live", false);
+    }
+  } catch {
+    pulse("reconnecting", true);
+  }
+  setTimeout(refresh, REFRESH_MS);
+}
+
+// A search reads some thousand tasks at a time: go on until a page is full.
+async function searchOn() {
+  let stopped = false;
+  for (;;) {
+    const nav = document.querySelector("[data-more]"), table = document.querySelector("table.tasks");
+    const link = nav?.querySelector("a");
+    if (stopped || !link || (table && table.tBodies[0].rows.length >= ROWS)) return;
+    const stop = document.createElement("button");
+    stop.textContent = "Stop";
+    stop.addEventListener("click", () => { stopped = true; stop.remove(); });
+    link.replaceWith(stop);
+    let fresh;
+    try { fresh = await load(link.href); } catch { stop.replaceWith(link); return; }
+    const rows = all("table.tasks tbody tr", fresh);
+    if (rows.length && table) table.tBodies[0].append(...rows);
+    else if (rows.length) document.querySelector("[data-found]").replaceChildren(...fresh.querySelector("[data-found]").childNodes);
+    const next = fresh.querySelector("[data-more]");
+    if (next) nav.replaceChildren(...next.childNodes);
+    else nav.remove();
+  }
+}
+
+// "3 min ago" grows older.
+const UNITS = [[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"], [Infinity, 86400, "d"]];
+function length(seconds) {
+  const [, size, unit] = UNITS.find(([most]) => seconds < most);
+  const many = seconds / size;
+  return `${many >= 10 ? Math.round(many) : Number(many.toPrecision(2))} ${unit}`;
+}
+const skew = Date.now() / 1000 - Number(document.documentElement.dataset.now);
+function age() {
+  const now = Date.now() / 1000 - skew;
+  for (const time of all("time[datetime]")) {
+    const passed = now - Date.parse(time.dateTime) / 1000;
+    time.textContent = passed >= 0 ? `${length(Math.max(1, Math.round(passed)))} ago` : `in ${length(Math.round(-passed) || 1)}`;
+  }
+}
+
+// The box in the head of a table stands for all of its rows.
+function pick(event) {
+  const boxes = all('input[name="id"]');
+  if (event.target.matches("[data-pick-all]")) boxes.forEach((box) => { box.checked = event.target.checked; });
+  const count = boxes.filter((box) => box.checked).length;
+  for (const place of all("[data-picked]")) place.textContent = count ? `${shown(count)} selected` : "";
+}
+
+const stream = document.querySelector("[data-stream]")?.dataset.stream;
+if (stream) new Counters(stream);
+if (document.querySelector("[data-live]")) setTimeout(refresh, REFRESH_MS);
+searchOn();
+setInterval(age, 1000);
+for (const box of all("[data-pick-all]")) box.hidden = false;
+document.addEventListener("change", pick);
 
 // One question at a time, and Escape takes it back.
-const questions = () => document.querySelectorAll("details.confirm[open]");
+const questions = () => all("details.confirm[open]");
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") questions().forEach((question) => { question.open = false; question.firstElementChild.focus(); });
 });

@@ -1,0 +1,77 @@
+"""Small records that penstock keeps for operators beside the tubes of programs: workers, history, what was done.
+
+They are tasks of a tube whose name nobody can give, so no listing shows it and no worker takes from it. Each record has
+a key and ends by itself after a while.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.session import SessionHandle
+from penstock.broker.tube import Tube, find_records
+from penstock.broker.tube_factory import DEFAULT_KIND, make_handle
+from penstock.core.kind import find_kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import check_new_tube
+from penstock.core.task import Record, make_task
+from penstock.core.transfer import internal
+from penstock.engine.store import load_tube
+from penstock.operations.store_ops import settle
+from penstock.runtime.runtime import BrokerRuntime
+
+# Removed at once when there are too many.
+_TRIMMED = 100
+# Nobody asks how a record ended. The smaller they may be, the more are read at once.
+_OPTIONS = {"retention": 1.0, "max_payload": 128 * 1024}
+
+
+class Notes:
+    """The records of one subject; of more than `most`, the oldest are removed."""
+
+    def __init__(self, runtime: BrokerRuntime, subject: str, most: int) -> None:
+        self._runtime = runtime
+        self._name = internal(subject)
+        self._most = most
+        self._tube: Tube | None = None
+
+    def write(self, key: str, value: object, seconds: float, *, keep: bool = False) -> Any:
+        """Keep a value under a key for so many seconds, in place of the one that is there, or not if `keep`.
+
+        Returns what is stored then.
+        """
+        tube = self._open(create=True)
+        assert tube is not None
+        self._runtime.apply_due(tube.stored)
+        stored = tube.put(value, address=key, ttl=seconds, on_duplicate="ignore" if keep else "replace")
+        if self._runtime.store.count(tube.stored).stored > self._most:
+            oldest = self._records(tube, _TRIMMED)
+            settle(self._runtime, tube.stored, [Move("delete", record.id) for record in oldest])
+        return stored.data
+
+    def read(self) -> dict[str, Any]:
+        """All of them by key, the oldest first."""
+        tube = self._open(create=False)
+        if tube is None:
+            return {}
+        return {str(record.address): make_task(record, tube).data for record in self._records(tube, self._most)}
+
+    def remove(self, key: str) -> None:
+        """Forget a key, if it is there."""
+        tube = self._open(create=False)
+        if tube is not None and key in tube:
+            tube.delete(address=key)
+
+    def _records(self, tube: Tube, limit: int) -> list[Record]:
+        return list(find_records(tube, None, limit))
+
+    def _open(self, *, create: bool) -> Tube | None:
+        if self._tube is None:
+            store = self._runtime.store
+            stored = load_tube(store, self._name)
+            if stored is None and create:
+                kind = find_kind(DEFAULT_KIND)
+                stored = store.save_tube(self._name, kind, check_new_tube(kind, _OPTIONS), exist_ok=True)
+            if stored is not None:
+                self._tube = make_handle(self._runtime, SessionHandle(self._runtime, implicit=True), stored)
+        return self._tube

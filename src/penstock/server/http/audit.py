@@ -1,0 +1,52 @@
+"""Who did what and when in the dashboard: a line in the log, and a record in the store."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+
+import msgspec
+
+from penstock.broker.notes import Notes
+from penstock.errors import PenstockError
+from penstock.server.http.store_access import Access
+
+log = logging.getLogger("penstock.audit")
+
+KEPT_SECONDS = 30 * 24 * 3600.0
+MAX_KEPT = 1000
+
+
+class AuditLine(msgspec.Struct, frozen=True):
+    """One action: `what` in words, `where` a path of the dashboard, or nothing."""
+
+    at: float
+    who: str
+    what: str
+    where: str = ""
+
+
+class Audit:
+    """The actions of everybody on this store."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._notes = Notes(access.broker.sync.runtime, "audit", MAX_KEPT)
+        self._server, self._numbers = os.urandom(6).hex(), itertools.count(1)
+
+    async def note(self, who: str, what: str, where: str = "") -> None:
+        """Keep a line. The action is done, so a store that fails now only loses the record."""
+        log.info("%s: %s", who, what)
+        line = AuditLine(time.time(), who, what, where)
+        key = f"{self._server} {next(self._numbers)}"
+        try:
+            await self._access.call(self._notes.write, key, msgspec.to_builtins(line), KEPT_SECONDS)
+        except PenstockError as error:
+            log.warning("could not keep an audit line in the store (%s); it is in this log only", error)
+
+    async def newest_first(self) -> list[AuditLine]:
+        """What is kept."""
+        kept = await self._access.call(self._notes.read)
+        return list(reversed([msgspec.convert(value, AuditLine) for value in kept.values()]))
