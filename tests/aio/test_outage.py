@@ -41,7 +41,7 @@ def test_blocked_takes_outlast_a_restart_of_their_server(server: Server, caplog:
             await asyncio.to_thread(server.start)
             await tube.put_many(range(100))
             found = await asyncio.gather(*takes)
-            assert sorted(task.data for task in found if task is not None) == list(range(100))  # type: ignore[type-var]
+            assert sorted(task.data for task in found if task is not None) == list(range(100))
 
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "penstock"):

@@ -112,7 +112,7 @@ def test_a_put_in_another_process_wakes_many(durable_url: str) -> None:
             sizes = spied(broker, "take")
             other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, durable_url)
             found = await asyncio.gather(*takes)
-            assert sorted(task.data for task in found if task is not None) == list(range(200))  # type: ignore[type-var]
+            assert sorted(task.data for task in found if task is not None) == list(range(200))
             assert len(sizes) < 60, "each look was for one, and not for ever more"
             assert await other.wait() == 0
 

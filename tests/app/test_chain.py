@@ -114,7 +114,7 @@ def test_a_raw_ack_continues_the_chain(chains: App) -> None:
     two.ack(follower, 14)
     reply = chains.broker.tube("answers").take(5)
     assert reply is not None
-    assert (reply.data["status"], reply.data["result"]) == ("done", 14)  # type: ignore[index]
+    assert (reply.data["status"], reply.data["result"]) == ("done", 14)
 
 
 def test_a_link_that_does_not_end_well_fails_what_follows_until_it_is_kicked(chains: App) -> None:

@@ -51,6 +51,27 @@ def test_put_options_stand_among_the_keywords(app: App) -> None:
     assert (two.status, two.pri, two._record.options.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
 
 
+def test_object_accepts_any_value(app: App) -> None:
+    ran: list[object] = []
+
+    @app.task
+    def keep(value: object, more: list[object]) -> object:
+        ran.append([value, more])
+        return value
+
+    handle = keep.put({"a": [1]}, [2, "b"])
+    run_queued(app)
+    assert (ran, handle.result(0)) == ([[{"a": [1]}, [2, "b"]]], {"a": [1]})
+
+
+def test_an_annotation_that_no_data_can_have_is_refused(app: App) -> None:
+    @app.task
+    def draw(app: App) -> None: ...
+
+    with pytest.raises(penstock.BadValue, match="annotation App"):
+        app.handlers["draw"].put(1)
+
+
 def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
     app.broker.tube("own", max_attempts=3)
 
@@ -99,7 +120,7 @@ def test_items_of_put_many(app: App) -> None:
     handles = add.put_many([1, (2, 3), {"a": 4, "pri": 7}, ((5,), {"b": 6})], pri=1)
     assert [handle.id for handle in handles] == [1, 2, 3, 4]
     tasks = app.broker.tube("default").tasks()
-    assert [(task.data["args"], task.pri) for task in tasks] == [  # type: ignore[index]
+    assert [(task.data["args"], task.pri) for task in tasks] == [
         ({"a": 1}, 1), ({"a": 2, "b": 3}, 1), ({"a": 4}, 7), ({"a": 5, "b": 6}, 1),
     ]  # fmt: skip
 
@@ -163,10 +184,10 @@ def test_a_call_that_does_not_fit_is_refused_and_nothing_is_stored(
 
 def test_an_argument_without_a_storable_type_is_refused(app: App) -> None:
     @app.task
-    def send(to: object) -> None: ...
+    def send(to: list[object]) -> None: ...
 
     with pytest.raises(penstock.BadValue, match="it is or holds a Thing"):
-        send.put(Thing())
+        send.put([Thing()])
 
 
 class Thing:

@@ -49,6 +49,9 @@ sent: int = send.call("ada", subject="hello").options(delay=5).put().result()
 send.call(subject="after another one").without_result()
 send.options(pri=1).call("ada").put()
 called: int = send("ada")
+taken = app.broker.tube("mail").take(0)
+if taken is not None:
+    send(**taken.data)
 status: str = send.put("ada").wait(1).status
 
 

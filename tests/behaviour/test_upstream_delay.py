@@ -190,4 +190,4 @@ def test_a_retried_job_responds_once(broker: penstock.Broker, orders: penstock.T
     take(orders)
     clock.advance(1)
     take(orders).ack("second")
-    assert [task.data["result"] for task in broker.tube("responses").tasks()] == ["second"]  # type: ignore[index]
+    assert [task.data["result"] for task in broker.tube("responses").tasks()] == ["second"]

@@ -83,7 +83,7 @@ def test_the_answer_is_the_result(broker: penstock.Broker, receiver: Receiver, r
     assert tube.wait("order-7", PATIENCE).unwrap() == {"sent": True}
     reply = broker.tube("replies").take(PATIENCE)
     assert reply is not None
-    assert reply.data["result"] == {"sent": True}  # type: ignore[index]
+    assert reply.data["result"] == {"sent": True}
 
 
 def test_one_callback_among_other_work_is_found_and_the_rest_left_alone(

@@ -120,6 +120,15 @@ def test_cancel_ends_a_task_by_its_id_or_address(shell: Shell) -> None:
     assert "give one of them" in shell.refused("cancel", "mail")
 
 
+def test_a_lease_alone_is_enough(shell: Shell) -> None:
+    shell("put", "mail", "x")
+    taken = shell.json("take", "mail", "--timeout", "0")
+    assert "is not held" in shell.refused("ack", "mail", "1", "--lease", "1")
+    assert shell("touch", "mail", "1", "5", "--lease", taken["lease"]) == "touched 1 of mail"
+    assert shell("ack", "mail", "1", "--lease", taken["lease"]) == "acked 1 of mail"
+    assert "is not held" in shell.refused("ack", "mail", "1", "--lease", taken["lease"])
+
+
 def test_a_lease_narrows_a_settle_to_one_hand_out(shell: Shell) -> None:
     shell("put", "mail", "x")
     first = shell.json("take", "mail", "--timeout", "0")

@@ -147,7 +147,7 @@ def test_large_data_goes_in_steps_that_a_server_takes(store_url: str) -> None:
         for number in range(12):
             tube.put(bytes([number]) * 900_000)
         assert imported(broker, exported(broker, "large"), "copy") == 12
-        assert [task.data[0] for task in broker.tube("copy").tasks()] == list(range(12))  # type: ignore[index]
+        assert [task.data[0] for task in broker.tube("copy").tasks()] == list(range(12))
 
 
 def test_a_group_that_ends_while_it_is_written_leaves_no_task_behind(clock: Clock) -> None:

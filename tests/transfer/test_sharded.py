@@ -130,7 +130,7 @@ def test_tasks_that_came_from_elsewhere_are_used_as_all_others(store_url: str, c
         assert "first of 0 tasks" not in tube.why(two.id)
         assert tube.ack_many([tasks[two.id], tasks[three.id], 4711]) == [True, True, False]
         replies = new.tube("replies")
-        assert [replies.take(0).data["id"] for _ in range(3)] == [7, 8, 10]  # type: ignore[union-attr,index]
+        assert [replies.take(0).data["id"] for _ in range(3)] == [7, 8, 10]  # type: ignore[union-attr]
         tube.release_all()
         assert [task.id for task in tube.tasks(limit=3)] == [1, 2, 3]
         again = [tube.put(n).id for n in range(6)]

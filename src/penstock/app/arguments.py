@@ -23,14 +23,15 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def hints(what: str, function: object) -> dict[str, Any]:
-    """The annotations of a function, resolved."""
+    """The annotations of a function, resolved; `object` is Any."""
     try:
-        return get_type_hints(function, include_extras=True)
+        found = get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
         raise BadValue(
             f"an annotation of {what} cannot be resolved ({error}): import its names where the module runs, "
             "not for type checking alone, and not inside a function"
         ) from None
+    return {name: Any if kind is object else kind for name, kind in found.items()}
 
 
 def store(what: str, value: object, kind: object) -> object:
@@ -49,7 +50,7 @@ def read(what: str, stored: object, kind: Any) -> Any:
         return stored
     try:
         return msgspec.convert(stored, kind, str_keys=True, dec_hook=_load)
-    except (msgspec.ValidationError, ValueError, TypeError) as error:
+    except (msgspec.ValidationError, ValueError, TypeError, NotImplementedError) as error:
         raise BadValue(f"{what} does not fit: {error}") from None
 
 
@@ -63,6 +64,8 @@ def _dump(value: object) -> object:
 
 
 def _load(kind: type, value: object) -> object:
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if validate is not None:
         return validate(value)

@@ -18,7 +18,7 @@ from penstock.broker.tube_factory import find_tube
 from penstock.cli import completion
 from penstock.cli.existing_store import connect_existing
 from penstock.core.lease import HandOut, hand_out
-from penstock.errors import BadValue
+from penstock.errors import BadValue, NotTaken
 
 _INTEGER = re.compile(r"-?[0-9]+")
 # Enough to be refused as too large, and few enough for int().
@@ -34,7 +34,9 @@ session_option = click.option(
     help="The session that holds it, as printed by take.",
 )
 
-lease_option = click.option("--lease", metavar="TEXT", help="Only this hand-out, as printed by take --json.")
+lease_option = click.option(
+    "--lease", metavar="TEXT", help="Only this hand-out, as printed by take --json. Needs no --session."
+)
 
 
 class Seconds(click.FloatRange):
@@ -63,11 +65,26 @@ class Bytes(click.ParamType[int]):
 
 
 @contextmanager
-def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
-    """An existing tube, for a new session or for the one to continue with."""
+def opened(url: str, name: str) -> Iterator[Tube]:
+    """An existing tube, for a new session."""
     with connect_existing(url) as broker:
+        yield find_tube(broker.runtime, broker.session_handle, name)
+
+
+@contextmanager
+def held(url: str, name: str, id: str | None, session: str | None, lease: str | None) -> Iterator[Tube]:
+    """An existing tube, for the session to continue with: the one that is named, else the one that has the lease."""
+    with connect_existing(url) as broker:
+        if session is None and lease is not None:
+            holders = (each.id for each in broker.sessions() if (name, id) in [(tube, str(n)) for tube, n in each.held])
+            session = next(holders, None)
         session_handle = broker.session_handle if session is None else broker.session(id=session).session_handle
-        yield find_tube(broker.runtime, session_handle, name)
+        try:
+            yield find_tube(broker.runtime, session_handle, name)
+        except NotTaken as error:
+            if session is None:
+                raise NotTaken(f"{error}; name the session that took it with --session ID") from None
+            raise
 
 
 def task_id(tube: Tube, text: str) -> int | str:

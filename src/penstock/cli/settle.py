@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
@@ -12,7 +10,7 @@ from penstock.broker.admin import cancel as cancel_task
 from penstock.broker.admin import kick_one
 from penstock.broker.admin import retry as run_again
 from penstock.cli import output, params
-from penstock.errors import BadValue, NotTaken
+from penstock.errors import BadValue
 
 
 @click.command()
@@ -33,7 +31,7 @@ def ack(
     penstock ack mail 1 --session ID --result '{"sent": true}'
     """
     value = None if result is None else params.data(result)
-    with params.opened(url, tube, session) as opened, _held(session):
+    with params.held(url, tube, id, session, lease) as opened:
         number = params.task_id(opened, id)
         opened.ack(params.which(opened, id, lease), value)
         output.settled(opened, number, "ack", as_json)
@@ -56,7 +54,7 @@ def fail(
     \b
     penstock fail mail 1 "no such user" --code 550 --session ID
     """
-    with params.opened(url, tube, session) as opened, _held(session):
+    with params.held(url, tube, id, session, lease) as opened:
         number = params.task_id(opened, id)
         opened.fail(params.which(opened, id, lease), error, _code(code))
         output.settled(opened, number, "fail", as_json)
@@ -86,7 +84,7 @@ def release(
         raise BadValue("release needs the ID of a task, or --all: give one of them")
     if everything and delay:
         raise BadValue("--all releases at once: leave --delay out")
-    with params.opened(url, tube, session) as opened, _held(session):
+    with params.held(url, tube, id, session, lease) as opened:
         if id is None:
             return output.counted("release", opened, opened.release_all(), as_json)
         number = params.task_id(opened, id)
@@ -108,7 +106,7 @@ def touch(url: str, tube: str, id: str, seconds: float, session: str | None, lea
     \b
     penstock touch mail 1 30 --session ID      30 seconds more
     """
-    with params.opened(url, tube, session) as opened, _held(session):
+    with params.held(url, tube, id, session, lease) as opened:
         number = params.task_id(opened, id)
         opened.touch(params.which(opened, id, lease), seconds)
         output.settled(opened, number, "touch", as_json)
@@ -218,14 +216,3 @@ def delete(url: str, tube: str, id: str, as_json: bool) -> None:
 
 def _code(text: str | None) -> int | str | None:
     return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,16}", text) else text
-
-
-@contextmanager
-def _held(session: str | None) -> Iterator[None]:
-    """Says what to give where the lease is another session's, because none was named."""
-    try:
-        yield
-    except NotTaken as error:
-        if session is None:
-            raise NotTaken(f"{error}; name the session that took it with --session ID") from None
-        raise

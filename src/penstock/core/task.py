@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from functools import lru_cache
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -179,7 +179,7 @@ class Facts(Generic[H]):
 
     __slots__ = ("_home", "_leased", "_record", "data", "progress", "reason", "status")
 
-    def __init__(self, record: Record, home: H, data: object, *, leased: bool = False) -> None:
+    def __init__(self, record: Record, home: H, data: Any, *, leased: bool = False) -> None:
         self._record = record
         self._home = home
         self.data = data
