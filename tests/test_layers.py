@@ -19,7 +19,7 @@ LAYERS = [
     "engine",
     "store",
     "operations runtime broker aio transfer",
-    "app worker schedule callbacks",
+    "app worker schedule callbacks amqp",
     "",
     "server",
     "cli __main__",
@@ -33,6 +33,7 @@ DRIVERS = {
     "MySQLdb": "store/mysql",
     "redis": "store/redis",
     "httpcore": "callbacks",
+    "pika": "amqp",
     "opentelemetry": "app",
 }
 # core is given the time and the chance, and waits for nobody

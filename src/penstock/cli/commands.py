@@ -56,6 +56,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     "Running": {
         "worker": Command("worker_command:worker", "Run the handlers of an app until SIGTERM or Ctrl-C."),
         "serve": Command("serve:serve", "Serve the store to other programs and hosts."),
+        "bridge": Command("bridge:bridge", "Move messages of a RabbitMQ queue into a tube, or tasks to a queue."),
         "token": Command("serve:token", "Make a token, add its hash to FILE, and print it."),
         "demo": Command("demo:demo", "Show penstock at work: producers, workers and a kill -9, every task counted."),
         "completion": Command("completion:completion", "Print the completion script of a shell."),

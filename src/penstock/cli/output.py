@@ -166,11 +166,21 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], ob
         yield lambda count: None
         return
     from rich.console import Console  # only here: its import takes longer than a put
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Task as Counted
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """Tasks per second."""
+
+        def render(self, task: Counted) -> Text:
+            return Text(f"{task.speed or 0:,.0f}/s")
 
     of = "" if total is None else f" of {total:,}"
-    columns = (TextColumn(what), BarColumn(), TextColumn(f"{{task.completed:,.0f}}{of} tasks"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    done = TextColumn(f"{{task.completed:,.0f}}{of} tasks")
+    with Progress(
+        TextColumn(what), BarColumn(), done, Rate(), TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    ) as progress:
         counter = progress.add_task(what, total=total)
         yield lambda count: progress.advance(counter, count)
 

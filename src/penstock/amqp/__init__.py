@@ -1,0 +1,1 @@
+"""Moves work between queues of RabbitMQ and tubes: `penstock bridge`."""

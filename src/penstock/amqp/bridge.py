@@ -1,0 +1,248 @@
+"""Moves messages into a tube, or tasks to a queue, batch by batch; reconnects until it is stopped.
+
+Every batch is stored on one side before it is acked on the other. Whatever fails is recovered in one way: the
+connection is closed, so that RabbitMQ gives what was not acked to the next one, and opened again after a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from penstock.amqp.connection import ConnectionLost, QueueConnection
+from penstock.amqp.message import Message, is_tube_name, make_message, read_data, read_options
+from penstock.broker.broker import Broker
+from penstock.broker.session import Session
+from penstock.broker.tube import Tube
+from penstock.core.options import PutOptions
+from penstock.core.task import Task
+from penstock.errors import (
+    BadValue,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PenstockError,
+    StoreBusy,
+    StoreFull,
+    StoreUnavailable,
+    TubeFull,
+    UnsupportedOption,
+)
+from penstock.operations.store_ops import OutcomeOp
+from penstock.runtime.wait_queue import pauses
+
+log = logging.getLogger("penstock.bridge")
+
+# Seconds that a step waits for work, and so at most between a signal and its effect.
+IDLE_SECONDS = 0.5
+# Seconds before the first attempt to connect again, and the longest pause.
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0
+# Seconds in which an ack of published tasks is retried. A session without heartbeats lapses after 15.
+PATIENCE = 10.0
+RETRIED = (ConnectionLost, StoreUnavailable, StoreBusy, StoreFull, OutcomeUnknown)
+
+
+class NotConfirmed(PenstockError):
+    """RabbitMQ does not have the message of a task, as far as is known."""
+
+
+class Direction(Protocol):
+    """One way of the bridge. `counts` says what it has done."""
+
+    counts: Counter[str]
+
+    def begin(self, link: QueueConnection) -> None:
+        """Prepare a new connection."""
+
+    def step(self, link: QueueConnection) -> int:
+        """Move one batch. Returns how many messages or tasks it had; 0 if none came."""
+
+
+class Consume:
+    """From the queue into the tube. A message is acked when its task is stored, and never stored twice by its id."""
+
+    def __init__(self, tube: Tube, batch: int, *, reject: bool = False) -> None:
+        self.counts: Counter[str] = Counter(stored=0, duplicates=0, without_id=0, rejected=0)
+        self._tube = tube
+        # put_many waits for room for all of a batch.
+        self._batch = min(batch, tube.stored.capacity or batch)
+        self._reject = reject
+        self._warned: set[str] = set()
+
+    def begin(self, link: QueueConnection) -> None:
+        """Consume, and have the next batch sent while one is stored."""
+        link.consume(min(2 * self._batch, 65_535))
+
+    def step(self, link: QueueConnection) -> int:
+        """Store the messages that have come, and ack them."""
+        messages = link.receive(self._batch, IDLE_SECONDS)
+        if messages:
+            self._store(link, messages)
+            link.ack(messages[-1])
+        return len(messages)
+
+    def _store(self, link: QueueConnection, messages: Sequence[Message]) -> None:
+        items = [(read_data(message), read_options(message, self._tube.stored)) for message in messages]
+        known = self._known([address for _, options in items if (address := options.get("address"))])
+        fresh = []
+        for message, (data, options) in zip(messages, items, strict=True):
+            self._remark(message)
+            if options.get("address") in known:
+                self.counts["duplicates"] += 1
+            else:
+                fresh.append((message, (data, options)))
+        try:
+            self._put(link, [item for _, item in fresh])
+        except (BadValue, PayloadTooLarge, UnsupportedOption):  # one of them: the others are stored
+            for message, item in fresh:
+                self._put_alone(link, message, item)
+
+    def _known(self, addresses: Sequence[str]) -> set[str]:
+        """The addresses whose task is in the tube, or ended within the tube's retention."""
+        looks = [OutcomeOp(self._tube.runtime, self._tube.stored, address) for address in addresses]
+        found = looks[0].run_batch(looks) if looks else []
+        return {address for address, look in zip(addresses, found, strict=True) if look.id or look.ending}
+
+    def _put(self, link: QueueConnection, items: Sequence[tuple[object, PutOptions]]) -> None:
+        while items:
+            try:
+                tasks = self._tube.put_many(items, timeout=IDLE_SECONDS)
+            except TubeFull as error:
+                self._warn("full", f"{error}; waiting for room")
+                link.check()
+            else:
+                stored = len({task.id for task in tasks})  # an id may be twice in a batch
+                self.counts.update(stored=stored, duplicates=len(tasks) - stored)
+                return
+
+    def _put_alone(self, link: QueueConnection, message: Message, item: tuple[object, PutOptions]) -> None:
+        try:
+            self._put(link, [item])
+        except (BadValue, PayloadTooLarge, UnsupportedOption) as error:
+            if not self._reject:
+                shown = f"message {message.message_id or 'without id'} of queue {link.name}"
+                raise BadValue(f"{shown} is refused ({error}): give --reject to dead-letter such messages") from error
+            link.reject(message)
+            self.counts["rejected"] += 1
+
+    def _remark(self, message: Message) -> None:
+        """Warn once of what a task cannot have."""
+        stored = self._tube.stored
+        if not message.message_id:
+            self.counts["without_id"] += 1
+            self._warn("id", "messages without message_id: a redelivered one is stored again")
+        if message.priority and not (stored.pri and stored.kind.has("pri")):
+            self._warn("pri", f"tube {stored.name} has no room for priorities: penstock alter {stored.name} --pri 255")
+        if message.reply_to and not is_tube_name(message.reply_to):
+            self._warn("reply", f"reply_to {message.reply_to!r} is not the name of a tube: such messages get no reply")
+
+    def _warn(self, what: str, message: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s", message)
+
+
+class Publish:
+    """From the tube to the queue. A task is acked when RabbitMQ has confirmed its message, otherwise released."""
+
+    def __init__(self, broker: Broker, tube: str, batch: int) -> None:
+        self.counts: Counter[str] = Counter(published=0, released=0, repeated=0)
+        self._broker = broker
+        self._name = tube
+        self._batch = batch
+        self._session: Session | None = None
+
+    def begin(self, link: QueueConnection) -> None:
+        """Ask for confirms, and take in a new session: what the store did not let the old one settle is ready again."""
+        link.confirm()
+        if self._session is not None:
+            self._session.close()
+        self._session = self._broker.session()
+        self._tube = self._session.tube(self._name)
+
+    def step(self, link: QueueConnection) -> int:
+        """Publish the tasks that are ready, and settle them."""
+        link.check()
+        tasks = self._tube.take_many(self._batch, IDLE_SECONDS)
+        if not tasks:
+            return 0
+        reasons = link.publish([make_message(task, self._tube.stored.pri) for task in tasks])
+        self._ack([task for task, reason in zip(tasks, reasons, strict=True) if reason is None])
+        refused = [(task, reason) for task, reason in zip(tasks, reasons, strict=True) if reason is not None]
+        for task, reason in refused:
+            self.counts["released"] += 1
+            with suppress(NotConfirmed), task:  # released with the reason, after the tube's back-off
+                raise NotConfirmed(reason)
+        link.check()
+        if len(refused) == len(tasks):  # the next ones would fare no better now
+            raise ConnectionLost(f"nothing was confirmed ({refused[0][1]})")
+        return len(tasks)
+
+    def _ack(self, tasks: Sequence[Task]) -> None:
+        """Ack, and retry while the store is away: an unacked task is published again."""
+        ends = time.monotonic() + PATIENCE
+        for pause in pauses():
+            try:
+                acked = self._tube.ack_many(tasks)
+            except RETRIED as error:
+                if time.monotonic() > ends:
+                    raise
+                log.warning("%s; retrying to ack %d published tasks", error, len(tasks))
+                time.sleep(pause)
+            else:
+                self.counts["published"] += len(tasks)
+                self.counts["repeated"] += sum(not each for each in acked)  # their lease had ended: they come again
+                return
+
+
+class Bridge:
+    """One direction with its connection, which is opened again whenever it is lost. An error of the first is raised."""
+
+    def __init__(self, direction: Direction, connect: Callable[[], QueueConnection]) -> None:
+        self._direction = direction
+        self._connect = connect
+        self._link: QueueConnection | None = self._begin()
+
+    def run(self, stop: threading.Event, tell: Callable[[int], object], *, drain: bool = False) -> None:
+        """Move batches until `stop` is set; with `drain`, until none comes. `tell` is given the size of each."""
+        pause = 0.0
+        try:
+            while not stop.is_set():
+                try:
+                    moved = self._step()
+                except RETRIED as error:
+                    pause = min(pause * 2, LONGEST_PAUSE) or FIRST_PAUSE
+                    log.warning("%s; retrying in %g s", error, pause)
+                    self._close()
+                    stop.wait(pause)
+                    continue
+                pause = 0.0 if moved else pause
+                tell(moved)
+                if drain and not moved:
+                    return
+        finally:
+            self._close()
+
+    def _step(self) -> int:
+        if self._link is None:
+            self._link = self._begin()
+            log.info("connected again")
+        return self._direction.step(self._link)
+
+    def _begin(self) -> QueueConnection:
+        link = self._connect()
+        try:
+            self._direction.begin(link)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None

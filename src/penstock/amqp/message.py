@@ -1,0 +1,102 @@
+"""What a message of RabbitMQ is as a task, and a task as a message. Pure: knows no connection and no driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+import msgspec
+
+from penstock.core import names
+from penstock.core.options import PutOptions
+from penstock.core.options import Tube as StoredTube
+from penstock.core.task import Task
+from penstock.errors import BadValue
+
+# AMQP's priority is one byte, and larger is more urgent: a tube whose pri is 255 has room for all below it.
+MAX_PRIORITY = 255
+JSON, BYTES = "application/json", "application/octet-stream"
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message: its body, and the properties that a task can have. `tag` is its delivery tag."""
+
+    body: bytes
+    message_id: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    priority: int | None = None
+    expiration: str | None = None
+    reply_to: str | None = None
+    headers: Mapping[str, object] | None = None
+    tag: int = 0
+
+
+def read_data(message: Message) -> object:
+    """The body as task data: JSON and text if the message says so and it is, otherwise bytes."""
+    kind = (message.content_type or "").partition(";")[0].strip().lower()
+    if (message.content_encoding or "utf-8").lower() not in ("utf-8", "utf8"):
+        return message.body
+    try:
+        if kind == JSON or kind.endswith("+json"):
+            return msgspec.json.decode(message.body)
+        return message.body.decode() if kind.startswith("text/") else message.body
+    except (ValueError, RecursionError):  # it is not what it says
+        return message.body
+
+
+def read_options(message: Message, tube: StoredTube) -> PutOptions:
+    """The options of a message's put: those that the tube's kind has."""
+    options: PutOptions = {}
+    if message.message_id:
+        options |= {"address": address_of(message.message_id), "on_duplicate": "ignore"}
+    if message.reply_to and is_tube_name(message.reply_to):
+        options["reply_to"] = message.reply_to
+    if message.priority and tube.kind.has("pri"):
+        options["pri"] = max(0, tube.pri - message.priority)
+    if (ttl := _ms(message.expiration)) is not None and tube.kind.has("ttl"):
+        options["ttl"] = max(ttl, 1) / 1000  # "0" means at once, and a ttl is above 0
+    # Of RabbitMQ's plugin for delays, which makes it negative once the message has waited.
+    if (delay := _ms((message.headers or {}).get("x-delay"))) is not None and tube.kind.has("delay"):
+        options["delay"] = delay / 1000
+    return options
+
+
+def address_of(message_id: str) -> str:
+    """The address of the task of a message: its id, or a hash of one that no address may be."""
+    try:
+        return names.label("address", message_id)
+    except BadValue:
+        return f"sha256:{sha256(message_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def is_tube_name(text: str) -> bool:
+    """Whether a tube can have this name."""
+    try:
+        names.name("tube", text)
+    except BadValue:
+        return False
+    return True
+
+
+def make_message(task: Task, base_pri: int) -> Message:
+    """The message of a taken task. Its id is the same at every attempt, so that consumers can recognise repeats."""
+    plain = isinstance(task.data, bytes)
+    priority = min(base_pri - task.pri, MAX_PRIORITY)
+    left = None if task.expires is None else max(0, round((task.expires - task.taken) * 1000))
+    return Message(
+        task.data if isinstance(task.data, bytes) else msgspec.json.encode(task.data),
+        message_id=task.address or f"{task.tube}-{task.id}-{round(task.created * 1000)}",
+        content_type=BYTES if plain else JSON,
+        priority=priority if priority > 0 else None,
+        expiration=None if left is None else str(left),
+    )
+
+
+def _ms(value: object) -> int | None:
+    """A number of milliseconds, which may be a text; None if it is none or negative."""
+    try:
+        number = int(value) if isinstance(value, (int, str)) else -1
+    except ValueError:
+        return None
+    return number if number >= 0 else None

@@ -1,0 +1,1 @@
+"""`penstock bridge`. What needs RabbitMQ runs by command: `pytest tests/amqp/rabbitmq.py`."""

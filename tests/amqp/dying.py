@@ -1,0 +1,45 @@
+"""`penstock bridge` that kills itself: `python -m tests.amqp.dying POINT AMQP_URL …`.
+
+Every call that stores, publishes or acks is a point before it and a point after it. At the given one the process dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from itertools import count
+from typing import Any
+
+from penstock.amqp.connection import QueueConnection
+from penstock.broker.tube import Tube
+from penstock.cli.main import main
+
+
+def mortal(call: Callable[..., Any], pass_point: Callable[[], None]) -> Callable[..., Any]:
+    """The same call, between two points."""
+
+    @wraps(call)
+    def between(*given: object, **more: object) -> object:
+        pass_point()
+        result = call(*given, **more)
+        pass_point()
+        return result
+
+    return between
+
+
+if __name__ == "__main__":
+    points, last = count(1), int(sys.argv.pop(1))
+
+    def pass_point() -> None:
+        if next(points) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for owner, names in ((QueueConnection, "ack publish"), (Tube, "put_many take_many ack_many")):
+        for name in names.split():
+            setattr(owner, name, mortal(getattr(owner, name), pass_point))
+    sys.argv.insert(1, "bridge")
+    main()
