@@ -6,8 +6,7 @@ import pytest
 
 import penstock
 from penstock.core.options import Tube
-from penstock.store.pool.index import Differences, differences
-from penstock.store.pool.mirror import Mirror
+from penstock.store.pool.index import Mirror, differences
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.store import PoolStore
 from penstock.store.pool.vault import Vault
@@ -56,7 +55,7 @@ def test_what_is_on_its_way_to_the_database_is_no_finding(
     tube.put("gone")
     busy = other.tube("t")
 
-    def halfway(runner: PoolRunner, vault: Vault, stored: Tube) -> Differences:
+    def halfway(runner: PoolRunner, vault: Vault, stored: Tube) -> tuple[list[int], list[int]]:
         with monkeypatch.context() as patch:
             patch.setattr(Mirror, "write_all", lambda mirror, dirty: None)
             busy.put("new")

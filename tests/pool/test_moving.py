@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.core.entry import plain_entry
+from penstock.core.options import Tube
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
@@ -95,7 +96,7 @@ def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
     """The step of a put is made, the tube is frozen, then the put writes its commit."""
     one, other = connect(), connect()
     tube, store = one.tube("t").stored, store_of(one)
-    epoch = str(store._runner.epoch)
+    epoch = str(store._servers.epoch)
     RedisStore.put(store, tube, [plain_entry(tube, b'"put"')])
     with penstock.connect("memory://target") as target:
         moved(other, target, "t")
@@ -105,18 +106,28 @@ def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
         one.tube("t")
 
 
-def test_who_meets_a_tube_that_was_closed_and_not_sealed_opens_it(connect: Connect) -> None:
+def test_a_tube_that_is_frozen_in_redis_alone_is_so_in_the_database_before_it_is_copied(
+    connect: Connect, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = connect(), connect()
-    store, tube = store_of(one), one.tube("t")
-    for use in (lambda: other.tube("t").put("again"), lambda: other.tube("t").stats(), lambda: other.tube("t").pause()):
-        tube.put("first")
-        store._close_index(tube.stored, store._runner.epoch)
-        use()
-    other.tube("t").resume()
-    RedisStore.put(store, tube.stored, [plain_entry(tube.stored, b'"left"')])
-    store._close_index(tube.stored, store._runner.epoch)
-    store._mirror.write(tube.stored, str(store._runner.epoch))
-    assert [task.data for task in tube.take_many(9)] == ["first", "again", "first", "first", "left"]
+    tube, freeze = one.tube("t"), RedisStore.freeze_tube
+    tube.put("a")
+
+    def freeze_and_die(store: RedisStore, stored: Tube, to: str) -> None:
+        freeze(store, stored, to)
+        raise Killed
+
+    with penstock.connect("memory://target") as target:
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(RedisStore, "freeze_tube", freeze_and_die)
+            moved(one, target, "t")
+        with pytest.raises(penstock.NoSuchTube, match="has moved to"):
+            tube.stats()
+        moved(other, target, "t")
+        server.ask("FLUSHALL")
+        with pytest.raises(penstock.NoSuchTube, match="has moved to"):
+            tube.put("late")
+        assert [task.data for task in target.tube("t").tasks()] == ["a"]
 
 
 def test_a_name_on_its_way_is_nobodys(broker: penstock.Broker) -> None:

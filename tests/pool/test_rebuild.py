@@ -25,7 +25,7 @@ def store_of(broker: penstock.Broker) -> PoolStore:
 
 
 def epoch_of(broker: penstock.Broker) -> int:
-    return store_of(broker)._runner.epoch
+    return store_of(broker)._servers.epoch
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["whole", "lost"])
@@ -93,7 +93,7 @@ def test_who_finds_one_that_builds_waits_for_it_whenever_it_ends(connect: Connec
     tube.put("a")
     server.ask("FLUSHALL")
     builders, others = store_of(builder), store_of(other)
-    raise_epoch, command = builders._vault.raise_epoch, others._servers.command
+    raise_epoch, send = builders._vault.raise_epoch, others._servers.send
     raised, go_on, commands = threading.Event(), threading.Event(), count(1)
 
     def slowly(known: int) -> bool:
@@ -103,14 +103,14 @@ def test_who_finds_one_that_builds_waits_for_it_whenever_it_ends(connect: Connec
         return found
 
     def interrupted(key: bytes, *words: bytes | str | float) -> object:
-        answer = command(key, *words)
+        answer = send(key, *words)
         if next(commands) == place:
             go_on.set()
             assert building.result(60).tasks.ready == 1
         return answer
 
     builders._vault.raise_epoch = slowly  # type: ignore[method-assign]
-    others._servers.command = interrupted  # type: ignore[method-assign]
+    others._servers.send = interrupted  # type: ignore[method-assign]
     building = begin(tube.stats)
     assert raised.wait(60)
     assert same.stats().tasks.ready == 1

@@ -1,4 +1,8 @@
-"""The index in Redis: whether it is whole, how it is rebuilt from the vault, and where the two differ.
+"""The index in Redis and the vault behind: how changes come into the vault, and how a lost index is rebuilt from it.
+
+Scripts mark what they change, and a call is over when the vault has it. Whoever made a change, or finds one left
+behind, locks the tube's row in the vault, reads what is marked and writes it in one commit; then the marks go, and so
+does the data in Redis. Of callers that come together, the first writes what all of them marked: their commits are one.
 
 Every rebuild begins an epoch. A process that finds the index lost raises the epoch in the vault, and only one can; the
 others wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
@@ -9,26 +13,34 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from math import inf
 from typing import cast
 
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.core.results import Finding
-from penstock.core.transfer import is_frozen
-from penstock.errors import BadValue
-from penstock.store.pool.mirror import PAGE, epoch_of, is_closed, is_frozen_in, read_beside, was_sealed
-from penstock.store.pool.runner import PoolRunner
-from penstock.store.pool.server import Interrupted, WatchedServer
-from penstock.store.pool.vault import Shelf, Vault
-from penstock.store.redis.encoding import task_id, task_key
+from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
+from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunner, WatchedServer
+from penstock.store.pool.vault import Changes, Shelf, Vault
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import decode, task_id, task_key
 from penstock.store.redis.queries import all_ids, scan
 from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
+# Marks that are read in one call; each may bring data of the size of a task's.
+PAGE = 200
+# Between two looks for marks that somebody left behind.
+_LOOK_SECONDS = 1.0
+_encode = msgspec.msgpack.Encoder().encode
+# What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox.
+_read_beside = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes], list[bytes]]).decode
 # Gets the number of tasks that are loaded, and of all.
 Progress = Callable[[int, int], object]
 # A process that builds says so again with every page; one that died is waited for no longer than this.
@@ -43,6 +55,171 @@ _UNENDED = b"osx"
 _LOOKS = 5
 # Words of one command.
 _WORDS = 1000
+
+
+class Batch(Future[None]):
+    """Threads that wait for the same write: at least up to this version of the tube, or all of it."""
+
+    version = 0.0
+    whole = False
+
+
+class Mirror:
+    """Writes the index of one pool to its vault."""
+
+    def __init__(self, runner: PoolRunner, vault: Vault) -> None:
+        self._runner = runner
+        self._vault = vault
+        self._looked: dict[int, float] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Threads of this process wait for each other here, not at the row. In a forked child, nobody waits."""
+        self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+        self._joining: dict[tuple[int, str], Batch] = {}
+
+    def write_all(self, dirty: Dirty) -> None:
+        """Write what a call changed; OutcomeUnknown if it is not certain that all of it is written."""
+        for tube, epoch, version in dirty.values():
+            try:
+                self.write(tube, epoch, version)
+            except Interrupted as error:
+                raise OutcomeUnknown(
+                    f"the index of tube {tube.name} was lost during the call: it may or may not be stored; look first"
+                ) from error
+            except StoreError as error:
+                raise OutcomeUnknown(
+                    f"{self._vault.label} did not take what was done in tube {tube.name} ({error}): it is stored when "
+                    "the database is back, unless Redis is lost before; look first"
+                ) from error
+
+    def write_later(self, dirty: Dirty) -> bool:
+        """Write what a call changed in passing. It is marked, so no call fails for it.
+
+        False if it was lost with the index, and so was never done.
+        """
+        try:
+            self.write_all(dirty)
+        except PenstockError as error:
+            log.warning("changes of the pool not written to its database yet (%s); the next call writes them", error)
+            return not isinstance(error.__cause__, Interrupted)
+        return True
+
+    def write(self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False) -> None:
+        """Write what is marked in a tube, at least up to a version.
+
+        `whole`: also what the tube keeps beside its tasks, if nothing is marked.
+        """
+        while True:
+            with self._lock:
+                joined = self._joining.get((tube.no, epoch))
+                batch = self._joining.setdefault((tube.no, epoch), Batch())
+                batch.version, batch.whole = max(batch.version, version), batch.whole or whole
+            try:
+                return self._lead(tube, epoch, batch) if joined is None else batch.result()
+            except CancelledError:
+                continue  # the thread that was to write was interrupted
+
+    def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
+        """Write for all threads that have joined the batch when the write before it is over."""
+        place = tube.no, epoch
+        try:
+            with self._locks[tube.no]:
+                with self._lock:
+                    del self._joining[place]  # what others mark from now on is not awaited here
+                last = self._write(tube, epoch, batch.version, batch.whole)
+            batch.set_result(None)
+        except Exception as error:
+            batch.set_exception(error)
+            raise
+        finally:
+            if not batch.done():
+                with self._lock:
+                    if self._joining.get(place) is batch:
+                        del self._joining[place]
+                batch.cancel()
+        with suppress(StoreError):  # marks that stay are removed after another write
+            while last and self._on_marks("clear_changes", tube, epoch, last, PAGE)[0]:
+                pass
+
+    def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int:
+        """Write. Returns up to which version marks were written, 0 if none were."""
+        last = 0
+
+        def look(beside: bytes | None) -> Iterator[Changes]:
+            """What is marked in the tube at one moment, read in pages."""
+            nonlocal last
+            after, upto = 0 if whole else _written(beside, epoch), ""
+            while after < version:
+                with self._runner.servers.strictly():
+                    reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
+                found, marks = cast(int, reply[0]), reply[2:]
+                if marks or whole:
+                    last = found if marks else last
+                    # That of the first page: it has the version up to which marks are read.
+                    yield _changes(None if upto else cast("list[list[bytes]]", reply[1]), marks)
+                if len(marks) < 3 * PAGE:
+                    return
+                after, upto = cast(int, marks[-2]), str(found)
+
+        if not self._vault.write(tube.no, look):
+            raise self._runner.missing(tube)
+        return last
+
+    def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
+        """Run a script that also works on a tube that was moved away; Interrupted when the epoch is over."""
+        reply = cast("list[Reply]", self._runner.on_tag(name, tube.no, epoch, *words, idempotent=True))
+        if reply[0] == OTHER_EPOCH:
+            raise Interrupted
+        return reply
+
+    def tidy(self, tube: Tube) -> None:
+        """Write what a process that died left behind; looks at most once a second. No call fails for it."""
+        if time.monotonic() - self._looked.get(tube.no, 0) < _LOOK_SECONDS:
+            return
+        self._looked[tube.no] = time.monotonic()
+        marks = self._runner.keys.name(tube.no, "marks")
+        try:
+            if self._runner.servers.command(marks, b"EXISTS", marks):
+                self.write(tube, str(self._runner.servers.epoch), whole=True)
+        except PenstockError as error:
+            log.warning("changes left behind in tube %s not written yet (%s); retrying", tube.name, error)
+
+
+def _written(beside: bytes | None, epoch: str) -> int:
+    """Up to which version the vault has what was marked in this epoch."""
+    if beside is None:
+        return 0
+    meta = _read_beside(beside)[0]
+    found = dict(zip(meta[::2], meta[1::2], strict=True))
+    return int(found.get(b"version", 0)) if found.get(b"epoch") == epoch.encode() else 0
+
+
+def _changes(beside: list[list[bytes]] | None, marks: list[Reply]) -> Changes:
+    changes = Changes(None if beside is None else _encode(beside))
+    for place in range(0, len(marks), 3):
+        name, value = cast(bytes, marks[place]), marks[place + 2]
+        if name[:1] == b"t":
+            _add_task(changes, task_id(name), cast(bytes, value))
+            continue
+        parts = [value] if name[:1] in b"ox" else cast("list[Reply]", value)
+        letters = [name[:1]] if name[:1] in b"ox" else [b"g", b"e", b"c"]
+        links = [(letter + name[1:], cast(bytes, part)) for letter, part in zip(letters, parts, strict=True)]
+        changes.links += [link for link in links if link[1]]
+        changes.unlinked += [link for link, part in links if not part]
+    return changes
+
+
+def _add_task(changes: Changes, id: int, value: bytes) -> None:
+    if not value:
+        changes.gone.append(id)
+        return
+    try:
+        data = decode(id, value).payload
+    except StoreCorrupt:  # another program wrote it: kept as it is, and buried by the next that meets it
+        data = b""
+    changes.tasks.append((id, value[: len(value) - len(data)], data or None))
 
 
 class Index:
@@ -63,13 +240,8 @@ class Index:
 
     def is_whole(self) -> bool:
         """Whether it is of the epoch that this process knows."""
-        found = self._servers.command(self._store, b"HGET", self._store, b"epoch")
-        return found == str(self._runner.epoch).encode()
-
-    def is_open(self, tube: Tube, epoch: int) -> bool:
-        """Whether a tube is whole, in that epoch."""
-        meta = self._runner.keys.name(tube.no, "meta")
-        return self._servers.command(meta, b"HGET", meta, b"epoch") == epoch_of(tube, epoch).encode()
+        found = self._servers.send(self._store, b"HGET", self._store, b"epoch")
+        return found == str(self._servers.epoch).encode()
 
     def ensure(self, progress: Progress | None = None) -> None:
         """Return once it is whole: build it, or wait for the process that does."""
@@ -77,11 +249,11 @@ class Index:
             while True:
                 # In this order: the process that raised this epoch is seen building, or else has built.
                 epoch, run = self._vault.epoch(), self._servers.run_now()
-                building = self._servers.command(self._building, b"EXISTS", self._building)
+                building = self._servers.send(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run", b"schema")
-                found = cast("list[bytes | None]", self._servers.command(self._store, *words))
+                found = cast("list[bytes | None]", self._servers.send(self._store, *words))
                 if epoch and found == [str(epoch).encode(), run.encode(), str(self._schema).encode()]:
-                    self._runner.epoch, self._servers.run_id = epoch, run
+                    self._servers.epoch, self._servers.run_id = epoch, run
                     return
                 if building:
                     time.sleep(_POLL_SECONDS)  # another process builds, and only its result can be seen
@@ -95,18 +267,21 @@ class Index:
                 time.sleep(_POLL_SECONDS)
         self.ensure()
 
-    def restore(self, tube: Tube) -> bool:
-        """Make a tube's index whole; False if there is no such tube, or it was moved away meanwhile."""
+    def restore(self, no: int) -> bool:
+        """Make a tube's index whole; False if there is no such tube."""
         self.ensure()
-        shelf, epoch = self._vault.tube(tube.no), self._runner.epoch
-        if shelf is None or is_frozen_in(shelf) != is_frozen(tube):
+        shelf, epoch = self._vault.tube(no), self._servers.epoch
+        if shelf is None:
             return False
         if shelf.beside is None:
-            self._runner.on_tag("begin_index", tube.no, epoch, idempotent=True)
-        if not is_frozen(tube) and is_closed(self._runner, tube, epoch):
-            return not was_sealed(self._runner, self._vault, tube, epoch)
-        if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
-            log.warning("the index of tube %s is lost; rebuilding the whole index", tube.name)
+            self._runner.on_tag("begin_index", no, epoch, idempotent=True)
+        meta = self._runner.keys.name(no, "meta")
+        found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"sealed"))
+        if found[0] != str(epoch).encode() or found[1:] == [
+            None,
+            None,
+        ]:  # by a drop that was cut off
+            log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
             with self._lock, self._servers.trusted():
                 self._build(epoch, self._servers.run_now())
             self.ensure()
@@ -121,16 +296,17 @@ class Index:
         total = self._vault.count() if progress else 0
         tubes: list[Tube] = []
         try:
-            self._begin(epoch)
-            for shelf in self._vault.tubes():
-                tube = self._load_shelf(shelf, epoch)
-                for loaded in self._load_tasks(tube, epoch) if tube else ():
-                    done += loaded
-                    if progress:
-                        progress(done, total)
-                tubes += [tube] if tube else []
-            for tube in tubes:
-                self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch_of(tube, epoch))
+            with self._servers.strictly():
+                self._begin(epoch)
+                for shelf in self._vault.tubes():
+                    tube = self._load_shelf(shelf, epoch)
+                    for loaded in self._load_tasks(tube, epoch) if tube else ():
+                        done += loaded
+                        if progress:
+                            progress(done, total)
+                    tubes += [tube] if tube else []
+                for tube in tubes:
+                    self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch)
         except Interrupted:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
@@ -158,7 +334,7 @@ class Index:
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
         """Close a tube and load what it keeps beside its tasks; None if it was dropped meanwhile."""
         self._wipe(shelf.no, epoch)
-        settled = self._vault.settle_down(shelf.no)  # what was read from the lost index is written by now
+        settled = self._vault.locked(shelf.no, lambda _, shelf: shelf)  # what was read from the lost index is written
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)
@@ -186,7 +362,7 @@ class Index:
             raise Interrupted
 
     def _load_beside(self, tube: Tube, stored: bytes, epoch: int) -> None:
-        meta, outbox, inbox = read_beside(stored)
+        meta, outbox, inbox = _read_beside(stored)
         self._wipe(tube.no, epoch, *meta)
         letters = [word for place in range(0, len(outbox), 2) for word in (outbox[place + 1], outbox[place])]
         for command, part, words in ((b"ZADD", "outbox", letters), (b"HSET", "inbox", inbox)):
@@ -200,37 +376,18 @@ class Index:
 
     def _write(self, command: bytes, key: bytes, *words: bytes | str | int) -> None:
         """A command that may be sent twice."""
-        self._servers.command(key, command, key, *words)
+        self._servers.send(key, command, key, *words)
 
 
-class Differences(msgspec.Struct, frozen=True):
-    """The tasks that only the index has, and those that only the vault has."""
-
-    tube: Tube
-    strange: list[int]
-    missing: list[int]
-
-    def findings(self) -> Iterator[Finding]:
-        """What is reported of them."""
-        for id in self.strange:
-            yield Finding(self.tube.name, id, "is in Redis, but not in the database of the pool", "repair removes it")
-        for id in self.missing:
-            what = "is in the database of the pool, but not in Redis"
-            yield Finding(self.tube.name, id, what, "repair rebuilds the index")
-
-
-def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> Differences:
-    """What differs while nothing changes, except what is marked: that is on its way to the vault."""
+def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> tuple[list[int], list[int]]:
+    """The tasks that only the index has, and those that only the vault has, while nothing changes; without what is
+    marked, which is on its way to the vault."""
+    meta = runner.keys.name(tube.no, "meta")
     for _ in range(_LOOKS):
-        before = _version(runner, tube)
+        version = runner.servers.command(meta, b"HGET", meta, b"version")
         marked = {task_id(name) for name, _ in scan(runner, tube, "marks") if name[:1] == b"t"}
         index = all_ids(runner, tube)
         stored = {id for page in vault.tasks(tube.no, PAGE) for id, _ in page}
-        if index == stored or before == _version(runner, tube):
-            return Differences(tube, sorted(index - stored - marked), sorted(stored - index - marked))
-    return Differences(tube, [], [])
-
-
-def _version(runner: PoolRunner, tube: Tube) -> bytes | None:
-    meta = runner.keys.name(tube.no, "meta")
-    return cast("bytes | None", runner.servers.command(meta, b"HGET", meta, b"version"))
+        if index == stored or version == runner.servers.command(meta, b"HGET", meta, b"version"):
+            return sorted(index - stored - marked), sorted(stored - index - marked)
+    return [], []

@@ -18,7 +18,7 @@ INSERT INTO penstock_pool_store (no, name, format, epoch) VALUES (1, %s, %s, 0) 
 -- name: add_tube
 INSERT INTO penstock_pool_tube (name, declared) VALUES (%s, %s) ON CONFLICT DO NOTHING
 -- name: lock_tube
-SELECT beside FROM penstock_pool_tube WHERE no = %s $for_update
+SELECT no, declared, beside FROM penstock_pool_tube WHERE no = %s $for_update
 -- name: save_tasks
 INSERT INTO penstock_pool_task AS t (tube, id, record, data) VALUES (%s, %s, %s, %s)
 ON CONFLICT (tube, id) DO UPDATE SET record = excluded.record, data = coalesce(excluded.data, t.data)

@@ -6,10 +6,13 @@ vault and writes nothing. What a crash leaves between the two is marked in Redis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial, wraps
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from penstock.core.chain import is_marked
 from penstock.core.group import Group
@@ -22,9 +25,9 @@ from penstock.core.results import (
     Blocked,
     Description,
     Effects,
+    Event,
     Finding,
     Joined,
-    Lease,
     Presence,
     Settled,
     Stored,
@@ -32,52 +35,23 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import (
-    GroupTotals,
-    ImportBatch,
-    TubeCounters,
-    erased_options,
-    freeze_refused,
-    frozen_options,
-    is_frozen,
-    moved,
-)
-from penstock.errors import (
-    NoSuchTube,
-    OutcomeUnknown,
-    PayloadTooLarge,
-    PenstockError,
-    StoreError,
-    StoreUnavailable,
-    UnsupportedOption,
-)
-from penstock.store.pool.data import Data
-from penstock.store.pool.index import Differences, Index, Progress, differences
-from penstock.store.pool.mirror import PAGE, Mirror, closed
-from penstock.store.pool.runner import Dirty, PoolRunner
-from penstock.store.pool.server import Interrupted, WatchedServer
+from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters, is_frozen
+from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
+from penstock.store.pool.index import Index, Mirror, Progress, differences
+from penstock.store.pool.runner import Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.tubes import PoolOutbox, PoolTubes, Whole, declaration
-from penstock.store.pool.vault import Database, Session, Vault
+from penstock.store.pool.vault import Database, Vault
 from penstock.store.redis import durability
-from penstock.store.redis.connection import Reply
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.store import SCHEMA, RedisStore, Wanted
+from penstock.store.redis.store import SCHEMA, RedisStore
+from penstock.store.redis.tubes import make_declared
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
-# Whether the session lives, how long to wait, and id, record, …
-Took = tuple[int, int, list[Reply]]
 _NO_DATA = "its data is not in the database of the pool"
-
-
-def _whole(call: F) -> F:
-    """A call of the Redis store that only reads, repeated if the tube's index was not whole all the while."""
-
-    @wraps(call)
-    def repeated(store: PoolStore, tube: Tube, *arguments: Any, **named: Any) -> Any:
-        return store.look(tube, partial(call, store, tube, *arguments, **named))
-
-    return cast(F, repeated)
+# Where the index and the vault differ, the vault is right.
+_STRANGE = "is in Redis, but not in the database of the pool", "repair removes it"
+_MISSING = "is in the database of the pool, but not in Redis", "repair rebuilds the index"
+R = TypeVar("R", Record, Record | None)
 
 
 class PoolStore(RedisStore):
@@ -93,7 +67,6 @@ class PoolStore(RedisStore):
         """`progress` is called while an index is built at open."""
         self._vault = vault
         self._progress = progress
-        self._data = Data(vault)
         super().__init__(where, clock)
 
     # its own parts
@@ -108,9 +81,7 @@ class PoolStore(RedisStore):
         return Whole()
 
     def _make_tubes(self) -> PoolTubes:
-        tubes = PoolTubes(self._runner, self._shards, self._vault)
-        self._runner.sealed_as = tubes.sealed_as
-        return tubes
+        return PoolTubes(self._runner, self._shards, self._vault)
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)
@@ -123,8 +94,7 @@ class PoolStore(RedisStore):
         self._mirror = Mirror(self._runner, self._vault)
         self._index = Index(self._runner, self._vault, SCHEMA)
         self._index.ensure(self._progress)
-        self._runner.restore = self._index.restore
-        self._servers.recover = self._index.ensure
+        self._servers.recover, self._servers.restore = self._index.ensure, self._index.restore
         return f"pool:{self._vault.name}"
 
     def close(self) -> None:
@@ -135,26 +105,22 @@ class PoolStore(RedisStore):
         super().after_fork()
         self._mirror.reset()
         self._index.reset()
-        self._data.reset()
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index again from the vault, once the vault has all that is marked."""
-        for tube in self._tubes.stored_tubes():
+        for tube in (make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()):
             with suppress(PenstockError):  # of an index that is lost anyway
-                self._mirror.write(tube, str(self._runner.epoch))
+                self._mirror.write(tube, str(self._servers.epoch))
         self._index.rebuild(progress)
 
     def describe(self) -> Description:
         found = super().describe()
         [settings] = durability.read_settings(self._servers).values()
-        return Description(
-            f"pool behind {found.store}",
-            found.version,
-            f"{found.where}, database {self._vault.label}",
-            f"{self._vault.promise()}; all of Redis may be lost",
-            found.schema,
-            self._warnings(settings),
-        )
+        where, promise = f"{found.where}, database {self._vault.label}", self._vault.promise()
+        return replace(
+            found, store=f"pool behind {found.store}", where=where, durability=f"{promise}; all of Redis may be lost",
+            advice=self._warnings(settings),
+        )  # fmt: skip
 
     # what every call is made of
 
@@ -167,74 +133,87 @@ class PoolStore(RedisStore):
                     "store it elsewhere and put a reference, or raise max_allowed_packet of a MySQL"
                 )
 
-    def _step(self, call: Callable[[], T], tube: Tube | None = None, *, data: bool = True) -> T:
-        """A call that changes something, over when the vault has it. `data`: its records and events need their data."""
+    def _step(
+        self, call: Callable[[], T], tube: Tube | None = None, *, data: bool = True,
+        known: Mapping[int, bytes] | None = None, lost: T | None = None,
+    ) -> T:  # fmt: skip
+        """A call that changes something, over when the vault has it. `data`: its records and events need their data,
+        of which some may be known, by id.
+
+        With `lost` it is a call for what the clock or a session's end did. It does not fail if that cannot be written
+        now; if it was lost with the index, it was never done, and the answer is `lost`.
+        """
         with self._runner.gathering() as dirty:
             answer = call()
-            records = answer.records if isinstance(answer, (Stored, Settled)) else []
-            effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
-            no = 0 if tube is None else tube.no
             with suppress(StoreError):  # what cannot be read now cannot be written either, which is reported next
                 if data:
-                    self._data.fill(no, cast("list[Record | None]", records), effects, held=True)
-            self._mirror.write_all(dirty)
-            for record in records:
-                if record is not None and record.state != "t":
-                    self._data.forget(no, record.id)
+                    self._fill(answer, tube, known)
+            if lost is None:
+                self._mirror.write_all(dirty)
+            elif not self._mirror.write_later(dirty):
+                return lost
             return answer
 
-    def look(self, tube: Tube, call: Callable[[], T]) -> T:
-        """A call that only reads, repeated if the index was not whole all the while."""
+    def _fill(self, answer: object, tube: Tube | None = None, known: Mapping[int, bytes] | None = None) -> None:
+        """Add the data that the records of an answer, which are of one tube, and those of its events lack."""
+        effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
+        records: list[Record | None] = getattr(answer, "records", [])
+        no = 0 if tube is None else tube.no
+        found = {(no, id): data for id, data in (known or {}).items()}
+        wanted = {(no, record.id) for record in records if record is not None and not record.payload}
+        wanted |= {(event.tube, event.record.id) for event in effects.events if not event.record.payload}
+        missing: defaultdict[int, list[int]] = defaultdict(list)
+        for place, id in wanted - found.keys():
+            missing[place].append(id)
+        for place, ids in missing.items():
+            found.update(((place, id), data) for id, data in self._vault.data(place, ids).items())
+
+        def completed(no: int, record: Record) -> Record:
+            data = None if record.payload else found.get((no, record.id))
+            return record if data is None else replace(record, payload=data)
+
+        records[:] = [record and completed(no, record) for record in records]
+        effects.events[:] = [Event(each.tube, each.name, completed(each.tube, each.record)) for each in effects.events]
+
+    def _filled(self, tube: Tube, records: list[R]) -> list[R]:
+        self._fill(Settled(records, Effects()), tube)  # type: ignore[arg-type]
+        return records
+
+    def _write_whole(self, tube: Tube, step: Callable[[], T]) -> T:
+        """A step that changes what a tube keeps beside its tasks, repeated if the index was lost before it was
+        written."""
         while True:
-            epoch = self._runner.epoch
+            epoch = str(self._servers.epoch)
             try:
-                answer = call()
-            except NoSuchTube:
-                if not self._index.restore(tube):
-                    raise
-                continue
-            if self._index.is_open(tube, epoch):
-                return answer
-            self._restore(tube)
-
-    def _restore(self, tube: Tube) -> None:
-        if not self._index.restore(tube):
-            raise self._runner.missing(tube) from None
-
-    def _write_later(self, effects: Effects, dirty: Dirty) -> bool:
-        """Write what the clock or a session's end did: no call fails for it. False if it was lost with the index."""
-        with suppress(StoreError):
-            self._data.fill(0, [], effects)
-        return self._mirror.write_later(dirty)
-
-    def _persist(self, tube: Tube, step: Callable[[int], object]) -> None:
-        """A step in one epoch, repeated if the index was not whole all the while."""
-        while True:
-            try:
-                step(self._runner.epoch)
-                return
-            except Interrupted:
-                self._restore(tube)
+                done = step()
+                self._mirror.write(tube, epoch, whole=True)
+                return done
+            except (Interrupted, NoSuchTube):
+                there = self._index.restore(tube.no)
+                if not there or (self._runner.frozen(tube) is not None and not is_frozen(tube)):
+                    raise self._runner.missing(tube) from None
 
     # tubes
 
-    paused = _whole(RedisStore.paused)
+    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+        """As the contract says; one that is frozen is so in the vault, too, before anybody copies it."""
+        tubes = super().load_tubes(names)
+        for tube in tubes:
+            if is_frozen(tube):
+                self._write_whole(tube, lambda: None)
+        return tubes
 
     def _pause(self, tube: Tube, paused: bool) -> int:
-        turn = self.look(tube, partial(super()._pause, tube, paused))
-        self._mirror.write(tube, str(self._runner.epoch), whole=True)
-        return turn
+        return self._write_whole(tube, partial(super()._pause, tube, paused))
 
     def _repair_queues(self, tube: Tube) -> None:
-        self.look(tube, lambda: None)  # a new tube has no index yet
-        self._step(partial(super()._repair_queues, tube))
-        self._mirror.write(tube, str(self._runner.epoch), whole=True)
+        self._write_whole(tube, partial(super()._repair_queues, tube))
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
         with self._runner.gathering() as dirty:
             self._catch_up(None, tube, effects)
-            self._data.fill(tube.no, [], effects)
+            self._fill(effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             dirty.pop(tube.no, None)
             if replies:
@@ -260,118 +239,66 @@ class PoolStore(RedisStore):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """As the contract says; with `brief`, the same scripts run, but unneeded data is not read."""
         self._must_fit(*(move.result for move in moves))
-        return self._step(partial(super().settle, tube, moves, now=now), tube, data=not brief)
+        known = {move.id: move.seen.payload for move in moves if move.seen is not None}
+        return self._step(partial(super().settle, tube, moves, now=now), tube, data=not brief, known=known)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        if sweep.verb == "delete":
-            self.look(tube, lambda: None)  # a new tube has no index yet
-        return self._step(partial(super().sweep, tube, sweep, now=now), tube)
+        swept = self._step(partial(super().sweep, tube, sweep, now=now), tube)
+        if sweep.verb == "recover":  # without what was removed before its data could be read
+            swept.records[:] = [record for record in swept.records if record is not None and record.payload]
+        return swept
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         self._mirror.tidy(tube)
-        with self._runner.gathering() as dirty:
-            advanced = super().advance(tube, limit=limit, now=now)
-            return advanced if self._write_later(advanced.effects, dirty) else Advanced(True, 0, Effects())
+        return self._step(partial(super().advance, tube, limit=limit, now=now), lost=Advanced(True, 0, Effects()))
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        return self._data.complete(tube.no, self.look(tube, partial(super().get, tube, keys, now=now)))
+        return self._filled(tube, super().get(tube, keys, now=now))
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        found = self.look(tube, partial(super().find, tube, listing, now=now))
-        return cast("list[Record]", self._data.complete(tube.no, found))
-
-    count = _whole(RedisStore.count)
-    ahead = _whole(RedisStore.ahead)
-    lane = _whole(RedisStore.lane)
-
-    # hand-outs: a lease is only in Redis; the vault must know of what is handed out without one
+        return self._filled(tube, super().find(tube, listing, now=now))
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; the data of what is handed out is one query."""
-        call = partial(super().take, tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
+        """As the contract says; the data of what is handed out is one query. A lease is only in Redis, but the vault
+        must know of what is handed out without one."""
         for tube in tubes:
             self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
-            taken = call()
-            self._fill(taken, now)
-            self._mirror.write_later(dirty)
+            taken = super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
+            self._complete(taken, now)
+            if taken.tube is not None and not taken.tube.kind.leased:
+                self._mirror.write_all(dirty)
+            else:
+                self._mirror.write_later(dirty)
             return taken
 
-    def _fill(self, taken: Taken, now: int | None) -> None:
-        """Add the data of what was taken. If the vault cannot be read, everything is released and the call fails."""
-        tube, records = taken.tube, cast("list[Record | None]", taken.records)
+    def _complete(self, taken: Taken, now: int | None) -> None:
+        """Add the data of what was taken. If the vault cannot be read, everything is released and the call fails.
+
+        Nobody can work on a task without data. Of an unleased kind it was removed meanwhile, which anybody may do;
+        else it was settled meanwhile, or the database was changed by others, and the task is buried.
+        """
+        tube, records = taken.tube, taken.records
         leased = tube is not None and tube.kind.leased
         try:
-            self._data.fill(tube.no if tube else 0, records, taken.effects, held=not leased)
+            self._fill(taken, tube)
         except StoreError as error:
             if tube is not None and leased:
-                moves = [_guarded("release", record, unstarted=True) for record in taken.records]
-                super().settle(tube, moves, now=now)
+                back = [Move("release", each.id, each.owner, each.lease, unstarted=True) for each in records]
+                super().settle(tube, back, now=now)
             raise StoreUnavailable(f"{self._vault.label} gave no data of what is taken ({error}): try again") from error
-        if tube is not None and leased:
-            self._bury_empty(tube, taken, now)
-        if tube is not None:
-            self._remember(tube, taken.records)
-
-    def _bury_empty(self, tube: Tube, taken: Taken, now: int | None) -> None:
-        """Nobody can work on a task without data: it was settled meanwhile, or the database was changed by others."""
-        empty = [record for record in taken.records if not record.payload]
+        empty = [record for record in records if not record.payload]
+        if tube is not None and leased and empty:
+            aside = [Move("bury", each.id, each.owner, each.lease, reason=_NO_DATA) for each in empty]
+            super().settle(tube, aside, now=now)
         if empty:
-            super().settle(tube, [_guarded("bury", record, reason=_NO_DATA) for record in empty], now=now)
-            taken.records[:] = [record for record in taken.records if record.payload]
+            records[:] = [record for record in records if record.payload]
             taken.effects.events[:] = [event for event in taken.effects.events if event.record not in empty]
 
-    def _remember(self, tube: Tube, records: Sequence[Record | None]) -> None:
-        """Hold the data of what is leased; that of others may change without us."""
-        for record in records:
-            if record is not None and tube.kind.leased:
-                self._data.keep(tube.no, record.id, record.payload)
-            elif record is not None:
-                self._data.forget(tube.no, record.id)
-
-    def _take_from(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> Took:
-        call = partial(super()._take_from, tube, wanted, now, effects)
-        return call() if tube.kind.leased else self._hand_out(tube, call, lambda took: cast("list[int]", took[2][::2]))
-
-    def _hand_out(self, tube: Tube, call: Callable[[], T], ids: Callable[[T], Sequence[int]]) -> T:
-        """Hand out without a lease. Anyone may ack it at once: its data is read while nobody else can write."""
-        done: list[T] = []
-
-        def before(session: Session) -> None:
-            if not done:  # else the transaction is begun again
-                with self._servers.strictly():
-                    done.append(call())
-            for id, data in self._vault.data(tube.no, ids(done[0]), session).items():
-                self._data.keep(tube.no, id, data)
-
-        while True:
-            try:
-                self._mirror.write(tube, str(self._runner.epoch), before=before)
-                self._runner.written(tube)
-                return done[0]
-            except StoreError as error:
-                if done:
-                    raise OutcomeUnknown(
-                        f"a hand-out of tube {tube.name} could not be written to {self._vault.label} ({error}): it may "
-                        "or may not have happened; look first"
-                    ) from error
-                if not isinstance(error, Interrupted):
-                    raise
-                self._restore(tube)
-
-    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
-        call = partial(super()._recover, tube, sweep, now)
-        recovered = self._step(lambda: self._hand_out(tube, call, _ids), tube)
-        self._remember(tube, recovered.records)
-        return recovered
-
-    # addresses, outcomes and groups
-
-    outcome = _whole(RedisStore.outcome)
-    groups = _whole(RedisStore.groups)
+    # groups
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         return self._step(partial(super().open_group, tube, name, on_failure=on_failure, now=now))
@@ -381,7 +308,7 @@ class PoolStore(RedisStore):
         now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
         self._must_fit(end, cancel)
-        return self._step(partial(super().change_group, tube, no, to=to, end=end, cancel=cancel, now=now), tube)
+        return self._step(partial(super().change_group, tube, no, to=to, end=end, cancel=cancel, now=now))
 
     # sessions
 
@@ -393,118 +320,60 @@ class PoolStore(RedisStore):
                 return joined
             self._index.ensure()
 
-    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
-        """As the contract says; a lease of another epoch is dead."""
-        self._runner.begin()
-        return super().held(session, leases, now=now)
-
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         if not self._index.is_whole():
             self._index.ensure()
-        with self._runner.gathering() as dirty:
-            alive = super().beat(handles, now=now)
-            self._mirror.write_later(dirty)
-            return alive
+        return self._step(partial(super().beat, handles, now=now), lost=set())
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        with self._runner.gathering() as dirty:
-            effects = super().leave(handles, locus=locus, now=now)
-            self._write_later(effects, dirty)
-            return effects
+        return self._step(partial(super().leave, handles, locus=locus, now=now), lost=Effects())
 
     # integrity
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        tubes = self._tubes.all()
+        found, tubes = self._step(partial(super().check, repair, now=now)), self._tubes.all()
         for tube in tubes:
-            self.look(tube, lambda: None)  # a new tube has no index yet
-        found = self._step(partial(super().check, repair, now=now))
+            self._mirror.write(tube, str(self._servers.epoch), whole=repair)
+        lacking = False
         for tube in tubes:
-            self._mirror.write(tube, str(self._runner.epoch), whole=repair)
-        apart = [differences(self._runner, self._vault, tube) for tube in tubes]
-        if repair:
-            self._bring_together(apart, now)
-        return found + [finding for each in apart for finding in each.findings()]
-
-    def _bring_together(self, apart: Sequence[Differences], now: int | None) -> None:
-        """The vault is right: what it does not have is deleted, what only it has is loaded."""
-        for each in apart:
-            self.settle(each.tube, [Move("delete", id) for id in each.strange], now=now)
-        if any(each.missing for each in apart):
+            strange, missing = differences(self._runner, self._vault, tube)
+            found += [Finding(tube.name, id, *_STRANGE) for id in strange]
+            found += [Finding(tube.name, id, *_MISSING) for id in missing]
+            lacking = lacking or bool(missing)
+            if repair:
+                self.settle(tube, [Move("delete", id) for id in strange], now=now)
+        if repair and lacking:
             self.rebuild()
+        return found
 
-    # transfer: each call is over when the vault has it, which alone knows the names of tubes
-
-    counters = _whole(RedisStore.counters)
-    read_groups = _whole(RedisStore.read_groups)
-    read_outcomes = _whole(RedisStore.read_outcomes)
+    # transfer
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        found = self.look(tube, partial(super().read_tasks, tube, after, limit))
-        return cast("list[Record]", self._data.complete(tube.no, found))
+        return self._filled(tube, super().read_tasks(tube, after, limit))
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        declared = declaration(moved(tube.name), tube.kind, frozen_options(tube.given, to))
-
-        def freeze(epoch: int) -> None:
-            done: list[bool] = []
-
-            def before(session: Session) -> None:
-                if not done:  # else the transaction is begun again
-                    self._close_index(tube, epoch)
-                    done.append(True)
-                self._vault.rename(session, tube.no, moved(tube.name), declared)
-
-            self._mirror.write(tube, closed(epoch), whole=True, before=before)
-
-        self._persist(tube, freeze)
-
-    def _close_index(self, tube: Tube, epoch: int) -> None:
-        with self._servers.strictly():
-            refused = self._runner.in_epoch(str(epoch), "close_index", tube, closed(epoch))[1]
-        if refused:
-            raise freeze_refused(tube, refused == 1)
+        self._write_whole(tube, partial(super().freeze_tube, tube, to))
 
     def erase_tube(self, tube: Tube) -> None:
-        self._runner.on_tag("erase_tube", tube.no, idempotent=True)
-        self._vault.erase_tube(tube.no, PAGE)
-        if is_frozen(tube):
-            declared = declaration(tube.name, tube.kind, erased_options(tube))
-            self._vault.write(tube.no, lambda session, _: self._rename(session, tube, tube.name, declared))
+        erase = partial(super().erase_tube, tube)
+        erase()  # first, so that nothing that is marked comes back
+        self._vault.erase_tube(tube.no)
+        self._write_whole(tube, erase)
 
     def forget_tube(self, tube: Tube) -> None:
         meta = self._keys.name(tube.no, "meta")
-        self._vault.drop_tube(tube.no, lambda: self._servers.command(meta, b"DEL", meta))
+        self._vault.drop_tube(tube.no, lambda: self._servers.send(meta, b"DEL", meta))
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         self._must_fit(*(record.payload for record in batch.records))
         self._must_fit(*(kept.ending.result for kept in batch.outcomes))
-        self._step(partial(super().import_batch, tube, batch), tube)
+        self._step(partial(super().import_batch, tube, batch))
 
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
-        declared = declaration(name, tube.kind, tube.given)
-
-        def activate(epoch: int) -> None:
-            self._activate(tube, name, counters, totals)
-            self._mirror.write(
-                tube, str(epoch), whole=True, before=lambda session: self._rename(session, tube, name, declared)
-            )
-
-        self._persist(tube, activate)
-        self._tubes.note_altered()
-
-    def _rename(self, session: Session, tube: Tube, name: str, declared: bytes) -> tuple[()]:
-        if not self._vault.rename(session, tube.no, name, declared):
+        self._write_whole(tube, partial(self._activate, tube, name, counters, totals))
+        if not self._vault.rename(tube.no, lambda _: (name, declaration(name, tube.kind, tube.given))):
             raise name_in_use(name)
-        return ()
-
-
-def _ids(settled: Settled) -> list[int]:
-    return [record.id for record in settled.records if record is not None]
-
-
-def _guarded(verb: str, record: Record, *, unstarted: bool = False, reason: str | None = None) -> Move:
-    return Move(verb, record.id, record.owner, record.lease, reason=reason, unstarted=unstarted)
+        self._tubes.note_altered()
 
 
 def open_pool(

@@ -8,8 +8,8 @@ from penstock.core.kind import Kind
 from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects, Finding
-from penstock.core.transfer import importing, is_frozen, is_hidden, moved, named, plain_name
-from penstock.store.pool.mirror import Mirror
+from penstock.core.transfer import importing
+from penstock.store.pool.index import Mirror
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.outbox import Outbox, OutboxEntry
@@ -45,47 +45,27 @@ class PoolTubes(Tubes):
             raise tube_exists(name)
         if made:
             self.note_altered()
-        return _tube(shelf)
+        return make_declared(shelf.no, shelf.declared)
 
     def alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
         given: dict[str, object] = {}
 
         def declare(shelf: Shelf) -> tuple[str, bytes]:
             nonlocal given
-            stored = _tube(shelf)
-            if is_hidden(stored.name):
-                raise self._runner.missing(tube)
-            given = changed_options(stored.given, changes)
-            return stored.name, declaration(stored.name, stored.kind, given)
+            given = changed_options(make_declared(shelf.no, shelf.declared).given, changes)
+            return tube.name, declaration(tube.name, tube.kind, given)
 
-        if not self._vault.alter(tube.no, declare):
+        if not (self._lives(tube) and self._vault.rename(tube.no, declare)):
             raise self._runner.missing(tube)
         self.note_altered()
         return make_tube(tube.no, tube.name, tube.kind, given)
 
-    def find(self, name: str) -> Tube | None:
-        known = name == plain_name(name)
-        for stored in (name, importing(name), moved(name)) if known else (name,):
-            shelf = self._vault.find_tube(stored)
-            if shelf is not None:
-                return named([_tube(shelf)], name)
-        return None
+    def _lookup(self, name: str) -> Tube | None:
+        shelf = self._vault.tube(name) or self._vault.tube(importing(name))
+        return None if shelf is None else make_declared(shelf.no, shelf.declared)
 
-    def all(self) -> list[Tube]:
-        return [tube for tube in self.stored_tubes() if not is_hidden(tube.name)]
-
-    def stored_tubes(self) -> list[Tube]:
-        """All tubes by name, also those that are imported or moved away."""
-        return sorted((_tube(shelf) for shelf in self._vault.tubes()), key=lambda tube: tube.name)
-
-    def frozen(self) -> list[Tube]:
-        return [tube for tube in self.stored_tubes() if is_frozen(tube)]
-
-    def sealed_as(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved, if it was."""
-        shelf = self._vault.tube(tube.no)
-        found = None if shelf is None else _tube(shelf)
-        return found if found is not None and is_frozen(found) else None
+    def _declared(self) -> list[Tube]:
+        return [make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()]
 
     def forget(self, tube: Tube) -> None:
         """A dropped tube loses its name with its row."""
@@ -100,10 +80,10 @@ class PoolOutbox(Outbox):
         self._pool_runner = runner
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
-        epoch = str(self._pool_runner.epoch)
+        epoch = str(self._pool_runner.servers.epoch)
         super()._receive(source, name, batch, effects, now)
         tube = self._by_name[name]
-        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.version)})
+        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.versions[1])})
         if tube.no != source:
             self._pool_runner.written(tube)
 
@@ -111,7 +91,3 @@ class PoolOutbox(Outbox):
 def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
     """A tube as its row has it."""
     return encode_declared(Declared(name, kind, encode_given(given).decode()))
-
-
-def _tube(shelf: Shelf) -> Tube:
-    return make_declared(shelf.no, shelf.declared)

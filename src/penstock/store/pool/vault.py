@@ -17,7 +17,7 @@ from penstock.store.sql.migrations import Migration, must_fit
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 # The layout of the tables and records. A pool of another one is refused, because it would be misread.
-FORMAT = 3
+FORMAT = 4
 LAYOUTS = [Migration(FORMAT, "layout", "")]
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
@@ -78,10 +78,6 @@ class Changes(msgspec.Struct):
     unlinked: list[bytes] = []
 
 
-# Finds what to write, given what the tube keeps beside its tasks as the last writer left it.
-Look = Callable[[Session, bytes | None], Iterable[Changes]]
-
-
 class Vault:
     """The tables of one pool."""
 
@@ -127,74 +123,54 @@ class Vault:
 
         return self._db.run(add)
 
-    def tube(self, no: int) -> Shelf | None:
-        """The tube of that number."""
-        return next(iter(_shelves(self._db.read(self._ask.get_tube, (no,)))), None)
-
-    def find_tube(self, name: str) -> Shelf | None:
-        """The tube of that name."""
-        return next(iter(_shelves(self._db.read(self._ask.find_tube, (name.encode(),)))), None)
+    def tube(self, key: int | str) -> Shelf | None:
+        """The tube of that number or name."""
+        query, value = (self._ask.get_tube, key) if isinstance(key, int) else (self._ask.find_tube, key.encode())
+        return next(iter(_shelves(self._db.read(query, (value,)))), None)
 
     def tubes(self) -> list[Shelf]:
         """All tubes."""
         return _shelves(self._db.read(self._ask.all_tubes, ()))
 
-    def drop_tube(self, no: int, drop: Callable[[], T]) -> T:
+    def locked(self, no: int, work: Callable[[Session, Shelf], T]) -> T | None:
+        """Do the work, perhaps twice, while nobody else writes about a tube; None if there is no such tube."""
+
+        def run(session: Session) -> T | None:
+            found = _shelves(session.rows(self._ask.lock_tube, (no,)))
+            return work(session, found[0]) if found else None
+
+        return self._db.run(run)
+
+    def drop_tube(self, no: int, drop: Callable[[], T]) -> T | None:
         """Remove a tube and all of it, once `drop`, which may refuse, has removed its index."""
         dropped: list[T] = []
 
-        def remove(session: Session) -> T:
-            session.rows(self._ask.lock_tube, (no,))
+        def remove(session: Session, _: Shelf) -> T:
             if not dropped:  # else the transaction is begun again
                 dropped.append(drop())
             for query in (self._ask.drop_tasks, self._ask.drop_links, self._ask.drop_tube):
                 session.change(query, (no,))
             return dropped[0]
 
-        return self._db.run(remove)
+        return self.locked(no, remove)
 
-    def settle_down(self, no: int, then: Callable[[Shelf], object] | None = None) -> Shelf | None:
-        """The tube, once every write in flight has ended; `then` runs before the next one begins."""
+    def erase_tube(self, no: int) -> None:
+        """Remove the links and tasks of a tube."""
+        erase = self._ask.drop_tasks, self._ask.drop_links
+        self.locked(no, lambda session, _: [session.change(query, (no,)) for query in erase])
 
-        def look(session: Session) -> Shelf | None:
-            session.rows(self._ask.lock_tube, (no,))
-            shelf = next(iter(_shelves(session.rows(self._ask.get_tube, (no,)))), None)
-            if shelf is not None and then is not None:
-                then(shelf)
-            return shelf
+    def rename(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
+        """Give a tube the name and the declaration that are made of what it has; False if it is gone, or another tube
+        has the name."""
 
-        return self._db.run(look)
-
-    def alter(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
-        """Give a tube the name and the declaration that are made of what it has; False if there is no such tube."""
-
-        def write(session: Session, beside: bytes | None) -> tuple[()]:
-            [shelf] = _shelves(session.rows(self._ask.get_tube, (no,)))
+        def write(session: Session, shelf: Shelf) -> bool:
             name, declared = declare(shelf)
+            if any(row[0] != no for row in session.rows(self._ask.find_tube, (name.encode(),))):
+                return False
             session.change(self._ask.rename_tube, (name.encode(), declared, no))
-            return ()
+            return True
 
-        return self.write(no, write)
-
-    def rename(self, session: Session, no: int, name: str, declared: bytes) -> bool:
-        """Give a tube another name and declaration, as a part of that transaction; False if the name is in use."""
-        if any(row[0] != no for row in session.rows(self._ask.find_tube, (name.encode(),))):
-            return False
-        session.change(self._ask.rename_tube, (name.encode(), declared, no))
-        return True
-
-    def erase_tube(self, no: int, page: int) -> None:
-        """Remove the links and tasks of a tube, the tasks in pages."""
-        # Links first: a group without tasks would end in an index that is built meanwhile.
-        self._db.run(lambda session: session.change(self._ask.drop_links, (no,)))
-        for tasks in self.tasks(no, page):
-            ids = [id for id, _ in tasks]
-
-            def remove(session: Session, beside: bytes | None, ids: list[int] = ids) -> tuple[()]:
-                self._remove(session, self._ask.remove_tasks, no, ids)
-                return ()
-
-            self.write(no, remove)
+        return bool(self.locked(no, write))
 
     def _remove(self, session: Session, query: str, no: int, keys: Sequence[int] | Sequence[bytes]) -> None:
         for some in _chunks(keys):
@@ -202,18 +178,15 @@ class Vault:
 
     # tasks
 
-    def write(self, no: int, look: Look) -> bool:
-        """Write what `look` finds while nobody else writes; False if there is no such tube."""
+    def write(self, no: int, look: Callable[[bytes | None], Iterable[Changes]]) -> bool:
+        """Write what `look` finds, given what the tube keeps beside its tasks; False if there is no such tube."""
 
-        def apply(session: Session) -> bool:
-            found = session.rows(self._ask.lock_tube, (no,))
-            if not found:
-                return False
-            for changes in look(session, found[0][0]):
+        def apply(session: Session, shelf: Shelf) -> bool:
+            for changes in look(shelf.beside):
                 self._apply(session, no, changes)
             return True
 
-        return self._db.run(apply)
+        return bool(self.locked(no, apply))
 
     def _apply(self, session: Session, no: int, changes: Changes) -> None:
         if changes.tasks:
@@ -225,12 +198,11 @@ class Vault:
         if changes.beside is not None:
             session.later(self._ask.set_beside, [(changes.beside, no)])
 
-    def data(self, no: int, ids: Sequence[int], session: Session | None = None) -> dict[int, bytes]:
+    def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
         """The data of those of these tasks that are there."""
-        read = self._db.read if session is None else session.rows
         found: dict[int, bytes] = {}
         for some in _chunks(ids):
-            rows = read(_among(self._ask.read_data, some), (no, *some))
+            rows = self._db.read(_among(self._ask.read_data, some), (no, *some))
             found.update((id, bytes(data)) for id, data in rows if data is not None)
         return found
 
@@ -240,17 +212,18 @@ class Vault:
 
     def tasks(self, no: int, page: int) -> Iterator[list[tuple[int, bytes]]]:
         """The records of a tube in pages, by id."""
-        after = 0
-        while rows := self._db.read(self._ask.scan_tasks, (no, after, page)):
-            after = rows[-1][0]
-            yield [(id, bytes(record)) for id, record in rows]
+        pages = self._pages(self._ask.scan_tasks, no, 0, page)
+        return ([(id, bytes(record)) for id, record in rows] for rows in pages)
 
     def links(self, no: int, page: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """The outcomes and groups of a tube in pages, by name."""
-        after = b""
-        while rows := self._db.read(self._ask.scan_links, (no, after, page)):
-            after = bytes(rows[-1][0])
-            yield [(bytes(name), bytes(value)) for name, value in rows]
+        pages = self._pages(self._ask.scan_links, no, b"", page)
+        return ([(bytes(name), bytes(value)) for name, value in rows] for rows in pages)
+
+    def _pages(self, query: str, no: int, after: object, page: int) -> Iterator[Rows]:
+        while rows := self._db.read(query, (no, after, page)):
+            yield rows
+            after = rows[-1][0]
 
 
 def _shelves(rows: Rows) -> list[Shelf]:

@@ -32,7 +32,7 @@ unlink_contents()
 redis.call('DEL', k_meta)
 if #ARGV > 1 then redis.call('HSET', k_meta, unpack(ARGV, 2)) end
 redis.call('HDEL', k_meta, 'taken', 'delayed', 'buried', 'take_waits', 'full')
-redis.call('HSETNX', k_meta, 'last', 0)
+redis.call('HSETNX', k_meta, 'last', redis.call('HGET', k_meta, 'sealed') or 0)
 redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
 return 1
 
@@ -80,7 +80,7 @@ finish()
 return { now }
 
 -- script: open_index
--- Open a tube whose index is loaded, and correct its counters.
+-- Open a tube whose index is loaded, and correct its counters. One that was moved away is frozen again.
 -- KEYS: tasks
 -- ARGV: now, shape, limit, epoch
 -- Returns: now
@@ -90,20 +90,21 @@ local missing = count_tasks() - redis.call('HLEN', k_tasks)
 if missing > 0 then redis.call('HINCRBY', k_meta, 'delete', missing) end
 if missing < 0 then redis.call('HINCRBY', k_meta, 'last', -missing) end
 redis.call('HSET', k_meta, 'epoch', ARGV[4])
+if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HDEL', k_meta, 'last') end
 notify()
 return { now }
 
 -- script: collect_changes
--- Read what the database has yet to learn, a page of marks at a time.
--- KEYS: tasks outcomes groups outbox inbox marks errors
--- ARGV: now, shape, limit, version to begin after, version to end with or '', most
--- Returns: now, the last version, {meta, outbox, inbox}; then for each mark its name, its version and what is stored
---   now: a task's record, its errors, an outcome, {record, end work, cancel work} of a group;
+-- Read what the database has yet to learn, a page of marks at a time; also of a tube that was moved away.
+-- KEYS: meta tasks outcomes groups outbox inbox marks errors
+-- ARGV: epoch, version to begin after, version to end with or '', most
+-- Returns: the last version (-3: another epoch), {meta, outbox, inbox}; then for each mark its name, its version and
+--   what is stored now: a task's record, its errors, an outcome, {record, end work, cancel work} of a group;
 --   '' for what does not exist
--- WITH: now tube
 -- FLAGS: no-writes
-local version = tonumber(redis.call('HGET', k_meta, 'version') or 0)
-local last = tonumber(ARGV[5]) or version
+local epoch, version = unpack(redis.call('HMGET', k_meta, 'epoch', 'version'))
+if epoch ~= ARGV[1] then return { -3 } end
+local last = tonumber(ARGV[3]) or tonumber(version or 0)
 
 local function stored_of(name)
   local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
@@ -118,8 +119,8 @@ end
 local beside = {
   redis.call('HGETALL', k_meta), redis.call('ZRANGE', k_outbox, 0, -1, 'WITHSCORES'), redis.call('HGETALL', k_inbox),
 }
-local answer = { now, last, beside }
-local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. ARGV[4], last, 'WITHSCORES', 'LIMIT', 0, ARGV[6])
+local answer = { last, beside }
+local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. ARGV[2], last, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
 for i = 1, #found, 2 do
   local n = #answer
   answer[n + 1], answer[n + 2], answer[n + 3] = found[i], tonumber(found[i + 1]), stored_of(found[i])
@@ -128,12 +129,13 @@ return answer
 
 -- script: clear_changes
 -- Remove the marks up to a version, which the database has by now, and the payloads of those tasks.
--- KEYS: tasks marks
--- ARGV: now, shape, limit, version, most
--- Returns: now, 1 if there are more marks
--- WITH: now tube encode decode
+-- KEYS: meta tasks marks
+-- ARGV: epoch, version, most
+-- Returns: 1 if there are more marks (-3: another epoch)
+-- WITH: encode decode
 -- FLAGS: allow-oom
-local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[4], 'LIMIT', 0, ARGV[5])
+if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return { -3 } end
+local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
   local key = string.sub(name, 2)
   local value = string.sub(name, 1, 1) == 't' and redis.call('HGET', k_tasks, key)
@@ -143,27 +145,4 @@ for _, name in ipairs(names) do
   end
 end
 if #names > 0 then redis.call('ZREM', k_marks, unpack(names)) end
-return { now, #names == tonumber(ARGV[5]) and 1 or 0 }
-
--- script: close_index
--- Close a tube of a pool to all but those who read it: its index gets an epoch of its own.
--- KEYS: taken moving waits
--- ARGV: now, shape, limit, that epoch
--- Returns: now, 0: closed, 1: tasks are leased, 2: tasks must still follow their groups
--- WITH: now tube
--- FLAGS: allow-oom
-if redis.call('EXISTS', k_taken) == 1 then return { now, 1 } end
-if redis.call('EXISTS', k_moving) == 1 then return { now, 2 } end
-redis.call('HSET', k_meta, 'epoch', ARGV[4])
-redis.call('DEL', k_waits)
-notify()
-return { now, 0 }
-
--- script: reopen_index
--- Open a tube again that was closed and then not frozen.
--- KEYS: meta
--- ARGV: the epoch in which it is closed, the epoch in which it was open
--- FLAGS: allow-oom
-if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return 0 end
-redis.call('HSET', k_meta, 'epoch', ARGV[2])
-return 1
+return { #names == tonumber(ARGV[3]) and 1 or 0 }
