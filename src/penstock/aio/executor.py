@@ -391,4 +391,4 @@ def _compensating(op: StoreOp) -> Operation[None]:
         yield op
     except PenstockError as error:
         # The tasks become ready again at their ttr, or with the end of the session.
-        log.warning("tasks taken for a cancelled caller could not be released now: %s", error)
+        log.warning("could not release tasks taken for a cancelled caller (%s); their leases lapse", error)

@@ -283,7 +283,7 @@ class Tube:
             yield from self._settle_patiently(task, self._move("release", task, extra, reason))
         except PenstockError as lost:
             # The block's own error matters more than that the task could not be given back.
-            log.warning("task %s of tube %s was not given back: %s", task.id, self.name, lost)
+            log.warning("could not release task %s of tube %s: %s", task.id, self.name, lost)
 
     def _settle_patiently(self, task: Facts[Place], move: Move) -> Operation[None]:
         """Settle at the end of a `with` block, where no caller can retry. The lease makes a repeated move safe."""

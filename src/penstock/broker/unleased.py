@@ -72,7 +72,7 @@ class UnleasedTube(Tube):
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Skip a task that cannot be decoded: it cannot be buried here; peek and inspect show it."""
-        log.warning("task %s of tube %s was passed over: %s", record.address, self.name, error)
+        log.warning("skipped task %s of tube %s: %s", record.address, self.name, error)
 
 
 class ReliableTube(UnleasedTube):

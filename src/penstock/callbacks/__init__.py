@@ -1,1 +1,1 @@
-"""Tasks with a callback are POSTed to its URL: to hosts that are allowed, at addresses that were checked."""
+"""Callbacks: POST tasks to a URL, only to allowed hosts and checked addresses."""

@@ -18,7 +18,7 @@ from penstock.errors import BadValue
 
 
 class Refused(Exception):
-    """The callback must not be called as it is; the message says why, and what would open it."""
+    """The callback may not be called; the message says why, and what would allow it."""
 
 
 Address = IPv4Address | IPv6Address
@@ -43,7 +43,7 @@ _INWARD_6 = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Whether anyone on the Internet could reach it, so that calling it reveals nothing of ours."""
+    """Whether the address is on the public Internet, so that calling it reaches nothing internal."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _INWARD_4)
     scoped = address.scope_id is not None
@@ -76,7 +76,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Target:
-    """The parts of a URL; Refused where it is anything but a plain http or https one."""
+    """Parse a URL. Raises Refused unless it is a plain http or https URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -95,7 +95,7 @@ def parse(url: str) -> Target:
 
 
 def _address(host: str, *, bracketed: bool) -> Address | None:
-    """The address that a host is, None where it is a name; Refused where it is neither."""
+    """The address of a host, None if it is a name. Raises Refused if it is neither."""
     try:
         address = ip_address(host)
         if bracketed == isinstance(address, IPv6Address) and "%" not in host:
@@ -136,12 +136,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class AllowList(msgspec.Struct, frozen=True):
-    """The hosts that may be called. Nothing else is called."""
+    """The hosts that may be called."""
 
     entries: tuple[Entry, ...] = ()
 
     def check_host(self, target: Target) -> None:
-        """Refused unless the host of a URL is on the list."""
+        """Raise Refused unless the host of a URL is on the list."""
         if any(entry.has_host(target) for entry in self.entries):
             return
         if target.address is not None:
@@ -149,13 +149,13 @@ class AllowList(msgspec.Struct, frozen=True):
         raise Refused(f"host {target.authority} is not on the allow-list: add it")
 
     def check_address(self, host: str, address: Address, port: int) -> None:
-        """Refused unless an address that a host resolved to is public, or opened by a network of the list."""
+        """Raise Refused unless the resolved address is public or in a network of the list."""
         if not is_public(address) and not any(entry.has_address(address, port) for entry in self.entries):
             raise Refused(f"{host} is at {address}, which is not public: add the address or its network")
 
 
 def allow_list(entries: Iterable[str]) -> AllowList:
-    """The list of these entries, in the forms that `entry` reads."""
+    """The list of these entries, in the forms that `entry` accepts."""
     return AllowList(tuple(map(entry, entries)))
 
 
@@ -183,7 +183,7 @@ def entry(text: str) -> Entry:
 
 
 def _network(text: str) -> Network | None:
-    """An address or a network in its usual form; None where it is neither."""
+    """The network of an address or CIDR text; None if it is neither."""
     try:
         return ip_network(text.removeprefix("[").removesuffix("]"))
     except ValueError:
@@ -198,14 +198,14 @@ def _is_name(text: str) -> bool:
     return target.address is None and target.host == text.lower().removesuffix(".")
 
 
-# Calls that one host gets at once.
+# Concurrent calls per host.
 PER_HOST = 8
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Which hosts may be called, the keys that sign calls, and how many calls one host gets at once.
+    """Which hosts may be called, the keys that sign calls, and the number of concurrent calls per host.
 
-    `receivers` have keys of their own; `keys` sign the calls of all others.
+    `receivers` have their own keys; `keys` sign the calls to all others.
     """
 
     allowed: AllowList
@@ -214,7 +214,7 @@ class Settings(msgspec.Struct, frozen=True):
     receivers: tuple[tuple[Entry, bytes], ...] = ()
 
     def keys_for(self, target: Target) -> tuple[bytes, ...]:
-        """The keys that sign calls of a URL; Refused where there is none."""
+        """The keys that sign calls to a URL. Raises Refused if there is none."""
         keys = tuple(key for entry, key in self.receivers if entry.has_host(target)) or self.keys
         if not keys:
             raise Refused(f"there is no secret for {target.authority}: add one to the secrets")

@@ -16,16 +16,16 @@ from penstock.worker.state import WorkerState
 
 # The time limit of a call whose task has no ttr.
 DEFAULT_SECONDS = 60.0
-# Attempts of a task that says nothing of them, and whose tube neither.
+# Attempts of a task if neither it nor its tube says how many.
 DEFAULT_ATTEMPTS = 20
-# How long a task waits here for its host before it is given back for others.
+# How long a task waits here for its host before it is released for other workers.
 PARKED_SECONDS = 5.0
-# When too many wait for its host, a task comes back after this.
+# The delay after which a task is retried if too many wait for its host.
 POSTPONED_SECONDS = 1.0
 
 
 class Calls(AsyncExecutor):
-    """A loop whose handlers are HTTP calls. Each host gets some at once; the others wait, or are released."""
+    """An executor whose handlers are HTTP calls. Each host gets a few at once; others wait or are released."""
 
     def __init__(self, state: WorkerState, settings: Settings, client: Client | None = None) -> None:
         self._client = client or Client(settings)
@@ -33,7 +33,7 @@ class Calls(AsyncExecutor):
         super().__init__(state)
 
     def room(self) -> int | None:
-        """As many as the busiest host has room for, beside those that the loop has not yet looked at."""
+        """How many more it could start: what the busiest host allows, minus those not yet dispatched."""
         return max(0, self._hosts.room(time.monotonic()) - len(self._buffer))
 
     def _pump(self) -> None:
@@ -71,14 +71,14 @@ class Calls(AsyncExecutor):
             self._unpark(host)
 
     def _unpark(self, host: str) -> None:
-        """The next one of the host begins when the slot of this one is free; those given back since are passed over."""
+        """Start the next waiting call of the host, skipping those released meanwhile."""
         while (parked := self._hosts.unpark(host)) is not None:
             if parked in self._state.in_flight.unstarted:
                 self._buffer.appendleft(parked)
                 return
 
     async def _answer(self, item: RunningTask) -> object:
-        """What the callback answers within the time of the task; Bury or Retry where it is not done."""
+        """Call the callback within the time of its task. Returns the result; raises Bury or Retry."""
         record = item.task._record
         limit = DEFAULT_SECONDS if item.ttr is None else item.ttr
         try:

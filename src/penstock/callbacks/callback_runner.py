@@ -1,4 +1,4 @@
-"""Calls the callbacks of a store from start until stop: a worker without handlers, for `penstock serve`."""
+"""A worker without handlers that calls the callbacks of a store, for `penstock serve`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Runner:
         self._worker: Worker | None = None
 
     def begin(self) -> None:
-        """Connect, and begin to call."""
+        """Connect and start."""
         self._app = App(self._url)
         settings = WorkerSettings(concurrency=self._concurrency)
         self._worker = Worker(self._app, settings, callbacks=calls_by(self._settings))
         self._worker.start()
 
     def end(self, grace: float) -> None:
-        """Take no more, let calls end within the grace, release the others. Ending twice does nothing more."""
+        """Stop taking, let calls finish within the grace period, release the others. A second call does nothing."""
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(grace)
@@ -54,7 +54,7 @@ class Runner:
     # as a server starts and stops what it serves by
 
     async def start(self) -> str:
-        """Begin; what it does, for people."""
+        """Start. Returns a description of what it does."""
         await asyncio.to_thread(self.begin)
         return "callbacks"
 

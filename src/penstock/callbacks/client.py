@@ -29,7 +29,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Dialler(httpcore.AsyncNetworkBackend):
-    """What httpcore connects by. TLS comes after it, and verifies the host's name, not the address."""
+    """The network backend of httpcore. TLS is layered on top and verifies the host name, not the address."""
 
     def __init__(self, allowed: AllowList, resolve: Resolve = resolve) -> None:
         self._allowed = allowed
@@ -41,7 +41,7 @@ class Dialler(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SocketOption] | None = None,
     ) -> httpcore.AsyncNetworkStream:  # fmt: skip
-        """Connect to the first address that answers; Refused where any of them must not be called."""
+        """Connect to the first address that answers. Raises Refused if any of them may not be called."""
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in await self._addresses(host, port):
             try:
@@ -62,17 +62,17 @@ class Dialler(httpcore.AsyncNetworkBackend):
         return addresses
 
 
-# The longest answer that is kept. What is longer is not read.
+# The longest response that is kept; the rest is not read.
 MAX_ANSWER = 1024 * 1024
-# The longest wait that an answer may ask for by Retry-After.
+# The longest wait that a response may request with Retry-After.
 MAX_RETRY_AFTER = 3600.0
-# How much of an unwelcome answer becomes part of the reason.
+# How much of an error response becomes part of the reason.
 _QUOTED = 200
 _IDLE_SECONDS = 15.0
 
 
 class Client:
-    """Calls callbacks from one event loop, with connections that are used again."""
+    """Calls callbacks from one event loop and reuses connections."""
 
     def __init__(self, settings: Settings, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._settings = settings
@@ -85,7 +85,7 @@ class Client:
         )
 
     async def call(self, tube: str, record: Record) -> object:
-        """POST the task. What it returns is the task's result; it raises Bury or Retry where the task is not done."""
+        """POST the task. Returns its result; raises Bury or Retry if it is not done."""
         assert record.options.callback is not None
         try:
             target = parse(record.options.callback)
@@ -131,7 +131,7 @@ def _body(payload: bytes) -> bytes:
 
 
 async def _read(response: httpcore.Response) -> tuple[bytes, bool]:
-    """The answer's body, and whether that is all of it."""
+    """The body of the response, and whether it is complete."""
     content = bytearray()
     async for part in response.aiter_stream():
         content += part
@@ -141,7 +141,7 @@ async def _read(response: httpcore.Response) -> tuple[bytes, bool]:
 
 
 def _judge(response: httpcore.Response, content: bytes, whole: bool, *, wanted: bool) -> object:
-    """What an answer makes of the task; `wanted`: somebody may ask for its result."""
+    """The result of the task for a response; raises Bury or Retry. `wanted`: whether the result will be kept."""
     status, headers = response.status, {name.lower(): value for name, value in response.headers}
     if 200 <= status < 300:
         if not whole and wanted:
@@ -157,7 +157,7 @@ def _judge(response: httpcore.Response, content: bytes, whole: bool, *, wanted: 
 
 
 def _result(content: bytes, kind: bytes) -> object:
-    """An answer as a value: JSON and text by their type, nothing as None, anything else as bytes."""
+    """The body as a value: JSON and text by content type, an empty one as None, anything else as bytes."""
     if not content:
         return None
     media = kind.partition(b";")[0].strip().lower()
@@ -170,7 +170,7 @@ def _result(content: bytes, kind: bytes) -> object:
 
 
 def _retry_after(status: int, value: bytes) -> float | None:
-    """The seconds that an overloaded host asks for; None leaves it to the back-off."""
+    """The seconds of Retry-After from an overloaded host; None to use the back-off."""
     if status not in (429, 503) or not value.isdigit():
         return None
     return min(float(value[:10]), MAX_RETRY_AFTER)

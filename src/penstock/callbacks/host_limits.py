@@ -1,7 +1,7 @@
-"""How many calls each host gets at once, so that a slow one does not hold up the others. Knows no sockets.
+"""Limits the concurrent calls per host, so that a slow host does not block the others. Knows no sockets.
 
-What is over a host's limit is parked, as much again as the limit. A host that leaves its parked ones waiting for longer
-than a moment is slow: then some more tasks are taken every second, to look for those of other hosts behind its own.
+Calls above a host's limit are parked, up to the same number again. If parked calls wait too long, the host counts as
+slow: then more tasks are taken every second, to find those of other hosts behind them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 # After this a host with parked calls counts as slow.
 SLOW_SECONDS = 1.0
-# So many tasks are looked at in a second behind those of a slow host; they go back into their tube if they are its own.
+# Tasks taken per second to look past those of a slow host; they are released again if they are for the same host.
 LOOKS_PER_SECOND = 20
 
 
@@ -30,23 +30,23 @@ class Hosts(Generic[T]):
         self._lock = threading.Lock()
 
     def full(self, host: str) -> bool:
-        """Whether a call more would be over its limit."""
+        """Whether one more call would exceed the host's limit."""
         return self._running.get(host, 0) >= self._limit
 
     def begin(self, host: str) -> None:
-        """A call has begun."""
+        """Note that a call began."""
         with self._lock:
             self._running[host] = self._running.get(host, 0) + 1
 
     def end(self, host: str) -> None:
-        """A call has ended."""
+        """Note that a call ended."""
         with self._lock:
             self._running[host] -= 1
             if not self._running[host]:
                 del self._running[host]
 
     def unpark(self, host: str) -> T | None:
-        """What was parked for the host the longest, if anything is."""
+        """The longest-parked call of the host, if any."""
         with self._lock:
             parked = self._parked.get(host)
             call = parked.popleft()[1] if parked else None
@@ -55,7 +55,7 @@ class Hosts(Generic[T]):
             return call
 
     def park(self, host: str, call: T, now: float) -> bool:
-        """Keep a call until its host has room; False when too many are kept for it."""
+        """Park a call until its host has capacity. Returns False if too many are parked."""
         with self._lock:
             parked = self._parked.setdefault(host, deque())
             if len(parked) < self._limit:
@@ -65,7 +65,7 @@ class Hosts(Generic[T]):
             return False
 
     def room(self, now: float) -> int:
-        """How many tasks may be taken now: as many as the busiest host has room for, for they may all be its own."""
+        """How many tasks may be taken now: what the busiest host allows, because all of them may be for it."""
         with self._lock:
             if now - self._window >= 1:
                 self._window, self._looks = now, 0
@@ -75,6 +75,6 @@ class Hosts(Generic[T]):
             return left + (max(0, LOOKS_PER_SECOND - self._looks) if slow else 0)
 
     def clear(self) -> None:
-        """Forget what is parked."""
+        """Forget all parked calls."""
         with self._lock:
             self._parked.clear()

@@ -1,7 +1,7 @@
-"""Signs what is sent, in the form of the Standard Webhooks, and verifies it for those who receive.
+"""Signs callbacks as Standard Webhooks do, and verifies signatures for receivers.
 
-The signature is over id, timestamp and body, so that none can be changed and an old request is known as old. A second
-one is over the URL, too, so that a receiver that shares its secret with others knows that the request was meant for it.
+The signature covers id, timestamp and body, so that none can be changed and old requests can be rejected. A second
+signature also covers the URL, so that a receiver that shares its secret with others can tell which requests are for it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from penstock.errors import BadValue
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 URL_SIGNATURE = "penstock-signature"
-# Seconds that the clocks of sender and receiver may be apart, with the way between them.
+# Seconds that a request may be old: clock difference plus transit.
 TOLERANCE = 300
 _PREFIX = "whsec_"
 _SHORTEST = 16
 
 
 def key(secret: str) -> bytes:
-    """The key of a secret: text of at least 16 bytes, or `whsec_` and base64."""
+    """The key of a secret: a text of at least 16 bytes, or `whsec_` followed by base64."""
     try:
         made = (
             base64.b64decode(secret[len(_PREFIX) :], validate=True) if secret.startswith(_PREFIX) else secret.encode()
@@ -38,17 +38,17 @@ def key(secret: str) -> bytes:
 
 
 def message_id(tube: str, id: int) -> str:
-    """Names a task in headers: the same for each of its attempts, without a dot, which separates what is signed."""
+    """The id of a task in headers: the same for every attempt, and without dots, which separate the signed parts."""
     return f"{header_text(tube).replace('.', '%2E')}:{id}"
 
 
 def header_text(text: str) -> str:
-    """A name as a header can carry it: percent-encoded UTF-8."""
+    """A name encoded for a header: percent-encoded UTF-8."""
     return quote(text, safe="")
 
 
 def signed_headers(keys: Sequence[bytes], id: str, now: int, body: bytes, url: str | None = None) -> dict[str, str]:
-    """The headers that sign a request; a signature for each key, so that a secret can be changed without a gap."""
+    """The headers that sign a request, with one signature per key, so that secrets can be rotated."""
     headers = {ID: id, TIMESTAMP: str(now), SIGNATURE: " ".join(_sign(key, f"{id}.{now}.", body) for key in keys)}
     if url is not None:
         headers[URL_SIGNATURE] = " ".join(_sign(key, f"{id}.{now}.{url}\n", body) for key in keys)

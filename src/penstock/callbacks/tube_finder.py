@@ -12,14 +12,14 @@ from penstock.core.options import Tube
 from penstock.core.select import Find
 from penstock.errors import PenstockError
 
-# How many ready tasks of a tube are looked at.
+# The number of ready tasks read per tube.
 LOOKED_AT = 100
 
 
 def callback_tubes(broker: Broker) -> list[str]:
-    """The names of tubes whose tasks have a callback by default, or among whose first ready tasks one has.
+    """The names of tubes that have a default callback, or a task with a callback among the first ready ones.
 
-    Only looks, so that tasks without a callback are not handed out for nothing.
+    Reads without taking, so that no task is handed out in vain.
     """
     tubes = broker.runtime.store.load_tubes()
     return [tube.name for tube in tubes if tube.kind.leased and _has_callbacks(broker, tube)]
@@ -73,5 +73,5 @@ class Finder:
                     self._follow(found)
                     known = found
             except PenstockError as error:
-                log.warning("could not look for callbacks (%s); retrying", error)
+                log.warning("could not search for callbacks (%s); retrying", error)
             pause = max(EVERY, SHARE * (time.monotonic() - began))

@@ -136,7 +136,7 @@ class BrokerRuntime:
             if leave:
                 self.publish(self._store.leave([member.handle]))
         except StoreError as error:
-            log.warning("a session could not be ended (%s): it lapses by itself", error)
+            log.warning("could not end a session (%s); it lapses by itself", error)
         finally:
             if self._locks is not None:
                 self._locks.let_go(member.handle)

@@ -1,1 +1,1 @@
-"""Schedules: the times at which a handler is due, and putting each of them once."""
+"""Schedules: compute the times at which a handler is due, and put each tick once."""

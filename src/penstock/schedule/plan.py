@@ -1,4 +1,4 @@
-"""Times that come again: by a cron expression in a time zone, or at a fixed distance. Milliseconds since the epoch."""
+"""Recurring times: by a cron expression in a time zone, or at a fixed interval. Milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.names import kind_of, shown
 from penstock.core.values import Seconds, plain_seconds, positive_ms
 from penstock.errors import BadValue
 
-# A shorter distance would fill the tube with ticks that are put ahead.
+# A shorter interval would fill the tube with ticks that are put ahead.
 SHORTEST_MS = 100
 
 
@@ -24,7 +24,7 @@ class Plan(Protocol):
 
     @property
     def when(self) -> When:
-        """What `make_plan` makes it of again."""
+        """The text or number that `make_plan` turns into this plan."""
 
     @property
     def text(self) -> str:
@@ -102,7 +102,7 @@ class Cron:
 
 
 def make_plan(when: When) -> Plan:
-    """The plan again."""
+    """The plan for a cron text or a number of seconds."""
     if "every" in when:
         return Every(float(when["every"]))
     return Cron(str(when.get("cron", "")), str(when.get("timezone", "")))

@@ -46,7 +46,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     name: str = ""
 
     def address(self, of: str) -> str:
-        """For people to read, and with the key; the name is cut where it would not fit."""
+        """The address of a saved schedule: its name, cut to fit, and its key."""
         return f"{self.schedule.encode()[:100].decode(errors='ignore')} {of} #{self.key}"
 
 
@@ -120,7 +120,7 @@ def _kept(what: str, key: str, on_duplicate: str) -> dict[str, Any]:
 
 
 def read_all(schedule_tube: Tube) -> Saved:
-    """What is saved of all schedules."""
+    """Read all saved schedules."""
     records: list[ScheduleRecord] = []
     paused: set[str] = set()
     runs: dict[str, Run] = {}
@@ -140,7 +140,7 @@ def read_all(schedule_tube: Tube) -> Saved:
 
 
 def listed(schedule_tube: Tube) -> list[ScheduleStatus]:
-    """The schedules by name; of one that is paused no tick is due."""
+    """The schedules, sorted by name; a paused one has no next tick."""
     saved, now = read_all(schedule_tube), schedule_tube.runtime.store.now()
     found: list[ScheduleStatus] = []
     for card in saved.records:
@@ -164,7 +164,7 @@ def _next(card: ScheduleRecord, paused: bool, now: int) -> float | None:
 
 
 def find(schedule_tube: Tube, key: str) -> ScheduleRecord:
-    """The card of that key; NotFound when there is none."""
+    """The saved schedule of that key. Raises NotFound if there is none."""
     id = _id(schedule_tube, "card", key)
     card = None if id is None else _read(schedule_tube.peek(id))
     if card is None:
@@ -173,7 +173,7 @@ def find(schedule_tube: Tube, key: str) -> ScheduleRecord:
 
 
 def key_of(schedule_tube: Tube, name: str) -> str:
-    """The key of the one schedule of the function of that name; what names no function is a key itself."""
+    """The key of the only schedule of a function; a name that is not a function's is taken as a key."""
     named = [each for each in listed(schedule_tube) if each.schedule == name]
     if len(named) > 1:
         keys = ", ".join(f"{each.key} ({each.plan})" for each in named)
@@ -182,7 +182,7 @@ def key_of(schedule_tube: Tube, name: str) -> str:
 
 
 def paused_keys(schedule_tube: Tube, keys: Sequence[str]) -> set[str]:
-    """Those whose ticks are held back, by one query; none where somebody dropped the tube of the cards."""
+    """The keys that are paused, by one query; none if the tube of saved schedules was dropped."""
     try:
         found = schedule_tube.runtime.store.get(schedule_tube.stored, [f"pause #{key}" for key in keys])
     except NoSuchTube:
@@ -191,7 +191,7 @@ def paused_keys(schedule_tube: Tube, keys: Sequence[str]) -> set[str]:
 
 
 def pause(schedule_tube: Tube, key: str) -> None:
-    """Put no more ticks of it; those that are put already, for the next seconds, are run."""
+    """Pause the schedule. Ticks that were already put, for the next seconds, still run."""
     schedule_tube.put({"pause": find(schedule_tube, key).key}, **_kept("pause", key, "ignore"))
 
 
@@ -201,7 +201,7 @@ def resume(schedule_tube: Tube, key: str) -> None:
 
 
 def forget(schedule_tube: Tube, key: str) -> None:
-    """Remove a schedule that was set, or the card of one that no worker has any more, and its pause."""
+    """Remove a stored schedule, or the record of one that no worker has any more, and its pause."""
     _remove(schedule_tube, "card", find(schedule_tube, key).key)
     _remove(schedule_tube, "pause", key)
     _remove(schedule_tube, "last", key)
@@ -209,7 +209,7 @@ def forget(schedule_tube: Tube, key: str) -> None:
 
 
 def run_now(schedule_tube: Tube, key: str) -> Task:
-    """Put what it puts at its times, for now; also while it is paused."""
+    """Put the schedule's task now, also while it is paused."""
     card = find(schedule_tube, key)
     now = schedule_tube.runtime.store.now()
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
@@ -240,7 +240,7 @@ def _read_run(task: Task) -> Run | None:
 
 
 def _read(task: Task) -> ScheduleRecord | None:
-    """The card that a task is; None where it is something else, or of a version that this one cannot read."""
+    """The schedule saved in a task; None if the task is something else or of an unknown version."""
     data = task.data
     if not isinstance(data, dict) or data.keys() != {"card"}:
         return None

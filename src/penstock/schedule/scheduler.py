@@ -1,4 +1,4 @@
-"""Puts the ticks of schedules, from inside every worker: those of its app, and those that programs have set."""
+"""Puts the ticks of schedules, in every worker: those of its app, and those stored by `app.schedules.set`."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ log = logging.getLogger("penstock.schedule")
 
 Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
-# The longest sleep. Changed schedules and a clock that was set are noticed at the next look at the store's clock.
+# The longest sleep. Changed schedules and clock changes are noticed at the next check of the store's clock.
 LOOK_SECONDS = 30.0
 RETRY_SECONDS = 1.0
-# Stored schedules are read again after this time, should a program have died before it told of a change.
+# Stored schedules are read again after this time, in case a program died before it announced a change.
 READ_SECONDS = 60.0
-# A step of the store's clock that is no drift.
+# A larger step of the store's clock is not drift.
 _JUMP_MS = 1_000
-# The address of the task that never comes up and tells up to when ticks were put.
+# The address of the task that records up to when ticks were put. It never becomes ready.
 _PUT_UNTIL = "put until"
 # Characters of an error that are kept with the last run.
 _MOST_ERROR = 200
 
 
 class Declared:
-    """A handler and when it is due, as a decorator says. Another plan makes another schedule, with another key."""
+    """A handler and its plan, as declared by a decorator. A changed plan is a new schedule with a new key."""
 
     def __init__(self, handler: Handler[[], Any, Any], plan: Plan, catch_up: str, overlap: bool = True) -> None:
         self.handler = handler
@@ -66,7 +66,7 @@ def make_record(
     key: str, schedule: str, plan: Plan, tube: Tube, catch_up: str, overlap: bool, data: object, options: Any,
     name: str = "",
 ) -> ScheduleRecord:  # fmt: skip
-    """What is saved of a schedule."""
+    """The record of a schedule to save."""
     _must_fit(tube)
     kept = {option: plain_seconds(value) for option, value in options.items() if value is not None}
     kept.pop("address", None)
@@ -90,7 +90,7 @@ class Planned:
         return self._next - self._lead + (MARGIN_MS if self.record.overlap else 0)
 
     def is_due(self, now: int) -> bool:
-        """Whether something is to be put, or the clock was set back so far that its times come again."""
+        """Whether ticks are due, or the clock was set back so far that times repeat."""
         return self.look_at <= now or (self.until or 0) > now + LEAD_MS + SET_BACK_MS
 
     def find_due(self, until: int | None, now: int) -> Due:
@@ -100,7 +100,7 @@ class Planned:
         return find_due(self.plan, self.record.catch_up, until, now, self._lead)
 
     def put(self, due: Due) -> None:
-        """These ticks are put."""
+        """Note that these ticks were put."""
         self.until = due.until
         self._set_next(due.next)
 
@@ -115,21 +115,21 @@ class Planned:
         return {**self.record.data, "tick": tick.at, "before": tick.before}, {**self.record.options, **options}
 
     def address(self, at: int) -> str:
-        """Where ticks must not overlap, all have one address: while one is there, no other is put."""
+        """The address of a tick. With overlap=False all ticks share one, so that only one can be in the tube."""
         return self.record.address(_shown(at) if self.record.overlap else "tick")
 
     def has(self, data: dict[str, Any]) -> bool:
-        """Whether the task of a tick is one of this schedule."""
+        """Whether a task is a tick of this schedule."""
         at = int(data["tick"])
         return self.plan.until(at) == at and all(data.get(key) == value for key, value in self.record.data.items())
 
     @property
     def marked(self) -> bool:
-        """Whether it keeps a task that tells later workers which ticks were missed."""
+        """Whether the schedule stores a mark, by which later workers find missed ticks."""
         return self.record.catch_up != "none"
 
     def mark(self, until: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """That task, which never comes up, with new data each time."""
+        """The task that stores the mark. It never becomes ready."""
         data = {"schedule": self.record.schedule, "plan": self.plan.text, "until": until}
         return data, {"address": self.record.address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS}
 
@@ -168,7 +168,7 @@ class Scheduler:
             self._thread.join()
 
     def _heard(self, seen: Overdue) -> None:
-        """A look at the store's clock: wake the thread if schedules were changed or the clock was set."""
+        """Wake the thread if schedules were changed or the store's clock was set."""
         heard = time.monotonic()
         if seen.altered != self._altered:
             self._altered, self._read_at = seen.altered, 0.0
@@ -180,7 +180,7 @@ class Scheduler:
             self._wake.set()
 
     def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
-        """A task of this worker has been run, in any thread: the run of a tick is kept for operators."""
+        """Note a finished run. Runs of ticks are kept for operators. Called from any thread."""
         data = task.data
         if isinstance(data, dict) and "tick" in data and task.address:
             told = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
@@ -198,7 +198,7 @@ class Scheduler:
             self._wake.wait(pause)
 
     def save_runs(self) -> None:
-        """Save the last runs of ticks: one call, at most once a second. What cannot be saved is left out."""
+        """Save the last runs of ticks, in one call, at most once a second. Errors are logged and ignored."""
         runs, self._runs = self._runs, {}
         try:
             schedule_status.save_runs(self._tube(SCHEDULE_TUBE), dict(runs))  # a handler may be ending
@@ -235,12 +235,12 @@ class Scheduler:
             ahead = min(each.look_at for each in planned) - self._runtime.store.now()
         except PenstockError as error:
             self._read_at = 0.0
-            log.warning("could not look for ticks (%s); retrying", error)
+            log.warning("could not check for due ticks (%s); retrying", error)
             return RETRY_SECONDS
         return min(max(ahead / 1000, 0.02), LOOK_SECONDS) if all(done) else RETRY_SECONDS
 
     def _read_put_until(self, planned: Sequence[Planned], now: int) -> None:
-        """A worker that starts after the clock was set back a little: what others put before is not put again."""
+        """Read up to when ticks were put, so that a small step back of the clock does not repeat them."""
         [record] = self._runtime.store.get(self._tube(SCHEDULE_TUBE).stored, [_PUT_UNTIL])
         data: Any = None if record is None else codec.decode(record.payload)
         self._put_until = 0 if data is None else int(data["put until"])
@@ -260,7 +260,7 @@ class Scheduler:
         return schedule_status.paused_keys(self._tube(SCHEDULE_TUBE), keys) if keys else set()
 
     def _look_at_tube(self, name: str, due: list[Planned], paused: set[str], now: int) -> bool:
-        """Put the ticks of one tube, by one call; False if that must be tried again soon."""
+        """Put the ticks of one tube in one call. Returns False if it must be retried soon."""
         try:
             tube = self._tube(name)
             stopped = self._runtime.store.paused(tube.stored)
@@ -276,7 +276,7 @@ class Scheduler:
         return False
 
     def _put(self, tube: Tube, planned: Sequence[Planned], now: int) -> bool:
-        """Put what is due; False if more was missed than one step holds."""
+        """Put the due ticks. Returns False if more were missed than one step holds."""
         marks = self._read_marks(tube, [each for each in planned if each.marked])
         found: list[tuple[Planned, Due]] = []
         ticks: list[tuple[Planned, Tick]] = []
@@ -298,7 +298,7 @@ class Scheduler:
         return all(due.until > now for _, due in found)
 
     def _read_marks(self, tube: Tube, planned: Sequence[Planned]) -> dict[str, int]:
-        """Up to when ticks of these were put by anyone, as far as that is known."""
+        """Read up to when any worker put ticks of these schedules."""
         if not planned:
             return {}
         records = self._runtime.store.get(tube.stored, [each.record.address("mark") for each in planned])
@@ -310,7 +310,7 @@ class Scheduler:
         return marks
 
     def _read_stored(self) -> None:
-        """Learn the schedules that programs have set. Ticks of what is gone or changed are taken back."""
+        """Read the stored schedules. Future ticks of removed or changed ones are deleted."""
         before, self._stored = self._stored, {}
         for record in self._cards():
             old = before.get(record.key)
@@ -327,7 +327,7 @@ class Scheduler:
         return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE)).records if each.name]
 
     def _take_back(self, gone: Planned, new: Planned | None) -> None:
-        """Delete the ticks that were put ahead and are not due yet, but for those that the changed schedule has too."""
+        """Delete ticks that were put ahead and are not due yet, except those that the changed schedule also has."""
         tube, now = self._tube(gone.record.tube), self._runtime.store.now()
         addresses, at = [gone.address(now)], gone.plan.after(now)
         while at <= min(gone.until or 0, now + LEAD_MS):
@@ -347,7 +347,7 @@ class Scheduler:
 
 
 def _hold(planned: Planned, now: int) -> None:
-    """Log the ticks whose time came in a pause. What is missed meanwhile follows catch_up."""
+    """Log ticks that fell into a pause. After the pause, `catch_up` decides about them."""
     past = [] if planned.until is None else past_ticks(planned.plan, planned.until, now)
     if past:
         _not_put(planned, past, "it is paused")
@@ -355,7 +355,7 @@ def _hold(planned: Planned, now: int) -> None:
 
 
 def _judge(planned: Planned, tick: Tick, task: Task) -> None:
-    """Log a tick that its task does not stand for, or that will not be run."""
+    """Log a tick that was not put, or that will not run."""
     data = task.data
     if not planned.record.overlap and isinstance(data, dict) and data.get("tick") != tick.at:
         _not_put(planned, [tick.at], f"the last one is still in tube {planned.record.tube}")
@@ -365,7 +365,7 @@ def _judge(planned: Planned, tick: Tick, task: Task) -> None:
 
 def _not_put(planned: Planned, ats: Sequence[int], why: str) -> None:
     which = _shown(ats[0]) if len(ats) == 1 else f"{len(ats)} from {_shown(ats[0])} to {_shown(ats[-1])}"
-    log.warning("tick of schedule %s is not put (%s): %s", planned.record.schedule, which, why)
+    log.warning("skipped a tick of schedule %s (%s): %s", planned.record.schedule, which, why)
 
 
 def _shown(at: int) -> str:

@@ -1,9 +1,9 @@
-"""Which ticks of a schedule are to be put now. Pure: it is given the time and what was put before.
+"""Which ticks of a schedule to put now. Pure: the time and what was put before are arguments.
 
-A tick is put a little ahead of its time, delayed until then, with an address that says which one it is. Its address
-is in use at least until its time, so of all puts before that only the first stores anything; and a task that was
-stored after it (`before`) is known to be a double, whichever worker put it and however late. So each tick is run once,
-without a leader. Missed ticks are put for a moment that is still to come, by the same rule.
+A tick is put ahead of its time, delayed until then, under an address that identifies it. The address is in use at
+least until that time, so only the first put of any worker stores a task. A task that was stored later than its time
+(`before`) is recognised as a duplicate, whichever worker put it. So each tick runs once, without a leader. Missed ticks
+are put for a time that is still to come, by the same rule.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from penstock.core.names import shown
 from penstock.errors import BadValue
 from penstock.schedule.plan import Plan
 
-# So far ahead ticks are put. A worker that needs longer than this between its look at the clock and its put loses
-# the tick, and logs that.
+# How far ahead ticks are put. A worker that needs longer between reading the clock and its put skips the tick and
+# logs it.
 LEAD_MS = 5_000
-# Where a tick is skipped while the last one is in its tube, it is put so short before its time.
+# With overlap=False, how far ahead ticks are put.
 SHORT_LEAD_MS = 2_000
-# One that is nearer than this could be stored too late, and counts as missed.
+# A tick that is nearer than this could be stored too late, and counts as missed.
 MARGIN_MS = 1_000
-# A clock that was set back by more than this passes its times again, and their ticks are put again.
+# After the clock was set back by more than this, repeated times are put again.
 SET_BACK_MS = 60_000
 CATCH_UP = ("none", "one", "all")
 # Missed ticks put in one step.
@@ -29,7 +29,7 @@ MOST_MISSED = 1_000
 
 
 class Tick(NamedTuple):
-    """One time of a schedule: its task is ready after `delay`, and a double when stored at `before` or later."""
+    """One time of a schedule: its task is ready after `delay`, and a duplicate if it is stored at `before` or later."""
 
     at: int
     delay: int
@@ -37,7 +37,7 @@ class Tick(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The ticks to put, up to when the schedule is put then, and its next time; `late` are past and not put."""
+    """The ticks to put, up to when that covers the schedule, and its next time; `late` ones are past and skipped."""
 
     ticks: list[Tick]
     until: int
@@ -69,7 +69,7 @@ def find_due(plan: Plan, catch_up: str, until: int | None, now: int, lead: int =
 
 
 def past_ticks(plan: Plan, until: int, now: int) -> list[int]:
-    """The times after one moment and up to another, at most MOST_MISSED."""
+    """The times after `until` and up to `now`, at most MOST_MISSED."""
     found: list[int] = []
     at = plan.after(until) if until < now else now + 1
     while at <= now and len(found) < MOST_MISSED:
@@ -79,7 +79,7 @@ def past_ticks(plan: Plan, until: int, now: int) -> list[int]:
 
 
 def check_catch_up(value: object) -> str:
-    """How missed ticks are treated; BadValue for anything unknown."""
+    """Validate how missed ticks are treated."""
     if value not in CATCH_UP:
         raise BadValue(f"catch_up {shown(value)} is unknown: give {', '.join(CATCH_UP)}")
     return str(value)

@@ -19,7 +19,7 @@ from penstock.worker.state import WorkerState
 
 log = logging.getLogger("penstock.worker")
 
-# Seconds that cancelled coroutines have for their own ends.
+# Seconds that cancelled coroutines have for cleaning up.
 CLEAN_UP = 1.0
 
 
@@ -62,23 +62,23 @@ class AsyncExecutor:
         self.wake()
 
     def room(self) -> int | None:
-        """Slots alone decide."""
+        """None: only the slots limit it."""
         return None
 
     def wake(self) -> None:
-        """Begin what a slot has become free for; many calls at one moment are one."""
+        """Start tasks for slots that became free; many calls at the same time cost as much as one."""
         if self._buffer and not self._called:
             self._called = True
             here = threading.current_thread() is self._thread  # then the loop need not be woken by a system call
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._pump)
 
     def stop(self) -> None:
-        """Cancel what still runs, and give it a moment to clean up."""
+        """Cancel the running coroutines and give them a short time to clean up."""
         self._buffer.clear()
         try:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLEAN_UP)
         except TimeoutError:
-            log.warning("the loop cannot be ended: a handler blocks it with a call that should be awaited")
+            log.warning("the event loop cannot be stopped: a handler blocks it with a call that should be awaited")
             self._blocked = True
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
@@ -106,7 +106,7 @@ class AsyncExecutor:
             self._begin(self._buffer.popleft())
 
     def _begin(self, item: RunningTask) -> bool:
-        """Run it in the slot that was taken for it; False where it was given back before."""
+        """Start the task in its slot. Returns False if it was released before."""
         if not self._state.claim(item):
             self._state.slots.release()
             return False
@@ -139,7 +139,7 @@ class AsyncExecutor:
             self._state.slots.release()
 
     async def _run(self, item: RunningTask) -> object:
-        """What the handler returns."""
+        """Run the handler. Returns its result."""
         assert item.handler is not None
         return await call_async(item.handler, item, item.stored, item.traced)
 

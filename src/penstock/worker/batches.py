@@ -21,7 +21,7 @@ Dispatch = Callable[[str, Sequence[RunningTask]], None]
 
 
 class Batch(RunningTask):
-    """One run of a handler for several tasks. `alone`: of one that is run by itself because its batch failed."""
+    """One call of a handler for several tasks. `alone`: for a single task, because its batch failed."""
 
     __slots__ = ("alone", "members")
 
@@ -37,19 +37,19 @@ class Batch(RunningTask):
         return super().__repr__() if len(self.members) == 1 else f"{len(self.members)} tasks with {super().__repr__()}"
 
     def start(self, members: list[RunningTask]) -> None:
-        """Run with these, which are left of it: the others waited too long and were released."""
+        """Start the call with the remaining tasks; the others waited too long and were released."""
         self.members = members
         self.stored = [member.stored for member in members]
         for member in members:
             member.batch = self
 
     def lost_one(self) -> None:
-        """The lease of a member is lost: the call is ended when all are."""
+        """Note the lost lease of one task. The call is stopped when all leases are lost."""
         if all(member.lost for member in self.members):
             self.lose(self.members[0].cause)
 
     def current_task(self) -> CurrentTask:
-        """The one task of a handler that is given several has no meaning."""
+        """Raise: a batch handler has no single current task."""
         raise NotFound(GIVEN_A_BATCH)
 
     def current_tasks(self) -> list[CurrentTask]:
@@ -57,7 +57,7 @@ class Batch(RunningTask):
         return [member.current_task() for member in self.members]
 
     def results(self, result: object) -> list[object]:
-        """The result of each task; BadValue where the handler returned something else."""
+        """The result of each task. Raises BadValue if the handler returned something else."""
         assert self.handler is not None
         return batch_results(self.handler.name, result, len(self.members))
 
@@ -70,7 +70,7 @@ class Batch(RunningTask):
         return [error] * count if over or isinstance(error, SIGNALS) else None
 
     def end(self) -> None:
-        """The call is over."""
+        """Note that the call has ended."""
         for member in self.members:
             member.batch = None
 
@@ -112,7 +112,7 @@ class Batcher:
             return sum(len(items) for items in queues if tube is None or (items and items[0].tube.stored.no == tube))
 
     def add(self, items: Sequence[RunningTask]) -> None:
-        """Tasks of batch handlers were taken."""
+        """Add tasks of batch handlers that were taken."""
         now = time.monotonic()
         with self._lock:
             for item in items:

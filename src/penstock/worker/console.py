@@ -13,7 +13,7 @@ from penstock.worker.worker import Worker
 
 log = logging.getLogger("penstock.worker")
 
-# Seconds between log lines that tell the counters.
+# Seconds between log lines with the counters.
 LOGGED = 10.0
 
 
@@ -62,7 +62,7 @@ def log_handler(*, json: bool) -> logging.Handler:
 
 
 def configure_logging(handler: logging.Handler) -> None:
-    """Log by this, unless the program has set up logging itself."""
+    """Use this log handler, unless the program has configured logging itself."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(handler)
@@ -70,7 +70,7 @@ def configure_logging(handler: logging.Handler) -> None:
 
 
 class Status:
-    """Tells how the worker is doing, whenever it is asked to."""
+    """Logs what the worker is doing."""
 
     pause = LOGGED
 
@@ -79,11 +79,11 @@ class Status:
         self._told: dict[str, int] = {}
 
     def shown(self) -> AbstractContextManager[object]:
-        """Tell while this context is entered."""
+        """Report while this context is entered."""
         return nullcontext()
 
     def banner(self) -> None:
-        """Who starts, on what, with what."""
+        """Log the store, the tubes and the handlers at the start."""
         log.info(
             "worker on %s, tubes %s, concurrency %d", self._worker.where, self._tubes, self._worker.settings.concurrency
         )

@@ -1,4 +1,4 @@
-"""Take tasks: as many as can be started at once, and a little ahead where handlers are fast."""
+"""Fetches tasks: as many as can be started at once, and some ahead if handlers are fast."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
 LARGEST_TAKE = 1000
-# The executor whose threads can change places with the one that takes.
+# The executor whose threads can swap roles with the fetching thread.
 THREAD = "thread"
 # Not an executor: where tasks of batch handlers wait for others.
 BATCHES = "batches"
-# The most that waits to be started: a take more than that, so that handlers continue while the next is under way.
+# The most tasks that wait to be started: one take more, so that handlers stay busy during the next take.
 MOST_AHEAD = 2 * LARGEST_TAKE
 # At most this many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
@@ -41,9 +41,9 @@ HAND_OVER = 0.001
 # Seconds between attempts while the store is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
-# A task without a callback, in a tube that is looked at for callbacks alone, is left to others for this many seconds.
+# Seconds for which a task without a callback is left to other workers, in a tube that is read only for callbacks.
 NOT_OURS = 1.0
-# A task that still runs here under a lost lease is left to others for this many seconds.
+# Seconds for which a task that still runs here under a lost lease is left to other workers.
 STILL_RUNNING = 1.0
 
 
@@ -94,7 +94,7 @@ class Fetcher:
         state.slots.on_free.append(self.poke)
 
     def start(self, threads: ThreadExecutor) -> None:
-        """Begin, on one of these threads."""
+        """Start fetching, on one of these threads."""
         self._threads = threads
         if any(source.batch is not None for source in self._sources):
             self._batcher.start()
@@ -109,7 +109,7 @@ class Fetcher:
         self._batcher.stop()
 
     def follow(self, sources: Sequence[Source]) -> None:
-        """Take from these instead."""
+        """Fetch from these tubes instead."""
         self._wanted.append(sources)
         self._room.set()
         self.session_handle.wake_blocked()
@@ -159,7 +159,7 @@ class Fetcher:
         return False
 
     def _take(self) -> list[Task]:
-        """What there is room for; nothing, after a while, when there is none."""
+        """Take as many tasks as there is room for; if there is none, return nothing after a while."""
         self._changed = False
         self._restricted = True  # from before the look at what is free, so that no change is missed
         try:
@@ -241,7 +241,7 @@ class Fetcher:
             self._room.wait(1.0)
 
     def _hand_out(self, tasks: Sequence[Task]) -> bool:
-        """Have them started; True when this thread is to run what it took, and another one feeds."""
+        """Dispatch tasks to executors. Returns True if this thread runs what it took and another one fetches."""
         now, session = time.monotonic(), self.session_handle.number
         state, in_flight = self._state, self._state.in_flight
         parts: dict[str, list[RunningTask]] = {}
@@ -301,7 +301,7 @@ class Fetcher:
                 self._room.wait(HAND_OVER)
 
     def _route(self, item: RunningTask) -> str | None:
-        """Where it runs; None when it has been settled here."""
+        """The executor for a task; None if the task was settled here."""
         if item.key in self._state.in_flight.running:  # its earlier lease is lost, and that handler still runs
             self._state.settler.add(item, settlement.postponed(item, STILL_RUNNING))
             self.on_suspect()
@@ -325,12 +325,12 @@ class Fetcher:
             self._state.settler.add(item, settlement.postponed(item, NOT_OURS))
             return None
         ended = settlement.unknown(item)
-        log.warning("%r is released: %s", item, ended.move.reason, extra={"item": item})
+        log.warning("releasing %r: %s", item, ended.move.reason, extra={"item": item})
         self._state.settler.add(item, ended)
         return None
 
 
 def is_double(task: Task, data: Mapping[str, object]) -> bool:
-    """Whether it is a tick that was put too late, so that another one of the same time may have been run."""
+    """Whether the task is a tick that was put too late, so that another task may have run for the same time."""
     before = data.get("before")
     return isinstance(before, int) and task._record.created >= before

@@ -144,7 +144,7 @@ class LeaseExtender:
             return "deleted"
 
     def _give_back(self, now: float) -> None:
-        """Release what has waited too long: all handlers here are busy, and another worker may have a free one."""
+        """Release tasks that have waited too long to start: another worker may have a free slot."""
         for item in self._state.in_flight.claim_overdue(now):
             self._state.throughput.forget()
             self._state.settler.add(item, settlement.unstarted(item))
@@ -170,7 +170,7 @@ class LeaseExtender:
         try:
             records = settle(tube.runtime, tube.stored, [move for _, move in pairs])
         except PenstockError as error:
-            log.warning("could not extend %d leases: %s", len(pairs), error)
+            log.warning("could not extend %d leases (%s); retrying", len(pairs), error)
             for item, _ in pairs:
                 if item.deadline is not None and item.deadline <= time.monotonic():
                     self._lose(item, "lapsed")
@@ -186,13 +186,13 @@ class LeaseExtender:
                 item.deadline += move.extra / 1000
 
     def _lose(self, item: RunningTask, cause: str | None = None) -> None:
-        """Tell a handler that its lease is lost; how, is asked unless it is known."""
+        """Tell a handler that its lease is lost. Looks up the cause unless it is given."""
         if _is_settled(item):
             return
         try:
             cause = cause or self._cause(item)
         except StoreError as error:
-            log.warning("could not ask for the lost lease of %r (%s); retrying", item, error)
+            log.warning("could not look up why the lease of %r was lost (%s); retrying", item, error)
             return
         if not _is_settled(item):  # else it was settled just now
             log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})

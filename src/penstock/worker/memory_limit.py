@@ -1,4 +1,4 @@
-"""`--max-memory`: stops a worker that has become too large, so that its supervisor starts a new one."""
+"""`--max-memory`: stops a worker that uses too much memory, so that its supervisor starts a new one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from penstock.errors import UnsupportedOption
 from penstock.worker.state import WorkerState
 
-# Seconds between looks.
+# Seconds between checks.
 EVERY = 1.0
 _PROCESS = Path("/proc/self")
 
 
 class MemoryLimit:
-    """One thread that looks at the resident memory of the worker and its handler processes."""
+    """One thread that checks the resident memory of the worker and its child processes."""
 
     def __init__(self, state: WorkerState, most: int) -> None:
         if not (_PROCESS / "statm").exists():

@@ -21,7 +21,7 @@ BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 
 
 class Meter(Collector):
-    """Counts what a worker reports, and looks at the rest when it is asked."""
+    """Counts what a worker reports; other figures are read when the metrics are requested."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -38,19 +38,19 @@ class Meter(Collector):
         worker.state.stats.meter = self
 
     def ran(self, item: RunningTask, seconds: float) -> None:
-        """A handler ended, whatever becomes of its task."""
+        """Record the duration of one run of a handler."""
         self._seconds.labels(*_labels(item)).observe(seconds)
 
     def count(self, result: str, item: RunningTask) -> None:
-        """A task was settled, or its lease was lost."""
+        """Count a task that was settled or whose lease was lost."""
         self._results.labels(*_labels(item), result).inc()
 
     def exposition(self) -> bytes:
-        """The text that Prometheus reads."""
+        """The metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read at the moment of the question; without the store's part while the store is unavailable."""
+        """The gauges that are read on request; without those of the store while it is unavailable."""
         state = self._worker.state
         running = Tally(_labels(item) for item in list(state.in_flight.running.values()))
         flight = GaugeMetricFamily("penstock_handler_in_flight", "Handlers that run now.", labels=["handler", "tube"])

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 
-# The loop that takes tasks goes round about every second. After this many seconds without that, it hangs.
+# The fetch loop runs about once a second. After this many seconds without a run, it counts as hung.
 ROUND_SECONDS = 15.0
 # The store has this long to answer.
 STORE_SECONDS = 5.0
-# A connection lasts no longer than this, and there are no more than these.
+# The longest connection in seconds, and the most connections.
 CONNECTION_SECONDS = 15.0
 MAX_CONNECTIONS = 64
 _CHUNK = 65536
@@ -39,7 +39,7 @@ _Answer = tuple[int, str, bytes]
 
 
 class Monitor:
-    """Serves one worker on a bound socket. `allowed` judges the token of whoever reads metrics."""
+    """Serves one worker on a bound socket. `allowed` checks the token of a request for metrics."""
 
     def __init__(self, worker: Worker, listener: socket.socket, allowed: Allowed | None) -> None:
         self._worker = worker
@@ -57,7 +57,7 @@ class Monitor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Listen no more; what is being answered is cut off."""
+        """Stop listening. Requests in progress are cut off."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -153,7 +153,7 @@ class Monitor:
         return 503 if hangs or trouble else 200, "application/json", msgspec.json.encode(facts)
 
     def _ask_store(self) -> str | None:
-        """What is wrong with the store; None: it answers. However many ask, one at a time does."""
+        """The error of the store, or None if it answers. Only one request at a time asks the store."""
         if not self._asking.acquire(timeout=STORE_SECONDS):
             return f"it has not answered for {STORE_SECONDS:g} s"
         try:

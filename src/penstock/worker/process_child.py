@@ -1,6 +1,6 @@
 """A process that runs handlers for a worker: `python -m penstock.worker.process_child FD MODULE …`.
 
-It imports what its worker names, never what a task says, and leaves taking and settling to the worker.
+It imports only modules that its worker names, never those named in a task. The worker takes and settles the tasks.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from penstock.worker.batches import GIVEN_A_BATCH, batch_results
 from penstock.worker.process_pipe import Pipe
 from penstock.worker.settlement import unkept
 
-# Seconds between looks at the progress that a handler sets.
+# Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
-# What the worker says instead of jobs: there are no more; a handler that waited may continue; give back the unstarted.
+# Messages of the worker other than jobs: no more jobs; a waiting handler may continue; return the jobs not started.
 OVER, GO_ON, GIVE_BACK = b"over", b"go on", b"give back"
 _PR_SET_PDEATHSIG = 1
 _encode = msgspec.json.Encoder().encode
@@ -102,7 +102,7 @@ class ChildRun:
         self.tasks: list[CurrentTask] = []  # once the handler has asked for them
 
     def current_task(self) -> CurrentTask:
-        """The task as the handler holds it."""
+        """The task for the handler."""
         if self._job.batch:
             raise NotFound(GIVEN_A_BATCH)
         return self.current_tasks()[0]
@@ -115,7 +115,7 @@ class ChildRun:
         return self.tasks
 
     def step_aside(self, *, awaited: bool) -> None:
-        """Its slot is another's."""
+        """Tell the worker that the slot is free while the handler waits."""
         self._pipe.say(Message("aside"))
 
     def step_back(self) -> None:
@@ -124,12 +124,12 @@ class ChildRun:
         self._pipe.granted.get()
 
     async def step_back_async(self) -> None:
-        """Handlers in processes are not async."""
+        """Raise: handlers in processes are not async."""
         self.step_back()
 
 
 class WorkerPipe:
-    """The pipe to the worker. When that is gone, so is this process: someone else will have the task."""
+    """The pipe to the worker. If the worker is gone, this process exits: its task will be handed out again."""
 
     def __init__(self, end: socket.socket) -> None:
         self._pipe = Pipe(end)
@@ -146,7 +146,7 @@ class WorkerPipe:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Message) -> None:
-        """Tell the worker."""
+        """Send a message to the worker."""
         with self._lock:
             self._pipe.send(_encode(message))
 
@@ -185,10 +185,10 @@ class WorkerPipe:
 
 
 def main(fd: int, modules: list[str]) -> None:
-    """Run what the worker asks for, until it says that this is all, or is gone.
+    """Run jobs until the worker ends them or is gone.
 
-    The modules are loaded first: that is no handler's time. One that is given as `module:name` names a handler, whose
-    app has hooks for the start and the end of this process.
+    The modules are imported first, so that imports do not count as a handler's time. `module:name` names a handler
+    whose app has hooks for the start and the end of this process.
     """
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -207,7 +207,7 @@ def main(fd: int, modules: list[str]) -> None:
 
 
 def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
-    """Import the modules; the handlers that are named among them."""
+    """Import the modules. Returns the handlers named among them."""
     found = []
     for module, _, name in (each.partition(":") for each in sorted(modules, key=lambda each: ":" in each)):
         loaded = importlib.import_module(module)
@@ -220,7 +220,7 @@ def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
 
 
 def serve(pipe: WorkerPipe) -> None:
-    """Run handlers until the worker says that there is nothing more."""
+    """Run jobs until the worker says that there are no more."""
     while (job := pipe.jobs.get()) is not None:
         pipe.run = ChildRun(pipe, job)
         set_run(pipe.run)
@@ -230,7 +230,7 @@ def serve(pipe: WorkerPipe) -> None:
 
 
 def answer(job: Job, run: ChildRun, url: str | None) -> Message:
-    """Run the handler; what is to be said of its end."""
+    """Run the handler. Returns the message about its end."""
     try:
         handler = handler_of(job.module, job.name, url)
         run.home.connection = handler.connection
@@ -257,7 +257,7 @@ def handler_of(module: str, name: str, url: str | None) -> Handler[..., Any, Any
 
 
 def failed(error: BaseException | None, place: int = 0) -> Message:
-    """The end of a handler that raised this; None: it did not, for this task of its batch."""
+    """The message for an exception of a handler; None means that this task of a batch succeeded."""
     if error is None:
         return Message("done", place=place)
     return msgspec.structs.replace(_raised(error), place=place, traceback=failure_of(error).traceback)
@@ -278,14 +278,14 @@ def _raised(error: BaseException) -> Message:
 
 
 def kept_batch(handler: Handler[..., Any, Any], result: object, count: int) -> Message:
-    """The end of a batch handler that returned this."""
+    """The message for the return value of a batch handler."""
     results = batch_results(handler.name, result, count)
     parts = [msgspec.structs.replace(kept(handler, each), place=place) for place, each in enumerate(results)]
     return Message("batch", parts=parts)
 
 
 def kept(handler: Handler[..., Any, Any], result: object) -> Message:
-    """The end of a handler that returned this."""
+    """The message for the return value of a handler."""
     try:
         stored = handler.store_result(result)
         return Message("done", result=None if stored is None else codec.encode(stored))
@@ -302,7 +302,7 @@ def find_handler(module: ModuleType, name: str) -> Handler[..., Any, Any]:
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process with its worker's, also while a handler holds the interpreter."""
+    """Have the kernel kill this process if its worker dies, even while a handler holds the interpreter lock."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

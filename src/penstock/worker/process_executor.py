@@ -1,8 +1,8 @@
-"""Runs handlers in processes of their own: each thread of this executor has one child, kept from task to task.
+"""Runs handlers in child processes: each thread of this executor has one child, which it reuses for many tasks.
 
-Where handlers are fast, a child is sent several tasks at once, which it runs one after the other. If one of them takes
-longer than expected, it gives back those that have not begun.
-A child that is not done at the ttr or the time limit of its task is killed, and so is one whose lease is lost.
+If handlers are fast, a child is sent several tasks at once and runs them one by one. If one of them takes longer than
+expected, the child returns those that it has not started. A child that exceeds the ttr or the time limit of its task,
+or whose lease is lost, is killed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
 
-# Seconds by which a lease outlasts the end of its process, to be settled in.
+# Seconds between the kill of a process and the end of its lease, to settle the task in.
 SETTLE_TIME = 5.0
-# Seconds that an idle process has for the app's hooks of its end.
+# Seconds that an idle process has for the app's shutdown hooks.
 SHUTDOWN_TIME = 10.0
-# A child is sent so many tasks as it will run in this time, and at most this many.
+# A child is sent as many tasks as it can run in this time (seconds), up to a maximum.
 CHUNK_SECONDS = 0.01
 LARGEST_CHUNK = 50
-# Seconds after which a running task is slow, and those behind it are given back.
+# Seconds after which a running task counts as slow and the tasks behind it are returned.
 SLOW = 0.05
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(Message).decode
@@ -65,38 +65,38 @@ class Child:
         self.busy = False
 
     def await_ready(self) -> None:
-        """Come back when it can begin; EOFError when it cannot."""
+        """Wait until the child is ready. Raises EOFError if it could not start."""
         if not self._ready:
             self._ready = self.next(None) is not None
 
     def begin(self, jobs: list[Job]) -> None:
-        """Have it run these, one after the other."""
+        """Send jobs, which the child runs one by one."""
         self._pipe.send(_encode(jobs))
 
     def next(self, timeout: float | None) -> Message | None:
-        """What it says next; None when it says nothing in time. EOFError when it is dead."""
+        """The child's next message; None if none comes in time. Raises EOFError if the child is dead."""
         line = self._pipe.next(timeout)
         return None if line is None else _message(line)
 
     def go_on(self) -> None:
-        """It asked to come back, and may."""
+        """Let a handler that waited for other work continue."""
         self._pipe.send(GO_ON)
 
     def give_back(self) -> None:
-        """Ask it to give back what it has not begun; it says how many these are."""
+        """Ask the child to return the jobs that it has not started; it replies with their number."""
         self._pipe.send(GIVE_BACK)
 
     def end(self) -> None:
-        """Ask it to end, where it runs nothing."""
+        """Ask an idle child to exit."""
         with contextlib.suppress(OSError):  # it is dead
             self._pipe.send(OVER)
 
     def kill(self) -> None:
-        """End it, whatever it does; from any thread."""
+        """Kill the child. Safe from any thread."""
         self._process.kill()
 
     def wait(self, seconds: float) -> None:
-        """Come back when it is dead; it is killed when it does not end in time."""
+        """Wait until the child has exited; kill it if it does not exit in time."""
         try:
             self._process.wait(max(seconds, 0))
         except subprocess.TimeoutExpired:
@@ -108,7 +108,7 @@ class Child:
         self._pipe.close()
 
     def bury(self) -> str:
-        """Its exit, in words, once it is dead."""
+        """Describe the exit of a dead child."""
         self._pipe.close()
         self._process.kill()
         code = self._process.wait()
@@ -116,7 +116,7 @@ class Child:
 
 
 class Killed(Exception):
-    """The child is to be killed, because its task has run too long."""
+    """The child must be killed, because its task has run too long."""
 
     def __init__(self, failure: HandlerFailed) -> None:
         super().__init__(failure)
@@ -124,7 +124,7 @@ class Killed(Exception):
 
 
 class GivenBack(Exception):
-    """The child has given back the task that it was to run next."""
+    """The child has returned the task that it would have run next."""
 
 
 class ProcessExecutor(ThreadExecutor):
@@ -138,7 +138,7 @@ class ProcessExecutor(ThreadExecutor):
         self._children: set[Child] = set()
 
     def stop(self) -> None:
-        """Kill what still runs, have the others end, and see all of them dead."""
+        """Kill busy children, ask idle ones to exit, and wait for all of them."""
         self._over = True
         self._buffer.clear()
         children = list(self._children)
@@ -155,7 +155,7 @@ class ProcessExecutor(ThreadExecutor):
         super().stop()  # not before: a child dies with the thread that began it
 
     def room(self) -> int | None:
-        """Where handlers are fast, also for what a child can be sent ahead."""
+        """How many tasks it could start; if handlers are fast, including those sent ahead."""
         chunk = self._chunk
         return super().room() if chunk == 1 else max(0, 2 * chunk * (self._most or 1) - len(self._buffer))
 
@@ -212,7 +212,7 @@ class ProcessExecutor(ThreadExecutor):
         return claimed
 
     def _return(self, items: list[RunningTask]) -> None:
-        """Release what was sent to a child and not begun; these attempts do not count."""
+        """Release tasks that a child did not start; these attempts do not count."""
         for item in items:
             self._state.give_back(item)
 
@@ -224,7 +224,7 @@ class ProcessExecutor(ThreadExecutor):
         return Job(function.__module__, function.__qualname__, records, data, item.tube.name, isinstance(item, Batch))
 
     def _child(self) -> Child:
-        """The calling thread's."""
+        """The child of the calling thread."""
         child: Child | None = getattr(self._own, "child", None)
         if child is None:
             child = self._own.child = Child(self._modules, self._url)
@@ -237,7 +237,7 @@ class ProcessExecutor(ThreadExecutor):
         return child.bury()
 
     def _converse(self, child: Child, item: RunningTask, behind: list[RunningTask]) -> object:
-        """The handler's result; raises what it ended with. `behind` are those that the child runs next."""
+        """The handler's result. Raises its error. `behind`: the tasks that the child runs next."""
         members = item.members if isinstance(item, Batch) else [item]
         seconds, over = self._limit(item)
         now = time.monotonic()
@@ -283,14 +283,14 @@ class ProcessExecutor(ThreadExecutor):
                 self._step(None, item, aside=False)
 
     def _limit(self, item: RunningTask) -> tuple[float | None, HandlerFailed]:
-        """The seconds that it may run, and what it ends with then."""
+        """The seconds that a task may run, and the error if it takes longer."""
         limit = item.handler.rules.time_limit if item.handler is not None else None
         if limit is not None and (item.ttr is None or limit <= item.ttr):
             return limit, TimedOut(limit)
         return item.ttr, HandlerFailed(f"its process was killed at its ttr of {item.ttr or 0:g} s")
 
     def _step(self, child: Child | None, item: RunningTask, *, aside: bool) -> None:
-        """The handler gives its slot back, or comes back for one; meanwhile another process may run."""
+        """Give a waiting handler's slot back, or let it continue in one; another process may run meanwhile."""
         if not aside:
             item.step_back()
         with self._lock:
@@ -302,7 +302,7 @@ class ProcessExecutor(ThreadExecutor):
 
 
 def _ended(said: Message) -> object:
-    """The result, or what the handler raised."""
+    """The result of a finished job. Raises what its handler raised."""
     error: Exception
     match said.kind:
         case "done":
@@ -327,7 +327,7 @@ def _ended(said: Message) -> object:
 
 
 def _error(said: Message) -> Exception:
-    """What the handler raised for one task of a batch."""
+    """The exception of a handler for one task of a batch."""
     try:
         _ended(said)
     except Exception as error:
@@ -336,7 +336,7 @@ def _error(said: Message) -> Exception:
 
 
 def importable_module(name: str, function: object) -> str:
-    """The module of a handler's function; BadValue where another process could not find it there."""
+    """The module of a handler's function. Raises BadValue if another process could not import it from there."""
     place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     if "<locals>" in place or place.startswith("__main__."):
         raise BadValue(f"{name} runs in processes, which cannot import {place}: define it at the top of a module")

@@ -1,4 +1,4 @@
-"""The pipe between a worker and a process of it: messages are lines of JSON, and one read may bring many."""
+"""The pipe between a worker and a child process: messages are lines of JSON, and one read may return many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MOST = 1 << 16
 
 
 class Pipe:
-    """One end. Any thread may send; one reads."""
+    """One end of the pipe. Any thread may send; only one reads."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -20,11 +20,11 @@ class Pipe:
         self._part = b""
 
     def send(self, line: bytes) -> None:
-        """Send one message; ConnectionError when the other end is gone."""
+        """Send one message. Raises ConnectionError if the other end is gone."""
         self._end.sendall(line + b"\n")
 
     def next(self, timeout: float | None) -> bytes | None:
-        """The next message; None when there is none in time. EOFError or ConnectionError when the other end is gone."""
+        """The next message; None if none comes in time. Raises EOFError or ConnectionError if the other end is gone."""
         while not self._lines:
             if timeout is not None and not self._poll.poll(max(0.0, timeout * 1000)):
                 return None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-# Seconds between looks at the files.
+# Seconds between checks of the files.
 LOOK = 0.5
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 
@@ -19,7 +19,7 @@ Stamp = dict[str, int]
 
 
 def run_reloading(arguments: Sequence[str], url: str | None) -> int:
-    """Run `penstock worker` with these arguments, again after each change, until a signal comes; its exit code."""
+    """Run `penstock worker` with these arguments, again after each change, until a signal. Returns the exit code."""
     command = [sys.executable, "-m", "penstock", "worker", *arguments]
     environment = {**os.environ, **({} if url is None else {"PENSTOCK_URL": url})}
     told: list[int] = []
@@ -43,7 +43,7 @@ def run_reloading(arguments: Sequence[str], url: str | None) -> int:
 
 
 def _end(child: subprocess.Popen[bytes], told: list[int]) -> int:
-    """Stop it well; a second signal is passed on, too."""
+    """Stop the child gracefully; a second signal is passed on, too."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     passed = 1

@@ -1,4 +1,4 @@
-"""One hand-out of one task in a worker, and everything that the worker holds."""
+"""A taken task in a worker, and the set of all that the worker holds."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from penstock.worker.batches import Batch
     from penstock.worker.slots import Slots
 
-# A taken task that is not started within this, or within this share of its ttr, is another worker's to run.
+# A taken task that is not started within this time, or this share of its ttr, is released for other workers.
 MAX_WAIT = 0.1
 WAIT_SHARE = 0.25
-# The same for a task of a batch handler, after its linger: a batch is not to be torn apart.
+# The same for a task of a batch handler, after its linger, so that batches are not split.
 BATCH_WAIT = 0.5
 
 
 class RunningTask:
     """A taken task with its handler. `deadline` is the end of its lease by the monotonic clock, None where it has none.
 
-    It is what `penstock.current_task()` and `penstock.waiting()` speak to.
+    `penstock.current_task()` and `penstock.waiting()` use it.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class RunningTask:
         return f"{name} {self.task.id} of {self.tube.name}"
 
     def use(self, handler: AnyHandler, slots: Slots | None, data: Mapping[str, object]) -> None:
-        """Run it with this handler, whose rules hold where its put has none of its own."""
+        """Set the handler, whose rules apply unless the put has its own."""
         self.handler, self.slots = handler, slots
         self.stored = stored_arguments(data)
         self.traced = dict(data) if is_traced(data) else None
@@ -92,7 +92,7 @@ class RunningTask:
 
     @property
     def used_up(self) -> bool:
-        """Whether it was handed out as often as it may be before this time: its worker died in the last attempt."""
+        """Whether all attempts were used up before this one, because the worker died in the last attempt."""
         return self.task._record.attempts > self.max_attempts
 
     @property
@@ -102,14 +102,14 @@ class RunningTask:
 
     @property
     def patience(self) -> float:
-        """How long it may wait in the worker before it is started."""
+        """How long the task may wait in the worker before it is started."""
         if self.handler is not None and self.handler.rules.batch is not None:
             return self.handler.rules.linger + BATCH_WAIT
         return MAX_WAIT if self.ttr is None else min(MAX_WAIT, self.ttr * WAIT_SHARE)
 
     @property
     def progress(self) -> float | None:
-        """What the handler last said."""
+        """The progress that the handler last reported."""
         return None if self.current is None else self.current.progress
 
     @property
@@ -118,7 +118,7 @@ class RunningTask:
         return self.current is not None and self.current.status is not self.task.status
 
     def lose(self, cause: str) -> None:
-        """Its lease is over: tell the handler, and end it where that can be done."""
+        """Note that the lease is lost: tell the handler, and stop it if possible."""
         self.cause, self.lost = cause, True
         if self.current is not None:
             self.current.cause, self.current.lost = cause, True
@@ -130,18 +130,18 @@ class RunningTask:
     # for the handler
 
     def current_task(self) -> CurrentTask:
-        """The task as the handler holds it."""
+        """The task for the handler."""
         if self.current is None:
             self.current = CurrentTask(self.task._record, self.tube, self.task.data)
             self.current.cause, self.current.lost = self.cause, self.lost
         return self.current
 
     def current_tasks(self) -> list[CurrentTask]:
-        """The same, as the one task of a call."""
+        """The current task as a list of one."""
         return [self.current_task()]
 
     def step_aside(self, *, awaited: bool = False) -> None:
-        """The handler waits for other work: its slot is another's."""
+        """Free the slot while the handler waits for other work."""
         if self.handler is not None and self.handler.rules.executor == "async" and not awaited:
             raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
         if self.slots is None:
@@ -153,7 +153,7 @@ class RunningTask:
         self.slots.step_aside()
 
     def step_back(self) -> None:
-        """Continue as soon as there is a slot."""
+        """Wait for a slot, then continue."""
         if self.slots is None or not self.aside:
             return
         granted = threading.Event()
@@ -165,7 +165,7 @@ class RunningTask:
             self.slots.release()
 
     async def step_back_async(self) -> None:
-        """The same, awaited. Also one that is cancelled meanwhile comes back first: it will give a slot back."""
+        """As step_back, awaited. A cancelled handler waits for its slot, too, because it will give one back."""
         if self.slots is None or not self.aside:
             return
         loop, granted = asyncio.get_running_loop(), asyncio.Event()
@@ -182,7 +182,7 @@ class RunningTask:
 
 
 def read_call(task: Task) -> dict[str, object] | None:
-    """The call that a task describes, also where it was put as bytes of JSON; None where it describes none."""
+    """The call that a task describes, also if it was put as bytes of JSON; None if it describes no call."""
     data = task.data
     if isinstance(data, bytes):
         try:
@@ -193,14 +193,14 @@ def read_call(task: Task) -> dict[str, object] | None:
 
 
 def has_default_ttr(record: Record, tube: StoredTube) -> bool:
-    """Whether the task's ttr is not its put's own: the tube's, or the ttl that stands for it, or none."""
+    """Whether the task's ttr was not given by its put: it is the tube's, its ttl, or none."""
     if record.ttr is None or record.ttr in (tube.ttr, tube.ttl):
         return True
     return tube.ttr is None and record.expires is not None and record.expires - record.created == record.ttr
 
 
 class InFlight:
-    """What the worker holds: taken and not settled. Those not started can be claimed once, to run or to give back."""
+    """The taken tasks that are not settled. One that is not started can be claimed once, to run or to release it."""
 
     def __init__(self) -> None:
         self.held: set[RunningTask] = set()
@@ -212,20 +212,20 @@ class InFlight:
         self.limited: set[RunningTask] = set()
 
     def add(self, items: Iterable[RunningTask], now: float) -> None:
-        """These were taken."""
+        """Add tasks that were just taken."""
         for item in items:
             self.held.add(item)
             self.unstarted[item] = now + item.patience
 
     def claim(self, item: RunningTask) -> bool:
-        """Whether the caller is the one to start it, or to give it back."""
+        """Claim a task. Returns whether the caller may start or release it."""
         return self.unstarted.pop(item, None) is not None
 
     def claim_all(self) -> list[RunningTask]:
-        """Everything not started, to be given back."""
+        """Claim all tasks that are not started, to be released."""
         return [item for item in list(self.unstarted) if self.claim(item)]
 
     def claim_overdue(self, now: float) -> list[RunningTask]:
-        """What has waited too long, to be given back."""
+        """Claim the tasks that have waited too long, to be released."""
         overdue = [item for item, until in list(self.unstarted.items()) if until <= now]
         return [item for item in overdue if self.claim(item)]

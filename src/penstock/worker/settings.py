@@ -1,4 +1,4 @@
-"""What a worker is started with: its limits, and the app that `module:app` names."""
+"""The settings of a worker, and loading the app that `module:app` names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_settings(
     limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE, max_tasks: int | None = None,
     max_memory: int | None = None,
 ) -> Settings:  # fmt: skip
-    """The settings, everything checked. Without a concurrency, there is room for the largest limit."""
+    """Validated settings. The default concurrency is at least the largest limit."""
     ordered = check_limits(limits or {})
     if concurrency is None:
         concurrency = max([DEFAULT_CONCURRENCY, *(most for _, most in ordered)])
@@ -52,7 +52,7 @@ def make_settings(
 
 
 def check_limits(limits: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """The limits by priority; BadValue where a less urgent priority has a larger one than a more urgent one."""
+    """Validate the limits by priority: a less urgent priority may not have a larger limit than a more urgent one."""
     ordered = tuple(sorted((whole("priority", pri, 0), whole("limit", most)) for pri, most in limits.items()))
     for (urgent, most), (pri, more) in pairwise(ordered):
         if more > most:
@@ -68,9 +68,9 @@ class ImportFailed(Exception):
 
 
 def load_app(target: str) -> App:
-    """Import the module, as if from the current folder, and give its app; BadValue when it is not there.
+    """Import the module, with the current folder on the path, and return its app. Raises BadValue if there is none.
 
-    What the module itself raises is wrapped in ImportFailed.
+    An exception of the module itself is wrapped in ImportFailed.
     """
     module_name, _, attribute = target.partition(":")
     attribute = attribute or "app"

@@ -1,4 +1,4 @@
-"""How a task is settled after its handler ended: the move, and how long to hold the lease before it."""
+"""How a task is settled after its handler ended: the move, and how long to hold the lease before making it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def failed(item: RunningTask, error: BaseException) -> Settlement:
 
 
 def _with_failure(settled: Settlement, error: BaseException, text: str) -> Settlement:
-    """The same with the error that the task keeps of this attempt."""
+    """The settlement with the error to keep for this attempt."""
     move = msgspec.structs.replace(settled.move, failure=failure_of(error, text))
     return msgspec.structs.replace(settled, move=move)
 
@@ -134,7 +134,7 @@ def postponed(item: RunningTask, seconds: float) -> Settlement:
 
 
 def used_up(item: RunningTask) -> Settlement:
-    """Bury a task that was handed out as often as it may be, and whose last attempt ended with its worker."""
+    """Bury a task whose attempts are used up, the last one by the death of its worker."""
     record = item.task._record
     move = Move(
         "release", record.id, item.session, record.lease, unstarted=True, seen=record, max_attempts=item.max_attempts
@@ -159,7 +159,7 @@ def dropped(item: RunningTask) -> Settlement:
 
 
 def tell(hooks: Hooks, item: RunningTask, ended: Settlement, error: BaseException | None) -> None:
-    """Tell the hooks of a task that is about to be buried, or released for another attempt."""
+    """Call the hooks for a task that is about to be buried, or released for another attempt."""
     if ended.what not in ("buried", "retried"):
         return
     why = HandlerFailed(ended.move.reason) if error is None else error

@@ -173,14 +173,14 @@ class WorkerState:
         self.settler.add(item, settlement.stopped(item) if item.stopped else settlement.unstarted(item))
 
     def used_up(self, item: RunningTask) -> None:
-        """Bury a task that was handed out as often as it may be, and whose last attempt ended with its worker."""
-        log.warning("%r is buried: its attempts are used up", item, extra={"item": item})
+        """Bury a task whose attempts are used up, the last one by the death of its worker."""
+        log.warning("burying %r: its attempts are used up", item, extra={"item": item})
         ended = settlement.used_up(item)
         settlement.tell(self.hooks, item, ended, settlement.HandlerFailed("its attempts are used up"))
         self.settler.add(item, ended)
 
     def returned(self, item: RunningTask) -> bool:
-        """A thread has come back from a handler. False if its time limit passed: its lease and slot are given up."""
+        """Note that a handler returned. Returns False if its time limit had passed: lease and slot were given up."""
         if item.limit is None:
             return True
         self.in_flight.limited.discard(item)
@@ -211,13 +211,13 @@ class WorkerState:
             self.slots.release()
 
     def reached_limit(self, why: str) -> None:
-        """Stop as after a signal: a supervisor starts a new worker."""
+        """Stop as if signalled; a supervisor starts a new worker."""
         log.info("%s; stopping", why)
         self.on_limit()
 
     @property
     def exhausted(self) -> bool:
-        """Whether as many threads are stuck as handlers may run at once: a new process has to continue."""
+        """Whether as many threads are stuck as handlers may run at once, so that the process must be replaced."""
         return self.stats.stuck >= self._concurrency
 
     def _ended(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:

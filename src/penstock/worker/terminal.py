@@ -35,7 +35,7 @@ class LiveStatus(Status):
         return self._live
 
     def banner(self) -> None:
-        """Who starts, on what, with what."""
+        """Show the store, the tubes and the handlers at the start."""
         settings = self._worker.settings
         facts = Table.grid(padding=(0, 2))
         facts.add_column(style="bold")
@@ -71,7 +71,7 @@ class LiveStatus(Status):
 
 
 def on_terminal() -> tuple[logging.Handler, Callable[[Worker], Status]]:
-    """What logs above the live line, and what makes that line."""
+    """The log handler that prints above the live line, and the live line itself."""
     console = Console(stderr=True)
     handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%Y-%m-%d %H:%M:%S")
     handler.setFormatter(TextFormatter("%(message)s"))

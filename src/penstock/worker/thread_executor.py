@@ -49,7 +49,7 @@ class ThreadExecutor:
         self.wake()
 
     def employ(self, duty: Callable[[], None]) -> None:
-        """Have a new thread carry out a duty, which then runs handlers as the others do."""
+        """Run a duty in a new thread, which then runs handlers like the others."""
         with self._lock:
             self._threads += 1
         self._begin(duty)
@@ -82,7 +82,7 @@ class ThreadExecutor:
                 self._idle.pop().lock.release()
 
     def wake(self) -> None:
-        """Have one more thread look, if there is work and a slot for it."""
+        """Wake one more thread if there is work and a slot for it."""
         if not self._buffer or not self._slots.free():
             return
         with self._lock:
@@ -119,7 +119,7 @@ class ThreadExecutor:
             duty, parked.duty = parked.duty, None
 
     def _drain(self) -> bool:
-        """Run what there is. Returns False if the slot was given to another thread meanwhile."""
+        """Run all waiting tasks. Returns False if the slot was given to another thread meanwhile."""
         buffer, pace = self._buffer, self._state.throughput
         alone = True  # there is always one more thread about to look, in case that this one's handler blocks
         while not self._slots.wanted:

@@ -1,4 +1,4 @@
-"""A worker: its parts put together, started, and stopped without losing anything."""
+"""A worker: builds its parts, starts them, and stops them without losing tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.worker.thread_executor import ThreadExecutor
 
 log = logging.getLogger("penstock.worker")
 
-# To settle what is finished, at the end of the grace or after a second signal.
+# Seconds to settle finished tasks, at the end of the grace period or after a second signal.
 LAST_SECONDS = 2.0
 _TICK = 0.02
 
@@ -74,7 +74,7 @@ class Worker:
         runtime = self._app.broker.runtime
         unknown = set(self.settings.tubes) - {handler.rules.tube for handler in handlers}
         for name in sorted(unknown - {tube.name for tube in runtime.store.load_tubes()}) if unknown else ():
-            log.warning("tube %s is new and no handler here uses it; check the name in --tubes", name)
+            log.warning("tube %s is new, and no handler here uses it; check the name in --tubes", name)
         return [self._source(open_tube(runtime, self.session_handle, name, None, {})) for name in names]
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:
@@ -90,7 +90,7 @@ class Worker:
         return Source(tube, needs, found, batch or None)
 
     def _follow(self, names: list[str]) -> None:
-        """Take from the tubes of the app, and from these, in which callbacks were found."""
+        """Fetch from the tubes of the app, and from these, which have callbacks."""
         own = [source for source in self.sources if not source.found]
         others = set(names) - {source.tube.name for source in own}
         tubes = [find_tube(self._app.broker.runtime, self.session_handle, name) for name in sorted(others)]
@@ -98,7 +98,7 @@ class Worker:
         self.fetcher.follow(self.sources)
 
     def _make_executors(self) -> dict[str, Executor]:
-        """Those that the handlers need, beside threads."""
+        """The executors that the handlers need, besides threads."""
         needs = {handler.rules.executor for handler in self._app.handlers.values()}
         made: dict[str, Executor] = {}
         if self._callbacks is not None:
@@ -114,7 +114,7 @@ class Worker:
 
     @property
     def where(self) -> str:
-        """The store that it works on, without passwords."""
+        """The URL of the store, without passwords."""
         return self._app.broker.runtime.store.describe().where
 
     def ask_store(self) -> None:
@@ -127,7 +127,7 @@ class Worker:
         return sorted(self._app.handlers)
 
     def start(self) -> None:
-        """Begin to take and run."""
+        """Start to take and run tasks."""
         log_tasks()
         self._app.hooks.start_process(self._run_async)
         self._app.broker.runtime.start_background()
@@ -140,10 +140,10 @@ class Worker:
                 part.start()
 
     def stop(self, grace: float | None = None) -> None:
-        """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
+        """Stop taking, release tasks that are not started, then wait up to `grace` seconds and release the rest."""
         grace = self.settings.grace if grace is None else grace
         ends = time.monotonic() + grace
-        log.info("stopping: nothing more is taken, what runs has %g s", grace)
+        log.info("stopping: taking no more tasks; running ones have %g s", grace)
         self._scheduler.stop()
         for part in (self._finder, self._memory):
             if part is not None:
@@ -161,7 +161,7 @@ class Worker:
         try:
             self.session_handle.close()
         except PenstockError as error:  # others notice by its heartbeat
-            log.warning("the session could not be closed: %s", error)
+            log.warning("could not close the session (%s); it lapses by itself", error)
         self._app.hooks.stop_process(self._run_async)
         for executor in self._executors.values():
             if isinstance(executor, AsyncExecutor):
@@ -175,10 +175,10 @@ class Worker:
             self._loop.run(coroutine)
 
     def _give_back_running(self) -> None:
-        """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""
+        """Release the tasks that still run. Their handlers are stopped first if possible, so that none runs twice."""
         running = [item for item in list(self.state.in_flight.held) if not item.finished]
         for item in running:
-            log.warning("%r did not end in time and is released", item, extra={"item": item})
+            log.warning("%r did not end in time; releasing it", item, extra={"item": item})
             item.stopped = True
         for executor in self._executors.values():
             executor.stop()

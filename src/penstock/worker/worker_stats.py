@@ -41,7 +41,7 @@ class WorkerStats:
 
 
 class Throughput:
-    """How long a handler takes, and how many are finished a second while there is work; leaning to the slow side.
+    """Estimates how long a handler takes and how many tasks finish per second under load, on the pessimistic side.
 
     Racing threads may lose a note; these are estimates.
     """
