@@ -1,1 +1,1 @@
-"""Applications: functions that are put as tasks, and what their handlers may ask of the worker that runs them."""
+"""Applications: functions as tasks, and what a handler can use while it runs."""

@@ -1,4 +1,4 @@
-"""An application: its functions that workers run, its schedules, and the store they share."""
+"""An application: its handlers, its schedules, and the store they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AnyHandler = Handler[..., Any, Any]
 
 
 class Decorator(Protocol):
-    """Makes a handler of a function, sync or async."""
+    """Turns a function, sync or async, into a handler."""
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
@@ -44,7 +44,7 @@ class Decorator(Protocol):
 
 
 class BatchDecorator(Protocol):
-    """Makes a handler of a function that is given a list; one element of it is put."""
+    """Turns a function of one list into a batch handler; `.put` takes one element."""
 
     @overload
     def __call__(
@@ -55,7 +55,7 @@ class BatchDecorator(Protocol):
 
 
 class App:
-    """The handlers of a program. It connects when something is first put, and again in a forked child."""
+    """The handlers of a program. Connects at the first put, and again in a forked child."""
 
     def __init__(self, url: str | None = None) -> None:
         self.handlers: dict[str, AnyHandler] = {}
@@ -78,12 +78,12 @@ class App:
         self, function: None = None, /, *, batch: int, linger: Seconds | None = None, **options: Unpack[HandlerOptions]
     ) -> BatchDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
-        """Make a handler of a function: `.put(…)` stores a task, and a worker calls it.
+        """Turn a function into a handler: `.put(…)` stores a task, and a worker calls the function.
 
-        `name` is what tasks call it by, else the function's own. `executor` is thread, process or async, else what
-        the function needs. `backoff` is how long to wait after a failure, `time_limit` how long one run may take.
-        With `batch`, the function is given a list of up to that many tasks, after waiting up to `linger` seconds for
-        more. All other options are put options, for every put that does not say otherwise.
+        `name` identifies the handler in tasks (default: the function's name). `executor` is thread, process or async
+        (default: what the function needs). `backoff` is the wait after a failure, `time_limit` the longest run. With
+        `batch`, the function receives a list of up to that many tasks, after waiting up to `linger` seconds for more.
+        All other options are defaults for its puts.
         """
         if function is None:
             return lambda function: self._add(function, options)
@@ -98,11 +98,11 @@ class App:
         overlap: bool | None = True,
         **options: Unpack[HandlerOptions],
     ) -> Decorator:
-        """Have a worker call the function at the times of a cron expression in a time zone.
+        """Run the function at the times of a cron expression in a time zone.
 
-        catch_up says what becomes of times at which no worker was there, or the tube was paused: none of them is
-        run, one for all, or all. With overlap=False, a tick is skipped while the last one is still in its tube. The
-        other options are those of `task`.
+        catch_up decides about times that were missed because no worker ran or the tube was paused: run none of them,
+        one for all, or all. With overlap=False, a tick is skipped while the last one is still in its tube. The other
+        options are those of `task`.
         """
         return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, overlap, options)
 
@@ -110,7 +110,7 @@ class App:
         self, seconds: Seconds, *, catch_up: str | None = "none", overlap: bool | None = True,
         **options: Unpack[HandlerOptions],
     ) -> Decorator:  # fmt: skip
-        """Have a worker call the function at multiples of `seconds` since the Unix epoch."""
+        """Run the function at multiples of `seconds` since the Unix epoch."""
         return self._schedule(Every(seconds), catch_up, overlap, options)
 
     def _schedule(self, plan: Plan, catch_up: str | None, overlap: bool | None, options: HandlerOptions) -> Decorator:
@@ -140,10 +140,10 @@ class App:
         return handler
 
     def group(self, name: str, tube: str | None = None, *, on_failure: str = "hold") -> CallGroup:
-        """Calls that start together when the `with` block ends, and `then` one more when all have ended.
+        """A group of calls that start together when the `with` block ends, and `then` one more when all have ended.
 
-        on_failure says what becomes of a call that would be buried: `hold` buries it, so that the group waits for it;
-        `continue` lets it fail; `cancel` lets it fail and cancels the rest.
+        on_failure decides about a call that would be buried: `hold` buries it, and the group waits for it; `continue`
+        fails it; `cancel` fails it and cancels the rest.
         """
         return CallGroup(self.connection, name, tube, on_failure)
 
@@ -159,37 +159,37 @@ class App:
         return self.handler(name).put_arguments(args, kwargs)
 
     def on_put(self, callback: F) -> F:
-        """Have it called with the handles of tasks that were put, after they are stored: `@app.on_put`."""
+        """Register a callback that receives the handles of tasks after they are stored: `@app.on_put`."""
         self.hooks.put.append(callback)
         return callback
 
     def on_start(self, callback: G) -> G:
-        """Have a worker call it with each task whose handler it is about to call."""
+        """Register a callback that a worker calls with each task before its handler runs."""
         self.hooks.start.append(callback)
         return callback
 
     def on_end(self, callback: H) -> H:
-        """Have a worker call it when a handler came to its end, with the task, the error or None, and the seconds."""
+        """Register a callback for the end of a handler: it receives the task, the error or None, and the seconds."""
         self.hooks.end.append(callback)
         return callback
 
     def on_retry(self, callback: E) -> E:
-        """Have a worker call it with a task that is about to be released for another attempt, and the error."""
+        """Register a callback for tasks that are about to be retried: it receives the task and the error."""
         self.hooks.retry.append(callback)
         return callback
 
     def on_bury(self, callback: E) -> E:
-        """Have a worker call it with a task that is about to be buried, and the error."""
+        """Register a callback for tasks that are about to be buried: it receives the task and the error."""
         self.hooks.bury.append(callback)
         return callback
 
     def on_startup(self, callback: S) -> S:
-        """Have every worker process, and every child process of one, call or await it before its first task."""
+        """Register a function, plain or async, that every worker and child process runs before its first task."""
         self.hooks.startup.append(callback)
         return callback
 
     def on_shutdown(self, callback: S) -> S:
-        """Have every worker process, and every child process of one, call or await it after its last task."""
+        """Register a function, plain or async, that every worker and child process runs after its last task."""
         self.hooks.shutdown.append(callback)
         return callback
 
@@ -204,9 +204,9 @@ class App:
 
     @property
     def broker(self) -> Broker:
-        """The broker of the app's store, connected when it is first asked for."""
+        """The broker of the app's store; the first use connects."""
         return self.connection.broker
 
     def close(self) -> None:
-        """Let go of the store. The next put connects again."""
+        """Close the connection to the store. The next put connects again."""
         self.connection.close()

@@ -1,4 +1,4 @@
-"""An application's connection to its store, made when it is first needed."""
+"""An application's connection to its store, opened on first use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AppConnection:
 
     @property
     def broker(self) -> Broker:
-        """The broker, connected when it is first asked for."""
+        """The broker; the first use connects."""
         with self._lock:
             if self._broker is None:
                 self._broker = connect(self.url)
@@ -54,7 +54,7 @@ class AppConnection:
         return tube
 
     def executor(self) -> BatchExecutor:
-        """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
+        """The executor of awaited verbs for the running event loop. It ends with the loop, or with this connection."""
         import asyncio  # here, because most programs have no loop
 
         from penstock.aio.executor import BatchExecutor
@@ -87,7 +87,7 @@ class AppConnection:
         self._tubes.clear()
 
     def use(self, url: str | None) -> None:
-        """Another store from now on."""
+        """Use another store from now on."""
         if url != self.url:
             self.close()
             self.url = url
@@ -104,6 +104,6 @@ class AppConnection:
             broker.close()
 
     def after_fork(self) -> None:
-        """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
+        """In a forked child, replace the lock, which another thread of the parent may have held."""
         self._lock = threading.Lock()
         self._executors = {}

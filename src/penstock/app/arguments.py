@@ -1,4 +1,4 @@
-"""A function's parameters and result: how they are stored, and the call made again from what is stored."""
+"""Stores the arguments and the result of a function as JSON, and calls the function with stored arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def hints(what: str, function: object) -> dict[str, Any]:
 
 
 def store(what: str, value: object, kind: object) -> object:
-    """The value made of JSON types, for a place of that annotation; BadValue when it cannot be."""
+    """The value as JSON types, by its annotation. Raises BadValue if that is not possible."""
     if type(value) in _ATOMS or kind is Any:
         return value  # without an annotation nothing could bring back what it was: the codec refuses the rest
     try:
@@ -45,7 +45,7 @@ def store(what: str, value: object, kind: object) -> object:
 
 
 def read(what: str, stored: object, kind: Any) -> Any:
-    """What `store` was given, as its annotation says; BadValue when it does not fit."""
+    """The value that was stored, converted by its annotation. Raises BadValue if it does not fit."""
     if kind is Any:
         return stored
     try:
@@ -73,7 +73,7 @@ def _load(kind: type, value: object) -> object:
 
 
 class CallOptions(TimedOptions, total=False):
-    """What one `.put` may say beside the arguments."""
+    """Put options that `.put` accepts besides the arguments."""
 
     timeout: Seconds | None
 
@@ -85,7 +85,7 @@ SHARED_NAME = "at"
 
 
 class Positional(NamedTuple):
-    """Arguments that were put by position, and others by name, to a handler that was known by its name only."""
+    """Positional and keyword arguments that were put to a handler known only by name."""
 
     args: object
     kwargs: object
@@ -118,9 +118,9 @@ class Arguments:
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The resolved annotations, of the result too; not before they are needed, so that they may look ahead.
+        """The resolved annotations of parameters and result, on first use, so that forward references work.
 
-        Of a function that is given batches, those of one task.
+        For a batch handler, those of one task.
         """
         found = hints(self._name, self._function)
         return {name: self._of_one(name, kind) for name, kind in found.items()} if self._batch else found
@@ -159,7 +159,7 @@ class Arguments:
         return keywords, {name: value for name, value in given.items() if name in self.options}
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """What is kept of a call: each argument that was given, by name; BadValue when it does not fit."""
+        """The stored form of a call: each given argument by name. Raises BadValue if one does not fit."""
         stored = self._stored(self._bind(args, kwargs))
         self._read(stored)
         return stored
@@ -192,7 +192,7 @@ class Arguments:
         return stored
 
     def first_place(self) -> str:
-        """Where the first positional argument goes in what `store_rest` gave, as `core.chain.Link.into` says it."""
+        """The place of the first positional argument in the result of `store_rest`, as in `core.chain.Link.into`."""
         first = self._first()
         assert first is not None, "store_rest has refused it"
         return f"*{first.name}" if first.kind is Parameter.VAR_POSITIONAL else first.name
@@ -210,17 +210,17 @@ class Arguments:
             raise BadValue(f"{self._name}.put: {error}; its parameters are {self._signature}") from None
 
     def must_need_none(self) -> None:
-        """BadValue where the function cannot be called without arguments."""
+        """Raise BadValue if the function cannot be called without arguments."""
         try:
             self._signature.bind()
         except TypeError as error:
             raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
-        """Call the function with what was stored; Bury, before it is called, when that does not fit.
+        """Call the function with stored arguments. Raises Bury, without calling it, if they do not fit.
 
-        One that is given batches is called with a list of what was stored for each task; BadValue when some of several
-        do not fit, because the others do.
+        A batch handler is called with a list of the stored arguments of each task; BadValue if only some of them do not
+        fit.
         """
         several = cast("list[object]", stored) if self._batch else [stored]
         try:
@@ -277,11 +277,11 @@ class UnknownArguments(Arguments):
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """There are none here."""
+        """No annotations are known here."""
         return {}
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """What is kept of a call: `args`, a list or by name, and `kwargs` beside a list."""
+        """The stored form of a call: `args`, a list or by name, and `kwargs` besides a list."""
         what = f"an argument of {self._name}.put"
         named = {name: store(what, value, object) for name, value in kwargs.items()}
         if not args:
@@ -290,7 +290,7 @@ class UnknownArguments(Arguments):
         return {**stored, "kwargs": named} if named else stored
 
     def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """As `store`, always with a list, at whose front the first argument will stand."""
+        """As `store`, always with a list, in front of which the first argument will be inserted."""
         stored = self.store((None, *args), kwargs)
         del stored["args"][0]  # type: ignore[attr-defined]
         return stored
@@ -300,7 +300,7 @@ class UnknownArguments(Arguments):
         return ""
 
     def must_need_none(self) -> None:
-        """Nobody knows."""
+        """Accept: only the worker knows the parameters."""
 
 
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:

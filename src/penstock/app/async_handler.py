@@ -1,4 +1,4 @@
-"""Putting and waiting in an event loop, without blocking it; puts of one moment share a store call."""
+"""Puts and waits in an event loop, without blocking it; concurrent puts share a store call."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class AwaitedHandle(Generic[R]):
         return await _carried(self._handler.connection, flow())
 
     async def result(self, timeout: Seconds | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
-        """What the function returned, when it has; TaskFailed when it did not end well."""
+        """Wait for the result of the function. Raises TaskFailed if the task did not succeed."""
         return cast(R, (await self.wait(timeout)).unwrap())
 
     async def status(self) -> str:
-        """What becomes of it, in one word; as a handle's status."""
+        """The status in one word, as a handle's status."""
         return await self._blocking(lambda: self._handler.handle(self.id).status)
 
     async def cancel(self, reason: str | None = None) -> bool:
@@ -91,7 +91,7 @@ class AwaitedHandle(Generic[R]):
         return await self._blocking(lambda: self._handler.handle(self.id).outcome)
 
     async def progress(self) -> float | None:
-        """What its handler last said of its progress."""
+        """The progress that its handler last reported."""
         return await self._blocking(lambda: self._handler.handle(self.id).progress)
 
     async def _blocking(self, call: Callable[[], T]) -> T:

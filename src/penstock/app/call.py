@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[R]):
-    """What `send.call(…)` gives. Its arguments are checked when it is put."""
+    """A call, made by `send.call(…)`. Its arguments are checked when it is put."""
 
     handler: Handler[..., R, object]
     args: tuple[object, ...]
@@ -35,12 +35,12 @@ class Call(Generic[R]):
         return replace(self, put_options={**self.put_options, **options})
 
     def without_result(self) -> Call[R]:
-        """The same call, which in a chain is not given the result of the link before it."""
+        """The same call, but in a chain it does not receive the result of the previous link."""
         return replace(self, takes_result=False)
 
     @property
     def given(self) -> Given:
-        """Its parts, as a handler puts them."""
+        """Arguments, keywords and options, as a handler puts them."""
         return self.args, {**self.kwargs}, {**self.put_options}
 
     def put(self) -> Handle[R]:

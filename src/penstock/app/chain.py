@@ -1,4 +1,4 @@
-"""Chains of calls: each is put in the step that acks the one before it, with that one's result."""
+"""Chains of calls: each is put in the step that acks the previous one, with its result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SOON = 0.02
 
 
 def chain(*calls: Call[Any]) -> Chain:
-    """Calls that run one after the other; each gets the result of the one before as its first positional argument."""
+    """Calls that run one after the other; each receives the previous result as its first positional argument."""
     if not calls:
         raise BadValue("a chain has no calls: give at least one, such as handler.call(1)")
     connections = {id(call.handler.connection) for call in calls}
@@ -49,7 +49,7 @@ def chain(*calls: Call[Any]) -> Chain:
 
 
 class Chain:
-    """What `penstock.chain(…)` gives: it may be put as often as one likes."""
+    """A chain, made by `penstock.chain(…)`. It can be put any number of times."""
 
     def __init__(self, calls: Sequence[Call[Any]]) -> None:
         self.calls = tuple(calls)
@@ -99,7 +99,7 @@ def _refuse_own(call: Call[Any]) -> None:
 
 
 def _link(call: Call[Any], tube: Tube, address: str, now: int, more: Mapping[str, object]) -> core.Link:
-    """A call that follows another. What its tube would refuse is refused here, before anything is put."""
+    """A call as a link. Options that its tube would refuse are refused here, before anything is put."""
     _refuse_own(call)
     data, options = call.pending_item(tube)
     make_entry(tube.stored, data, with_delay(tube.stored.kind, {**options, "address": address}, now))
@@ -110,7 +110,7 @@ def _link(call: Call[Any], tube: Tube, address: str, now: int, more: Mapping[str
 
 
 def _portable(options: TimedOptions) -> tuple[dict[str, object], float | None]:
-    """Put options as JSON keeps them, and the moment of `at`."""
+    """Put options as JSON, and the time of `at`."""
     kept: dict[str, object] = {}
     at = None
     for name, value in cast("dict[str, object]", options).items():
@@ -144,11 +144,11 @@ class ChainHandle(Handle[R], Generic[R]):
 
     @id.setter
     def id(self, _: int) -> None:
-        """It has none of its own: it is found by its address."""
+        """Ignore the id: a link is found by its address."""
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
-        """How it ended, when it has. NotFound if it was never put, TaskFailed as soon as it is buried."""
+        """Wait for its end. Raises NotFound if it was never put, TaskFailed as soon as it is buried."""
         limit = check_timeout(timeout)
         ends = None if limit is None else time.monotonic() + limit
         runtime = self._tube.runtime
@@ -211,7 +211,7 @@ class ChainHandle(Handle[R], Generic[R]):
 
 
 def _after(tube: Tube, before: Found) -> Found:
-    """What is to be said of a link that is not put, from the nearest link before it that is known."""
+    """The state of a link that is not put, derived from the nearest known link before it."""
     if before.outcome is not None and before.outcome.status != "done":
         error = before.outcome.error or f"the link before it was {before.outcome.status}"
         return Found("failed", outcome=Outcome("failed", error=error, code=before.outcome.code))

@@ -1,4 +1,4 @@
-"""What a handler may use while it runs: its task, giving its slot back while it waits, and the signals it may raise."""
+"""What a handler can use while it runs: its task, `waiting`, and the signals that it can raise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Retry(Exception):
-    """Not now: the task is released, and handed out again after `delay` seconds (None: the handler's back-off).
+    """Raise it to retry the task after `delay` seconds (None: the handler's back-off).
 
     The attempt counts.
     """
@@ -30,7 +30,7 @@ class Retry(Exception):
 
 
 class Bury(Exception):
-    """Not again until somebody looks: the task is buried with the reason."""
+    """Raise it to bury the task with a reason."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = names.text("reason", reason)
@@ -38,7 +38,7 @@ class Bury(Exception):
 
 
 class Snooze(Exception):
-    """Not now: the task is released, and handed out again after `delay` seconds. The attempt does not count."""
+    """Raise it to run the task again after `delay` seconds. The attempt does not count."""
 
     def __init__(self, delay: Seconds) -> None:
         self.delay = span_ms("delay", delay) / 1000
@@ -46,7 +46,7 @@ class Snooze(Exception):
 
 
 class Fail(Exception):
-    """Failed for good: the task leaves its tube with the outcome `failed`, and is not retried."""
+    """Raise it to end the task with the outcome `failed`, without a retry."""
 
     def __init__(self, error: str, code: str | int | None = None) -> None:
         text = names.text("error", error)
@@ -59,7 +59,7 @@ class Fail(Exception):
 
 
 class Failures(Exception):
-    """Raised by a batch handler: these of its tasks failed, by their place in the list; the others are done."""
+    """Raise it in a batch handler to fail some tasks, by their index in the list; the others are done."""
 
     def __init__(self, failures: Mapping[int, BaseException]) -> None:
         given: object = failures
@@ -72,7 +72,7 @@ class Failures(Exception):
         super().__init__(self.failures)
 
 
-# What a handler raises to say what becomes of its task; none of them is an error.
+# Signals that a handler raises to settle its task; none of them is an error.
 SIGNALS = (Retry, Snooze, Bury, Fail)
 
 
@@ -93,7 +93,7 @@ class CurrentTask(Task):
         self.cause = ""
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease is over; Cancelled, which is one, if nobody else will run the task."""
+        """Raise LeaseLost if the lease is over, or its subclass Cancelled if the task will not run again."""
         if not self.lost:
             return
         if self.cause in ("cancelled", "deleted", "buried"):
@@ -113,7 +113,7 @@ class CurrentTask(Task):
 
     @property
     def progress(self) -> float | None:
-        """How much of the work is done, from 0 to 1, as the handler last said; None while it said nothing."""
+        """The progress from 0 to 1 that the handler last set; None if it has set none."""
         return self._progress
 
     @progress.setter
@@ -137,7 +137,7 @@ get_run = _run.get
 
 
 def current_task() -> CurrentTask:
-    """The task that the calling handler works on; NotFound outside of a worker's handler."""
+    """The task of the calling handler. Raises NotFound outside a handler."""
     task = find_task()
     if task is None:
         raise NotFound("no task is handled here: current_task() is for functions that a worker runs")
@@ -145,13 +145,13 @@ def current_task() -> CurrentTask:
 
 
 def find_task() -> CurrentTask | None:
-    """As `current_task`, of a batch its first task; None outside of a worker's handler."""
+    """As `current_task`, but the first task of a batch, and None outside a handler."""
     run = _run.get()
     return None if run is None else run.current_tasks()[0]
 
 
 def current_tasks() -> list[CurrentTask]:
-    """The tasks that the calling handler works on: those of its batch, in the order of its list, else the one."""
+    """The tasks of the calling handler: those of its batch, in order, or the single one."""
     run = _run.get()
     if run is None:
         raise NotFound("no task is handled here: current_tasks() is for functions that a worker runs")
@@ -159,9 +159,9 @@ def current_tasks() -> list[CurrentTask]:
 
 
 def waiting() -> Waiting:
-    """While a handler waits for other queue work, its slot is another's; `async with` in an async handler.
+    """Free the slot of a handler while it waits for other tasks; use `async with` in an async handler.
 
-    The slot is taken again when the block ends, before anything new is started. Outside of a worker it does nothing.
+    The handler gets a slot back when the block ends, before new tasks start. Outside a worker it does nothing.
     """
     return Waiting()
 

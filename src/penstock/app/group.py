@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class CallGroup:
-    """What `app.group(name)` gives. Nothing is stored before the first put; leaving the block starts the group."""
+    """A group of calls (`app.group(name)`). Nothing is stored before the first put; leaving the block starts it."""
 
     def __init__(self, connection: AppConnection, name: str, tube: str | None, on_failure: str) -> None:
         if on_failure not in rules.ON_FAILURE:
@@ -85,7 +85,7 @@ class CallGroup:
             self._begin(tube).on_end({**data, **sending.kept})
 
     def start(self) -> None:
-        """Let its calls run. The end of the block does it."""
+        """Start its calls. Leaving the block does this."""
         if self._group is not None:
             self._group.start()
             if self._connection.eager is not None:

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Found(NamedTuple):
-    """What is known of a task: its status; its record while it is in its tube; its outcome if it ended or is buried.
+    """What is known about a task: its status; its record while it is in its tube; its outcome if it ended or is buried.
 
     `before`, of a pending link of a chain: the link that it waits for.
     """
@@ -32,7 +32,7 @@ class Found(NamedTuple):
 
 
 def find(tube: Tube, key: int | str) -> Found:
-    """What is known of the task with that id, or of the last one at that address."""
+    """Look up the task with that id, or the last one with that address."""
     while True:
         sought = tube.runtime.store.outcome(tube.stored, key)
         if sought.ending is not None:
@@ -59,10 +59,10 @@ class Handle(Generic[R]):
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
-        """How the task ended, when it has; TimeoutError when it does not end in time.
+        """Wait for the end of the task. Raises TimeoutError if it does not end in time.
 
-        TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked. NotFound if it was
-        never put.
+        Raises TaskFailed as soon as it is found buried, because it does not run again until it is kicked, and NotFound
+        if it was never put.
         """
         outcome = yield from await_task(
             self._tube.runtime, self._tube.stored, self.id, timeout, success_kept=self._handler.keeps
@@ -70,7 +70,7 @@ class Handle(Generic[R]):
         return self._read(outcome)
 
     def result(self, timeout: Seconds | None = None) -> R:
-        """What the function returned, when it has; TaskFailed when it did not end well, NotFound if nobody knows."""
+        """Wait for the result of the function. Raises TaskFailed if it did not succeed, NotFound if it is not known."""
         return cast(R, self.wait(timeout).unwrap())
 
     @property
@@ -91,7 +91,7 @@ class Handle(Generic[R]):
 
     @property
     def progress(self) -> float | None:
-        """What its handler last said of its progress; None when it said nothing, or the task has left its tube."""
+        """The progress that its handler last reported; None if there is none or the task has left its tube."""
         record = self._look().record
         return None if record is None else record.progress
 

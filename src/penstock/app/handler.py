@@ -44,7 +44,7 @@ DEFAULT_ATTEMPTS = 20
 
 
 class Handler(Generic[P, R, C]):
-    """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
+    """A function decorated with `@app.task`. Calling it runs the function here; `put` stores a task for a worker."""
 
     #: For a task that neither its put nor its tube limits; None: the worker's handler decides.
     default_attempts: int | None = DEFAULT_ATTEMPTS
@@ -67,8 +67,8 @@ class Handler(Generic[P, R, C]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    # Put options work among the keywords, too, but no type checker can be told of "these parameters and some more
-    # keywords": both are checked in `options(…).put(…)`.
+    # Put options are also accepted among the keywords, but no type checker can express "these parameters and some more
+    # keywords". `options(…).put(…)` is checked completely.
     def put(self, *args: P.args, **given: P.kwargs) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
@@ -130,7 +130,7 @@ class Handler(Generic[P, R, C]):
                 raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
 
     def handle(self, id: int | None = None, *, address: str | None = None) -> Handle[R]:
-        """A handle on the task with that id or address, for a program that did not put it."""
+        """The handle of a task by id or address, for programs that did not put it."""
         tube = self.connection.tube(self.rules.tube)
         if (id is None) == (address is None):
             raise BadValue(f"{self.name}.handle needs either an id or an address")
@@ -152,11 +152,11 @@ class Handler(Generic[P, R, C]):
 
     @functools.cached_property
     def keeps(self) -> bool:
-        """Whether results are kept: unless the function says that it has none."""
+        """Whether results are kept: not if the function is annotated `-> None`."""
         return self.arguments.hints.get("return", Any) is not type(None)
 
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
-        """As put_calls, by the store's short way; None where there is none, or something has to be decided first."""
+        """As put_calls, by the store's fast path; None if it does not apply."""
         tube = self.connection.opened(self.rules.tube)
         if tube is None or self.connection.eager is not None or not self.arguments.options.isdisjoint(given):
             return None
@@ -196,7 +196,7 @@ class Handler(Generic[P, R, C]):
         return handles
 
     def find_tube(self) -> Operation[Tube]:
-        """Its tube, opened when it is first needed."""
+        """The handler's tube, opened on first use."""
         name = self.rules.tube
         tube = self.connection.opened(name)
         if tube is None:
@@ -241,7 +241,7 @@ class Handler(Generic[P, R, C]):
 
 
 class NamedHandler(Handler[..., Any, Any]):
-    """What `app.handler("name")` gives: a handler whose function only workers have."""
+    """A handler by name, made by `app.handler("name")`; only workers have its function."""
 
     default_attempts = None
 

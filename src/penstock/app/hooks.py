@@ -1,6 +1,6 @@
-"""What an app tells a program of its tasks, and what of a program's own runs around them.
+"""The hooks of an app: callbacks for events of its tasks, and context around their runs.
 
-What a callback of put, start, end, retry or bury raises is logged, and harms nothing.
+Exceptions in callbacks for put, start, end, retry and bury are logged and otherwise ignored.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The options of a handler: where it is put, how it is run, how its tasks are put."""
+"""The options of a handler: its tube, how it runs, and the defaults of its puts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_BATCH = 1000
 
 
 class HandlerOptions(PutOptions, total=False):
-    """What `@app.cron`, `@app.every` and `@app.task` may say; all but these are put options."""
+    """Options of `@app.cron`, `@app.every` and `@app.task`; all others are put options."""
 
     name: str | None
     tube: str | None
@@ -34,14 +34,14 @@ class HandlerOptions(PutOptions, total=False):
 
 
 class TaskOptions(HandlerOptions, total=False):
-    """What `@app.task` may say."""
+    """Options of `@app.task`."""
 
     batch: int | None
     linger: Seconds | None
 
 
 class Rules(NamedTuple):
-    """The same, checked."""
+    """The validated options of a handler."""
 
     tube: str
     executor: str
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
 
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
-    """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
+    """Validate the options of a handler. Raises BadValue for an unknown one, or one that does not fit the function."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadValue(f"{name} has a yield, so calling it would run nothing of it: return what it makes")
     own = ("name", "tube", "executor", "backoff", "time_limit", "batch", "linger")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def call(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, object] | None) -> object:
-    """What the function returns. `traced` is the task's data, where it carries a span."""
+    """Run the handler. Returns its result. `traced`: the task's data, if it carries a trace context."""
     if traced is None and not handler.hooks.around:
         return handler.arguments.call(handler.function, stored)
     task = run.current_tasks()[0]
@@ -50,7 +50,7 @@ async def call_async(handler: AnyHandler, run: Run, stored: object, traced: Mapp
 
 
 def call_here(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, object] | None) -> object:
-    """As `call`, to the end; a coroutine runs in a loop of its own."""
+    """As `call`; a coroutine runs to its end in a new event loop."""
     if not inspect.iscoroutinefunction(handler.function):
         return call(handler, run, stored, traced)
     coroutine = call_async(handler, run, stored, traced)

@@ -25,7 +25,7 @@ _OWN = ("address", "at", "delay", "on_duplicate", "timeout")
 
 
 class Schedules:
-    """What any worker on the store puts at its times: `app.schedules`."""
+    """The schedules of a store: `app.schedules`."""
 
     def __init__(self, connection: AppConnection) -> None:
         self._connection = connection
@@ -35,10 +35,10 @@ class Schedules:
         self, name: str, when: str | Seconds, call: Call[Any], *, timezone: str | None = None,
         catch_up: str | None = "none", overlap: bool | None = True,
     ) -> None:  # fmt: skip
-        """Have any worker on the store put a call at the times of a cron text, or every so many seconds.
+        """Store a schedule: any worker on the store puts the call at the times of a cron text, or every `when` seconds.
 
-        It replaces the schedule of that name; all workers notice within a second. With overlap=False, a tick is
-        skipped while the last one is still in its tube.
+        Replaces the schedule of that name; workers notice within a second. With overlap=False, a tick is skipped while
+        the last one is still in its tube.
         """
         name, plan = names.name("schedule", name), _plan(when, timezone)
         checked = check_catch_up("none" if catch_up is None else catch_up)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: the context of a put goes with its task, and the handler continues it, where the package is there."""
+"""OpenTelemetry: a task carries the trace context of its put, and its handler continues it, if the package is there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRACE = "trace"
 
 
 class Sending:
-    """A put: its span, below the one that the program is in, and what its tasks keep of it. Nothing outside of one."""
+    """The span of a put, as a child of the current one, and the context that its tasks carry. No span: nothing."""
 
     __slots__ = ("_span", "kept")
 
@@ -54,13 +54,13 @@ def _facts(name: str, tube: str) -> dict[str, str]:
 
 
 def is_traced(data: Mapping[str, object]) -> bool:
-    """Whether the task's run may have a span: its put had one, or it is a tick of a schedule, which starts a trace."""
+    """Whether the run of a task has a span: its put had one, or it is a tick of a schedule, which starts a trace."""
     return TRACE in data or ("tick" in data and "opentelemetry.trace" in sys.modules)
 
 
 @contextmanager
 def continued(data: Mapping[str, object], tube: str, id: object) -> Iterator[None]:
-    """A span around a handler, below the one that its task was put in, or new for a tick; otherwise nothing."""
+    """The span of a handler's run, as a child of the span of its put, or a new one for a tick; otherwise nothing."""
     carrier = data.get(TRACE, {}) if is_traced(data) else None
     if not isinstance(carrier, dict) or not all(isinstance(value, str) for value in carrier.values()):
         yield

@@ -1,4 +1,4 @@
-"""Handlers and the program's own transaction: puts that are part of it, and the ack of the task that is handled."""
+"""Handlers in the program's own transaction: bound puts, and the ack of the current task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class BoundHandler(Generic[P, R]):
-    """What `send.bind(connection)` gives: puts that are stored at the commit of the connection's transaction."""
+    """A handler bound to a connection by `send.bind(connection)`: its puts are part of the connection's transaction."""
 
     def __init__(self, handler: Handler[P, R, object], connection: object, options: CallOptions) -> None:
         self._handler = handler
@@ -165,7 +165,7 @@ def _is_open(connection: Any) -> bool:
 
 
 def _block(connection: Any, *, nested: bool) -> Any:
-    """A transaction of the connection's, or a savepoint in the one that is open."""
+    """A new transaction on the connection, or a savepoint in the open one."""
     match _driver(connection):
         case "psycopg":
             return connection.transaction()

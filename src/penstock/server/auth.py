@@ -1,7 +1,7 @@
-"""Tokens: who may do what, and how long a client must wait after wrong ones.
+"""Tokens and roles, and the delay after wrong tokens.
 
 Only hashes of tokens are kept, in the file and in memory, and no message shows a token. A line of the token file is a
-role, the hash and a name for people: `operate sha256:9f86d0… deploy robot`.
+role, the hash and a descriptive name: `operate sha256:9f86d0… deploy robot`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from penstock.errors import BadValue
 
-# Typing errors cost nothing; after them each failure doubles the wait.
+# The first failures cost nothing; after them each failure doubles the wait.
 FREE_FAILURES = 10
 LONGEST_WAIT = 60.0
 # An answer is held back for at most this long: the connection costs memory meanwhile.
@@ -47,7 +47,7 @@ class Failures:
         return max(0.0, last + pause - self._clock())
 
     def add(self, peer: str) -> None:
-        """This peer failed."""
+        """Count a failure of this peer."""
         network, now = _network(peer), self._clock()
         count, last = self._peers.pop(network, (0, now))
         self._peers[network] = (1 if now - last > FORGET_SECONDS else count + 1, now)
@@ -56,7 +56,7 @@ class Failures:
 
 
 def _network(peer: str) -> str:
-    """Who stands behind an address: of IPv6 one has a whole /64."""
+    """The network of a peer: one client usually has a whole IPv6 /64."""
     if ":" not in peer:
         return peer
     try:
@@ -82,7 +82,7 @@ class Role(IntEnum):
 
 
 def hashed(token: str) -> str:
-    """What is kept of a token. A fast hash is enough: tokens are random and long, so that none can be guessed."""
+    """The hash of a token. A fast hash is enough, because tokens are long and random."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -114,10 +114,10 @@ class Tokens:
         return self._file is not None or bool(self._single)
 
     def check(self, token: str, peer: str = "") -> Role | None:
-        """The role of a token; None for an unknown one, whose answer is to be held back by `delay`.
+        """The role of a token; None for an unknown one, whose response must be delayed by `delay`.
 
-        A right one is right, however many wrong ones came from the same address: others may share it. The time it takes
-        does not depend on which token it is, nor on how much of it is right.
+        A valid token is accepted however many wrong ones came from the same address, which others may share. The time
+        taken does not depend on the token.
         """
         role = self.role_of(hashed(token)) if len(token) <= MAX_TOKEN else None
         if role is None:
@@ -129,7 +129,7 @@ class Tokens:
         return self.failures.wait(peer)
 
     def delay(self, peer: str) -> float:
-        """Seconds to hold back the answer to a wrong token."""
+        """Seconds to delay the response to a wrong token."""
         return min(self.failures.wait(peer), MAX_DELAY)
 
     def role_of(self, digest: str) -> Role | None:
@@ -142,7 +142,7 @@ class Tokens:
         return found
 
     def name_of(self, digest: str) -> str:
-        """The name for people of the token with that hash; "" where it has none."""
+        """The descriptive name of the token with that hash; "" if it has none."""
         return self._names.get(digest, "")
 
     def _refresh(self, *, first: bool = False) -> None:

@@ -1,6 +1,6 @@
-"""Answers of bounded size: pages of tasks that end when they hold enough bytes, and takes that do.
+"""Responses of bounded size: pages and takes that end when they hold enough bytes.
 
-A page has at least one task if there is one, so that a caller who continues after the last task reads everything.
+A page has at least one task if there is one, so a caller that continues after the last task reads everything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TAKE_BYTES = 256 * MEBIBYTE
 
 
 class Page(NamedTuple):
-    """Tasks, and whether there may be more behind them."""
+    """Tasks, and whether there may be more."""
 
     tasks: list[Task]
     more: bool
@@ -44,7 +44,7 @@ def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | No
 
 
 def inspect_tasks(tube: Tube, start: int, count: int, pending: bool) -> list[Task]:
-    """A part of a list of kind reliable, cut where it is too large."""
+    """Part of a list of kind reliable, cut if it is too large."""
     if tube.stored.kind.name != "reliable":
         tube.inspect(start, count, pending)  # refuses
     return [undecoded(tube, record) for record in within(_deliveries(tube, start, count, pending))]
@@ -62,7 +62,7 @@ def _deliveries(tube: Tube, start: int, count: int, pending: bool) -> Iterator[R
 
 
 def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int | None = None) -> Operation[list[Task]]:
-    """As `tube.take_many`; fewer where they are too large together."""
+    """As `tube.take_many`, but fewer tasks if they are too large together."""
     take: Callable[..., Operation[list[Task]]] = type(tube).take_many.operation  # type: ignore[attr-defined]
     tasks: list[Task] = []
     while True:
@@ -84,7 +84,7 @@ def is_full(tasks: Iterable[Facts[Any]]) -> bool:
 
 
 def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
-    """As `tube.recover`; fewer where they are too large together."""
+    """As `tube.recover`, but fewer tasks if they are too large together."""
     if tube.stored.kind.name == "reliable" and whole("count", count) > per_call(tube.stored):
         span_ms("elapsed", elapsed)
         count = max(1, sum(1 for _ in within(_deliveries(tube, 0, count, True))))
@@ -92,12 +92,12 @@ def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
 
 
 def weigh(record: Record) -> int:
-    """About how many bytes a task is in an answer."""
+    """The approximate size of a task in a response."""
     return len(record.payload) + len(record.reason or "") + len(record.errors or b"") + TASK_BYTES
 
 
 def within(records: Iterable[Record]) -> Iterator[Record]:
-    """These, up to the one that makes them too large together."""
+    """The first records, until their total size is too large."""
     size = 0
     for record in records:
         yield record
@@ -107,7 +107,7 @@ def within(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def undecoded(tube: Tube, record: Record) -> Task:
-    """A task whose JSON stays text; decoded, it might be twenty times as large. What is damaged is shown as bytes."""
+    """A task whose JSON stays text, because decoded it may be twenty times as large. Damaged data is shown as bytes."""
     if codec.is_raw(record.payload):
         return make_task(record, tube)
     try:

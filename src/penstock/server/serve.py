@@ -1,4 +1,4 @@
-"""Starts the listeners on one broker, waits for a signal, and ends them in order. Knows no protocol."""
+"""Starts the listeners on one broker, waits for a signal, and stops them in order. Knows no protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock")
 
-# What was asked before a signal came is answered within this.
+# Seconds to answer pending requests after a signal.
 GRACE_SECONDS = 5.0
 
 
@@ -26,17 +26,17 @@ class Listener(Protocol):
     """Serves the broker at one address, in the server's event loop."""
 
     async def start(self) -> str:
-        """Listen; the URL."""
+        """Start listening. Returns the URL."""
 
     async def stop(self, grace: float) -> None:
-        """Take no more, end within the grace what is under way, and let go of everything."""
+        """Accept no more requests, finish pending ones within the grace period, and release everything."""
 
 
 Mount = Callable[[Broker, BatchExecutor], Listener]
 
 
 async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], object]) -> None:
-    """Serve a store by these listeners until SIGTERM or SIGINT; `ready` gets the addresses once all listen."""
+    """Serve a store until SIGTERM or SIGINT. `ready` is called with the addresses once all listeners are up."""
     raise_file_limit()
     return_freed_memory()
     stop = asyncio.Event()
@@ -74,7 +74,7 @@ async def opened(url: str) -> AsyncIterator[tuple[Broker, BatchExecutor]]:
 
 
 def raise_file_limit() -> None:
-    """Thousands of connections need as many files; many systems allow more than they give at first."""
+    """Raise the limit of open files, because every connection needs one."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -89,7 +89,7 @@ _M_MMAP_THRESHOLD = -3
 
 
 def return_freed_memory() -> None:
-    """Have glibc give large blocks back to the system at once. Else it learns to keep them, and replies of some
-    megabytes for many connections leave a heap that is four times as large as what is in it."""
+    """Have glibc return large blocks to the system at once. Otherwise, replies of some megabytes to many connections
+    leave a heap four times as large as its content."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)

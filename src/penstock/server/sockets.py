@@ -42,7 +42,7 @@ class Address:
         return ipaddress.ip_address(self._where.partition("%")[0]).is_loopback
 
     def must_be_guarded(self, guarded: bool) -> None:
-        """BadValue unless it is this host's alone or callers must show a token."""
+        """Raise BadValue unless the address is loopback or callers need a token."""
         if not guarded and not self.loopback:
             raise BadValue(
                 f"{self._what} {self.shown(self._port)} can be reached from other hosts, and no token is asked for: "
@@ -50,7 +50,7 @@ class Address:
             )
 
     def bind(self) -> socket.socket:
-        """A socket bound to it; BadValue when another program has it."""
+        """A bound socket. Raises BadValue if the address is in use."""
         # The protocol is named because asyncio sets TCP_NODELAY only then; without it each answer may wait 40 ms.
         bound = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
@@ -65,7 +65,7 @@ class Address:
         return bound
 
     def shown(self, port: int) -> str:
-        """As people write it, with the port that was given by the system where it was 0."""
+        """The address as text, with the real port."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
@@ -77,7 +77,7 @@ class Tls:
     key: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What a listener needs; BadValue where the files are not a certificate and its key."""
+        """The SSL context. Raises BadValue if the files are not a certificate and its key."""
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             # Asked for a password, OpenSSL would ask the terminal.
@@ -88,7 +88,7 @@ class Tls:
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> Tls | None:
-    """What a command line says of TLS; None: nothing."""
+    """The TLS settings of a command line; None without TLS."""
     if certificate is None:
         if key is not None:
             raise BadValue(f"--tls-key {key} without a certificate: give --tls-cert as well")

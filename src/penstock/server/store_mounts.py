@@ -1,4 +1,4 @@
-"""The listeners that can be served, made from what a command line says of them."""
+"""Builds the listeners from the options of the command line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ RESP_ADDRESS = "127.0.0.1:7379"
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """What HTTP needs beside its address."""
+    """Settings of the HTTP listener besides its address."""
 
     hosts: tuple[str, ...] = ()
     proxies: str = ""
 
 
 def mounts(http: str | None, resp: str | None, tokens: Tokens, tls: Tls | None, web: Web) -> list[Mount]:
-    """Those that are asked for, or both; BadValue where one could be reached from other hosts without a token."""
+    """The requested listeners, by default both. Raises BadValue if one would be reachable from other hosts without a
+    token."""
     if http is None and resp is None:
         http, resp = HTTP_ADDRESS, RESP_ADDRESS
     made = []

@@ -1,4 +1,4 @@
-"""What peers were sent and do not read: bounded for all connections of a listener together."""
+"""Bounds the bytes that were sent to peers and not read, over all connections of a listener."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import logging
 
 log = logging.getLogger("penstock")
 
-# Bytes that wait for peers that do not read. One that reads slowly has a reply or two, of some megabytes each.
+# Bytes that may wait for peers that do not read. A slow reader has one or two replies of some megabytes.
 MAX_UNREAD_BYTES = 128 * 1024 * 1024
 
 
 class Unread:
-    """Cuts off the connections that have been unread the longest when all of them hold too much."""
+    """Closes the connections that stopped reading first when all of them hold too much."""
 
     def __init__(self) -> None:
         self._sizes: dict[asyncio.Transport, int] = {}  # in the order in which they stopped reading
 
     def add(self, transport: asyncio.Transport) -> None:
-        """This connection's peer does not read what it was sent."""
+        """Note a connection whose peer has stopped reading."""
         self._sizes[transport] = transport.get_write_buffer_size()
         while len(self._sizes) > 1 and sum(self._sizes.values()) > MAX_UNREAD_BYTES:
             oldest = next(iter(self._sizes))
@@ -28,5 +28,5 @@ class Unread:
             oldest.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:
-        """This connection's peer reads again, or is gone."""
+        """Forget a connection whose peer reads again or is gone."""
         self._sizes.pop(transport, None)

@@ -1,4 +1,4 @@
-"""One socket: bytes in, requests carried out in order, bytes out, and little of either in memory at a time."""
+"""One client connection: reads requests, runs them in order and writes replies, with bounded memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from penstock.server.resp.service import Service
 
 log = logging.getLogger("penstock")
 
-# Requests that are planned at a time: enough for large steps, few enough for others to have their turn, and for a
-# client to read the first replies of a long pipeline while the next are made.
+# Requests planned at a time: enough for large batches, few enough that other clients get their turn and that a client
+# can read the first replies of a long pipeline while the next are made.
 CHUNK = 500
-# With more bytes than that waiting to be read as requests, the socket is not read.
+# The socket is not read while more bytes than this wait to be parsed.
 MAX_PENDING = 256 * 1024
-# Replies are sent off when they are that large together.
+# Replies are sent when they are this large together.
 MAX_UNSENT = 64 * 1024
-# With more bytes than that sent off and not read by the peer, nothing more is carried out for it.
+# No requests are run for a peer that has not read more bytes than this.
 MAX_UNREAD = 256 * 1024
-# A request must arrive whole within this, and a token, where one is needed.
+# Seconds for a request, and for the token if one is needed, to arrive completely.
 ARRIVAL_SECONDS = 60.0
 TOKEN_SECONDS = 30.0
-# A peer that sends and does not read would wait for us as we wait for it: after this it is cut off.
+# Seconds after which a peer that sends without reading is disconnected.
 STUCK_SECONDS = 60.0
 
 
 class Connection(asyncio.Protocol):
-    """A client. While it has nothing to say it costs its socket and a few objects: no task, no timer, no session."""
+    """A client. While idle it costs a socket and a few objects: no asyncio task, no timer, no session."""
 
     def __init__(
         self, service: Service, id: int, made: Callable[[Connection], None], gone: Callable[[Connection], None]
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
     # asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(MAX_UNREAD)
         peer = transport.get_extra_info("peername")
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._made(self)
 
     def data_received(self, data: bytes) -> None:
-        """It says something."""
+        """The client has sent bytes."""
         if self._ending:
             return
         if not self._requests.partial:
@@ -83,23 +83,23 @@ class Connection(asyncio.Protocol):
             self._hold_back()
 
     def eof_received(self) -> bool:
-        """It says no more. What it has asked for is answered, but for a take that waits: nobody is there to have it."""
+        """The client has stopped sending. Its requests are answered, except for a blocked take."""
         self.end()
         return self._transport.get_extra_info("ssl_object") is None  # with TLS there is no half-closed connection
 
     def pause_writing(self) -> None:
-        """It does not read."""
+        """The client has stopped reading."""
         self._choked = time.monotonic()
         self._readable.clear()
         self._service.unread.add(self._transport)
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The client reads again."""
         self._readable.set()
         self._service.unread.remove(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
+        """The connection is closed."""
         self._service.connections -= 1
         self._service.unread.remove(self._transport)
         self._ending = True
@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     # the listener calls these
 
     def end(self) -> None:
-        """Answer what has been asked, wait for nothing, and close."""
+        """Answer the pending requests without waiting, and close."""
         self._ending, self._since = True, time.monotonic()
         if self._worker is None:
             self._transport.close()
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def refuse(self, why: str) -> None:
-        """Say why, and close."""
+        """Send an error and close."""
         self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
         self._unsent = bytearray()
         self._ending, self._since = True, time.monotonic()
@@ -131,10 +131,10 @@ class Connection(asyncio.Protocol):
             self._worker.cancel()
 
     def cut_if_late(self, now: float) -> None:
-        """Close if a request, or the token, takes too long to arrive, or the last reply to be read."""
+        """Close if a request or the token arrives too slowly, or if replies are not read."""
         overdue = now - self._since > ARRIVAL_SECONDS
         if self._paused and not self._readable.is_set() and now - self._choked > STUCK_SECONDS:
-            log.warning("%s sends and does not read, and is cut off: let it send less at a time", self.session.peer)
+            log.warning("disconnecting %s: it sends without reading replies", self.session.peer)
             self._transport.abort()
         elif self._ending:
             if overdue:
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
         return now - self._began > TOKEN_SECONDS and self.session.role is None
 
     async def settled(self) -> None:
-        """Once it is gone: what it held is given back."""
+        """Wait until what a closed connection held is released."""
         if self._worker is not None:
             await asyncio.wait([self._worker])
         with contextlib.suppress(PenstockError):  # then the end of the broker, or its heartbeat, gives it back
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
         except asyncio.CancelledError:
             self._transport.close()
         except Exception:
-            log.exception("a connection of %s failed", self.session.peer)
+            log.exception("connection of %s failed; closing it", self.session.peer)
             self._transport.abort()
         finally:
             self._worker = None
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _next(self) -> list[Request]:
-        """The next requests. A stranger's come one by one: each may be the token that opens the door to more."""
+        """The next requests. Before authentication they come one by one, because each may be the token."""
         self._requests.limit = self.session.max_request
         return self._requests.read(CHUNK if self.session.role is not None else 1)
 
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         return await (self._wait(step) if step.waits else carry_out(self.session, step))
 
     async def _wait(self, calls: Calls) -> list[Reply]:
-        """Calls that may take long: what is already answered is sent first, and a peer that goes ends them."""
+        """Run calls that may block: finished replies are sent first, and a disconnect cancels the calls."""
         await self._send()
         if self._ending:
             raise asyncio.CancelledError
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
         await self._readable.wait()
 
     def _hold_back(self) -> None:
-        """Too much has come that is not yet carried out."""
+        """Stop reading, because too many requests wait."""
         if self._waiting:
             # If the socket were not read, the peer could go unnoticed and be given what it waits for.
             self.refuse(f"too much behind a command that waits: {MAX_PENDING} bytes at most")
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
 
 
 def _keep_alive(connected: socket.socket | None) -> None:
-    """A peer whose host has gone without a word is noticed after some two minutes, and what it held given back."""
+    """Enable TCP keep-alive: a vanished host is noticed after about two minutes, and what it held is released."""
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,4 +1,4 @@
-"""One connection's state, without its socket: what it speaks, who it is, what it holds. Knows no commands."""
+"""The state of a connection, without its socket: protocol version, role, session. Knows no commands."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from penstock.server.resp.service import Service
 
 R = TypeVar("R")
 
-# Handles that a connection keeps; then all are let go and made again.
+# The most tube handles that a connection caches; beyond that, the cache is emptied.
 MAX_TUBES = 1000
-# Without a token there is little to say, and who only reads sends no data.
+# Request limits before authentication and for readers, who send no data.
 MAX_STRANGER = 16 * 1024
 MAX_READER = 256 * 1024
 
 
 class Session:
-    """What is taken through it is leased to it and ends with it. In the store it begins at its first take."""
+    """The session of a connection: it owns what is taken through it. It begins in the store at the first take."""
 
     def __init__(self, service: Service, id: int, peer: str) -> None:
         self.service = service
@@ -53,7 +53,7 @@ class Session:
 
     @property
     def role(self) -> Role | None:
-        """What it may do now; None: nothing before it gives a token."""
+        """The role of the connection; None before authentication."""
         tokens = self.service.tokens
         if not tokens.required:
             return Role.ADMIN
@@ -61,12 +61,12 @@ class Session:
 
     @property
     def max_request(self) -> int:
-        """How many bytes its requests may have, and those between MULTI and EXEC together."""
+        """The largest request in bytes, also for all requests between MULTI and EXEC together."""
         role = self.role
         return MAX_STRANGER if role is None else MAX_READER if role is Role.READ else MAX_REQUEST
 
     def authenticate(self, token: str) -> bool:
-        """Whether the token is good; then it is this connection's."""
+        """Check a token and, if it is valid, use it for this connection."""
         if self.service.tokens.check(token, self.peer) is None:
             return False
         self._digest = hashed(token)
@@ -75,14 +75,14 @@ class Session:
     # what it holds
 
     async def join(self, id: str | None, ttr: int) -> None:
-        """Join another session, or begin one whose tasks stay taken for ttr after it; what it held is given back."""
+        """Join another session, or begin one with a ttr. What the previous session held is released."""
         joined = await self.service.ask(SessionHandle, self.service.runtime, ttr=ttr, id=session_id(id))
         former, self.session_handle = self.session_handle, joined
         self._tubes.clear()
         await self.service.ask(former.close)
 
     def reset(self) -> None:
-        """As it was when it connected, but for the session of the store and what that holds."""
+        """Reset the connection's state, except for its session in the store."""
         self.version, self.name, self._digest = RESP2, "", ""
         self.discard()
 
@@ -91,7 +91,7 @@ class Session:
         self.queued, self.queued_size, self.spoilt = None, 0, False
 
     async def close(self) -> None:
-        """The connection is gone: what it was about to take goes back first, then what it holds."""
+        """Release what was being taken, then what is held."""
         while self._flows:
             self._still.clear()
             await self._still.wait()
@@ -101,7 +101,7 @@ class Session:
     # tubes
 
     async def tube(self, name: str, *, refresh: bool = False) -> Tube:
-        """A tube, whose takes and settles are this connection's; NoSuchTube when there is none."""
+        """The handle of a tube for this connection's session. Raises NoSuchTube if there is none."""
         known = None if refresh else self._tubes.get(name)
         if known is not None:
             return known
@@ -111,14 +111,14 @@ class Session:
         return self.handle(stored)
 
     def handle(self, stored: StoredTube) -> Tube:
-        """A tube as this connection holds it."""
+        """The handle of a stored tube for this connection."""
         if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
         tube = self._tubes[stored.name] = make_handle(self.service.runtime, self.session_handle, stored)
         return tube
 
     async def run_ops(self, flows: Sequence[Operation[R]]) -> list[R | PenstockError | TimeoutError]:
-        """Begin these at once, so that they share store calls; of each what it gave, or its error, in order."""
+        """Start these operations together, so that they share store calls. Returns the result or error of each."""
         runs = [self.service.executor.run(self._watched(flow)) for flow in flows]
         answers: list[R | PenstockError | TimeoutError] = []
         try:

@@ -1,4 +1,4 @@
-"""Arguments of commands, from bytes to what verbs take. Only their form is read: whether a value will do, core says."""
+"""Parses the arguments of commands. Only their syntax is checked here; `core` validates values."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FLAGS = {b"true": True, b"1": True, b"false": False, b"0": False}
 
 
 def _said(raw: bytes) -> str:
-    """As it was typed: that everything here is bytes is no news to who sent it."""
+    """The bytes as text for messages, without the b'' of Python."""
     return shown(raw).removeprefix("b")
 
 
 def text(what: str, raw: bytes) -> str:
-    """Text in UTF-8."""
+    """A text in UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ def number(what: str, raw: bytes) -> float:
 
 
 def data(what: str, raw: bytes) -> bytes:
-    """Data is bytes as they are."""
+    """Data: the bytes unchanged."""
     return raw
 
 

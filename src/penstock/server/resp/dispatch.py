@@ -1,4 +1,4 @@
-"""From requests to replies: finds the command, asks whether it may be given, joins calls that can be one step."""
+"""From requests to replies: finds the command, checks the role, and joins calls into one store call."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word,
 
 log = logging.getLogger("penstock")
 
-# The most words of calls that are joined into one step; within one step a put is all or nothing.
+# The most words of calls that are joined; a put of a joined call is all or nothing.
 MAX_WORDS = 10_000
 # The most tasks that joined calls take: all of them are in memory until the replies are sent.
 MAX_TAKEN = 100
 
 
 class Calls:
-    """Calls of one command that are carried out together."""
+    """Calls of one command that run together."""
 
     __slots__ = ("args", "command", "key", "taken", "words")
 
@@ -34,7 +34,7 @@ class Calls:
         self.taken = command.takes_out(args)
 
     def join(self, request: Request) -> bool:
-        """Whether this request of the same command is one more of them."""
+        """Add a request of the same command if it can be joined. Returns whether it was."""
         args = request[1:]
         if self.key is None or not self.command.takes(len(request)) or self.words + len(args) > MAX_WORDS:
             return False
@@ -48,12 +48,12 @@ class Calls:
 
     @property
     def waits(self) -> bool:
-        """Whether this may take long."""
+        """Whether the calls may block."""
         return self.command.waits(self.args[0])
 
 
 def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Reply]:
-    """What is to be done, in order: calls to be carried out, and replies that need nothing done."""
+    """The calls to run and the replies that need no call, in order."""
     calls: Calls | None = None
     word = b""  # the command that `calls` are of, which may be given
     role = session.role
@@ -95,7 +95,7 @@ def _executed(session: Session) -> Iterator[Calls | Reply]:
 
 
 def _queued(session: Session, request: Request, command: Command) -> Reply:
-    """Between MULTI and EXEC a request waits for its turn; None: it is to be carried out now."""
+    """Queue a request between MULTI and EXEC. Returns None if it must run now."""
     if session.queued is None or command.name in transaction.NAMES:
         return None
     if command.turns or command.waits(request[1:]):
@@ -119,7 +119,7 @@ def _find(request: Request) -> Command:
 
 
 async def carry_out(session: Session, calls: Calls) -> list[Reply]:
-    """The replies of these calls. A call that is refused is refused alone."""
+    """Run the calls. Returns their replies; an invalid call does not affect the others."""
     session.service.commands += len(calls.args)
     try:
         return await calls.command.run(session, calls.args)

@@ -1,6 +1,6 @@
-"""Requests of the Redis protocol, from bytes as they come: arrays of bulk strings, and inline lines.
+"""Parser of Redis protocol requests: arrays of bulk strings, and inline commands.
 
-Knows no sockets and no commands. Nothing is allocated by a size that a peer declares, only by what has arrived.
+Knows no sockets and no commands. Memory is allocated for bytes that have arrived, never for a declared size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProtocolError(Exception):
 
 
 class ForeignProtocol(ProtocolError):
-    """The peer speaks HTTP: it is cut off without a word."""
+    """The peer speaks HTTP: it is disconnected without a reply."""
 
 
 class Requests:
@@ -70,7 +70,7 @@ class Requests:
         return self._count > 0 or self.pending > 0
 
     def feed(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """Add bytes that have arrived."""
         if self._at:
             del self._buffer[: self._at]
             self._scanned = max(0, self._scanned - self._at)
@@ -120,7 +120,7 @@ class Requests:
         return first > 0
 
     def _next(self) -> Request | None:
-        """The next request, empty if it asks for nothing; None when it has not arrived yet."""
+        """The next request (empty for a blank line); None if it is incomplete."""
         if not self._count:
             if self._at == len(self._buffer):
                 return None
@@ -139,7 +139,7 @@ class Requests:
         return self._arguments()
 
     def _arguments(self) -> Request | None:
-        """The rest of a request. Most of the time of reading is spent here."""
+        """Parse the arguments of a request. The hot part of the parser."""
         buffer, args, count, want = self._buffer, self._args, self._count, self._want
         arrived = len(buffer)
         while True:
@@ -168,7 +168,7 @@ class Requests:
                 return args
 
     def _must_come(self, what: str) -> None:
-        """Refuse what stands in the place of a header, unless it may become one when more has arrived."""
+        """Raise if the next bytes cannot become a header."""
         if what == "bulk" and self.pending and self._buffer[self._at] != ord("$"):
             raise ProtocolError(f"Protocol error: expected '$', got {chr(self._buffer[self._at])!a}")
         if self._buffer.find(b"\n", self._at, self._at + _MAX_HEADER) >= 0:

@@ -1,4 +1,4 @@
-"""Replies of the Redis protocol: values as commands give them, to bytes, in version 2 or 3."""
+"""Encodes replies of the Redis protocol, version 2 or 3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Word:
 
 
 class Fault:
-    """An error: its code, which clients look at, and its message."""
+    """An error reply: its code and its message."""
 
     __slots__ = ("code", "message")
 
@@ -31,7 +31,7 @@ class Fault:
 
 
 class Refused(Exception):
-    """A command that cannot be carried out as it was given; the fault is its reply."""
+    """Raised for a command that cannot run; the fault is its reply."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 class ArrayHead:
-    """The beginning of an array whose items follow as replies of their own."""
+    """The header of an array whose items follow as separate replies."""
 
     __slots__ = ("count",)
 
@@ -56,7 +56,7 @@ Reply: TypeAlias = (
 
 
 def fault_of(error: PenstockError) -> Fault:
-    """The reply for an error of ours: its class is the code, so that clients can tell them apart."""
+    """The reply for a PenstockError: its class name is the code."""
     return Fault(type(error).__name__.upper(), str(error))
 
 
@@ -112,5 +112,5 @@ def _write_other(out: list[bytes], reply: Reply, version: int) -> None:
 
 
 def _one_line(message: str) -> bytes:
-    """An error ends with its line, so a message must not."""
+    """The message on one line, because an error reply ends with the line."""
     return " ".join(message.split()).encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Accepts connections that speak the Redis protocol, and ends them."""
+"""Accepts and closes connections of the Redis protocol."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from penstock.server.sockets import Address
 log = logging.getLogger("penstock")
 
 MAX_CONNECTIONS = 10_000
-# Between looks for requests that do not arrive.
+# Seconds between checks for slow requests.
 SWEEP_SECONDS = 5.0
-# A TLS handshake must be over within this.
+# Seconds for a TLS handshake.
 HANDSHAKE_SECONDS = 10.0
 # Connections that the kernel holds until they are accepted.
 BACKLOG = 1024
@@ -42,7 +42,7 @@ class RespListener:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Listen; where."""
+        """Start listening. Returns the address."""
         loop = asyncio.get_running_loop()
         handshake = None if self._tls is None else HANDSHAKE_SECONDS
         self._server = await loop.create_server(
@@ -52,7 +52,7 @@ class RespListener:
         return f"{'redis' if self._tls is None else 'rediss'}://{self._address.shown(self._server.sockets[0].getsockname()[1])}"
 
     async def stop(self, grace: float) -> None:
-        """Accept no more, answer what was asked within the grace, and give back what the connections hold."""
+        """Stop accepting, answer pending requests within the grace period, and release what connections hold."""
         if self._server is not None:
             self._server.close()
         if self._sweeper is not None:

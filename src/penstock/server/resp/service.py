@@ -1,4 +1,4 @@
-"""What all connections of a server share: the store, the tubes found in it, tokens and counters. Knows no commands."""
+"""What all connections share: the broker, cached tubes, tokens and counters. Knows no commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TUBES = 10_000
 
 
 class Service:
-    """One broker for many connections; calls that wait at the same moment share store calls by its executor."""
+    """One broker for many connections; concurrent calls share store calls through its executor."""
 
     def __init__(self, broker: Broker, executor: BatchExecutor, tokens: Tokens) -> None:
         self.runtime = broker.runtime
@@ -47,11 +47,11 @@ class Service:
         self._tubes: dict[str, StoredTube] = {}
 
     async def ask(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What a verb gives, without blocking the loop. A caller that is cancelled meanwhile has taken nothing."""
+        """Await a verb. A caller that is cancelled meanwhile has taken nothing."""
         return await self.run(operation_of(verb, *args, **kwargs))
 
     async def run(self, operation: Operation[R]) -> R:
-        """What an operation gives, as `ask`."""
+        """Await an operation, as `ask`."""
         run = self.executor.run(operation)
         try:
             return await run

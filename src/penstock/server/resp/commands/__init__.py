@@ -1,1 +1,1 @@
-"""The commands: what each takes, who may give it, and how it is carried out."""
+"""The commands: their arguments, roles and implementations."""

@@ -1,4 +1,4 @@
-"""What a command is, and its two kinds: its own coroutine, or the verb of a tube."""
+"""The type of a command, and its two kinds: a coroutine, or the verb of a tube."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _alone(args: Args) -> bytes | None:
 
 
 class Command(msgspec.Struct, frozen=True):
-    """One command. `arity` counts the name, and is negative where more may follow, as Redis has it."""
+    """One command. `arity` includes the name and is negative if more words may follow, as in Redis."""
 
     name: str
     arity: int
@@ -53,12 +53,12 @@ class Command(msgspec.Struct, frozen=True):
     usage: str = ""
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with this number of words, its name included."""
+        """Whether this number of words, including the name, is valid."""
         return count == self.arity if self.arity >= 0 else count >= -self.arity
 
 
 def forbidden(command: str, needed: Role, role: Role | None) -> Refused:
-    """The reply to a call beyond the role of its token."""
+    """The reply to a call that the token's role does not allow."""
     if role is None:
         return Refused("NOAUTH", "Authentication required.")
     why = f"its role is {role.name.lower()}, and '{command}' needs {needed.name.lower()}"
@@ -66,12 +66,12 @@ def forbidden(command: str, needed: Role, role: Role | None) -> Refused:
 
 
 def by_tube(args: Args) -> bytes | None:
-    """Calls on the same tube may be one step."""
+    """Join calls on the same tube."""
     return args[0]
 
 
 def timeout_from(place: int) -> Callable[[Args], bool]:
-    """It waits when it has the option TIMEOUT, looked for among the options."""
+    """A function that tells whether the arguments have the option TIMEOUT, from a place on."""
 
     def waits(args: Args) -> bool:
         return any(args[at].upper() == b"TIMEOUT" for at in range(place, len(args), 2))
@@ -80,7 +80,7 @@ def timeout_from(place: int) -> Callable[[Args], bool]:
 
 
 def single(run: Callable[[Session, Args], Awaitable[Reply]]) -> Run:
-    """A command that is carried out one by one."""
+    """A command whose calls run one by one."""
 
     async def each(session: Session, calls: Sequence[Args]) -> list[Reply]:
         return [await run(session, args) for args in calls]
@@ -89,12 +89,12 @@ def single(run: Callable[[Session, Args], Awaitable[Reply]]) -> Run:
 
 
 def done(result: None) -> Reply:
-    """The reply of what gives nothing."""
+    """OK, the reply of a verb that returns nothing."""
     return OK
 
 
 def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Reply] = done) -> Run:
-    """The verb of the tube that is the first argument. Calls that arrive together start together."""
+    """A command that is a verb of the tube in its first argument. Calls that arrive together start together."""
 
     async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
         name = text("tube", calls[0][0])
@@ -120,7 +120,7 @@ async def _attempt(
 
 
 def _read(flow: Callable[[Tube, Args], Operation[Any]], tube: Tube, args: Args) -> Operation[Any]:
-    """The flow; bad arguments are an error of this call alone."""
+    """The operation of one call; bad arguments are an error of this call only."""
     try:
         return flow(tube, args)
     except BadValue as error:

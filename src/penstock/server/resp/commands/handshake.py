@@ -1,4 +1,4 @@
-"""What Redis clients say of themselves and ask of a server before they work: AUTH, HELLO, PING, CLIENT and the like."""
+"""Commands that clients send when they connect: AUTH, HELLO, PING, CLIENT and others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _auth(session: Session, args: Args) -> Reply:
 
 
 async def _enter(session: Session, token: bytes) -> None:
-    """The user's name that some clients send beside the token says nothing here."""
+    """Authenticate with a token; a user name is ignored."""
     if not session.service.tokens.required:
         raise Refused(
             "ERR",

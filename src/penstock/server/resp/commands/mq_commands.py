@@ -1,7 +1,7 @@
-"""MQ.*: reliable queues as the Redis module RedisMQ has them, on tubes of kind reliable.
+"""MQ.*: the reliable queues of the Redis module RedisMQ, on tubes of kind reliable.
 
-Nothing here belongs to a session: anyone who knows a message's id may ack it. So calls of all connections can share
-store calls, and consecutive calls of a pipeline become one.
+Messages do not belong to a session: anyone who knows an id may ack it. So calls of all connections can share store
+calls, and consecutive calls of a pipeline become one.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
 
 
 def _ids(words: Args) -> list[str] | Fault:
-    """The ids among these words. What is no id is passed over, as one that is not there; the fault if all are."""
+    """The valid ids among these words. Invalid ones are skipped like unknown ids; an error if all are invalid."""
     ids: list[str] = []
     fault = None
     for word in words:
@@ -133,7 +133,7 @@ def _delivery(task: Task, now: int) -> Reply:
 async def _on_queue(
     session: Session, key: bytes, act: Callable[[Tube], Awaitable[R]], *, create: bool = False
 ) -> R | None:
-    """Act on the queue and return the result; None if there is none. A dropped queue is looked up again."""
+    """Run an action on the queue. Returns None if there is no such queue. A dropped queue is looked up again."""
     for refresh in (False, True):
         queue = await _queue(session, key, create=create, refresh=refresh)
         if queue is None:

@@ -1,4 +1,4 @@
-"""What a server tells of itself in the form that Redis clients know: COMMAND and INFO."""
+"""COMMAND and INFO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands.command import Command, single
 from penstock.server.resp.replies import Refused, Reply
 
-# Clients choose what they send by the version: this one has all that we answer to.
+# Clients choose commands by the server's version: this Redis version has all that we support.
 REDIS_VERSION = "7.4.0"
 
 
@@ -41,7 +41,7 @@ def _lines(section: dict[str, object]) -> str:
 
 
 def command_about(commands: Iterable[Command]) -> Command:
-    """COMMAND, which tells of these and of itself."""
+    """The command COMMAND, which describes these commands and itself."""
 
     async def run(session: Session, args: Args) -> Reply:
         match [args[0].upper(), *args[1:]] if args else []:

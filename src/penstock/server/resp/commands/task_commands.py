@@ -32,12 +32,12 @@ def payload(task: Facts[Any]) -> bytes:
 
 
 def triple(task: Facts[Any]) -> Reply:
-    """A task as consumers need it: id, status, data."""
+    """A task as (id, status, data)."""
     return [task.id, task.status.value, payload(task)]
 
 
 def triples(tasks: list[Task]) -> Reply:
-    """Several of them."""
+    """Several tasks as (id, status, data)."""
     return [triple(task) for task in tasks]
 
 
@@ -91,7 +91,7 @@ def _fail(tube: Tube, args: Args) -> Operation[None]:
 
 
 def _which(tube: Tube, args: Args) -> Operation[tuple[int | str, Args]]:
-    """The task that the first arguments name, by its id or by ADDRESS, and the arguments behind that."""
+    """The task that the first arguments name, by id or by ADDRESS, and the remaining arguments."""
     if len(args) == 1 or args[0].upper() != b"ADDRESS":
         return task_id(tube, args[0]), args[1:]
     task: Task = yield from operation_of(tube.peek, address=text("address", args[1]))
@@ -99,7 +99,7 @@ def _which(tube: Tube, args: Args) -> Operation[tuple[int | str, Args]]:
 
 
 def _joins(args: Args) -> bytes | None:
-    """Calls by id on the same tube may be one step. What has an address may change with each call."""
+    """Join calls by id on the same tube. The task of an address may change with each call."""
     return None if args[1].upper() == b"ADDRESS" else args[0]
 
 
@@ -136,7 +136,7 @@ def _tasks(tube: Tube, args: Args) -> Operation[list[Task]]:
 
 
 def _page(what: str, raw: bytes) -> int:
-    """How many tasks one reply may have: all of them are in memory at once."""
+    """The number of tasks in one reply, limited because all are in memory at once."""
     return bounded(what, whole(what, raw), 1, MAX_PAGE)
 
 

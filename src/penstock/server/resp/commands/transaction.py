@@ -1,7 +1,7 @@
-"""MULTI and EXEC, which many clients wrap around every pipeline: the requests between them run in order, at EXEC.
+"""MULTI and EXEC, which many clients wrap around every pipeline: the queued requests run in order at EXEC.
 
-They are no transaction over several tubes: other clients' commands may run in between. What could not be kept without
-one, WATCH, is refused.
+This is not a transaction over several tubes: commands of other clients may run in between. WATCH, which would need one,
+is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAMES = frozenset({"MULTI", "EXEC", "DISCARD", "QUIT", "RESET"})
 
 
 def end(session: Session) -> list[Request]:
-    """The requests that EXEC is to carry out."""
+    """The requests that EXEC runs."""
     queued, spoilt = session.queued, session.spoilt
     session.discard()
     if queued is None:

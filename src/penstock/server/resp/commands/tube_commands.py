@@ -1,4 +1,4 @@
-"""TUBE.* for tubes: create, list, count, steer, drop; and groups of their tasks."""
+"""TUBE.* for tubes (create, list, count, control, drop) and for groups."""
 
 from __future__ import annotations
 
