@@ -136,7 +136,7 @@ class Consumer:
             while not self._stop.is_set():
                 tasks = tube.take_many(50, 0.2)
                 tube.ack_many(tasks)
-                self.seen.update(bytes(task.data).decode() for task in tasks)  # type: ignore[call-overload]
+                self.seen.update(bytes(task.data).decode() for task in tasks)
 
     def stop(self) -> None:
         self._stop.set()

@@ -32,7 +32,6 @@ from penstock.errors import (
     TubeFull,
     UnsupportedOption,
 )
-from penstock.operations.store_ops import OutcomeOp
 from penstock.runtime.wait_queue import pauses
 
 log = logging.getLogger("penstock.bridge")
@@ -87,7 +86,9 @@ class Consume:
 
     def _store(self, link: QueueConnection, messages: Sequence[Message]) -> None:
         items = [(read_data(message), read_options(message, self._tube.stored)) for message in messages]
-        known = self._known([address for _, options in items if (address := options.get("address"))])
+        addresses = [address for _, options in items if (address := options.get("address"))]
+        # Ids of tasks that are in the tube, or ended within its retention.
+        known = self._tube.runtime.store.used_addresses(self._tube.stored, addresses) if addresses else set()
         fresh = []
         for message, (data, options) in zip(messages, items, strict=True):
             self._remark(message)
@@ -100,12 +101,6 @@ class Consume:
         except (BadValue, PayloadTooLarge, UnsupportedOption):  # one of them: the others are stored
             for message, item in fresh:
                 self._put_alone(link, message, item)
-
-    def _known(self, addresses: Sequence[str]) -> set[str]:
-        """The addresses whose task is in the tube, or ended within the tube's retention."""
-        looks = [OutcomeOp(self._tube.runtime, self._tube.stored, address) for address in addresses]
-        found = looks[0].run_batch(looks) if looks else []
-        return {address for address, look in zip(addresses, found, strict=True) if look.id or look.ending}
 
     def _put(self, link: QueueConnection, items: Sequence[tuple[object, PutOptions]]) -> None:
         while items:
@@ -162,15 +157,15 @@ class Publish:
         if self._session is not None:
             self._session.close()
         self._session = self._broker.session()
-        self._tube = self._session.tube(self._name)
+        self.tube = self._session.tube(self._name)
 
     def step(self, link: QueueConnection) -> int:
         """Publish the tasks that are ready, and settle them."""
         link.check()
-        tasks = self._tube.take_many(self._batch, IDLE_SECONDS)
+        tasks = self.tube.take_many(self._batch, IDLE_SECONDS)
         if not tasks:
             return 0
-        reasons = link.publish([make_message(task, self._tube.stored.pri) for task in tasks])
+        reasons = link.publish([make_message(task, self.tube.stored.pri) for task in tasks])
         self._ack([task for task, reason in zip(tasks, reasons, strict=True) if reason is None])
         refused = [(task, reason) for task, reason in zip(tasks, reasons, strict=True) if reason is not None]
         for task, reason in refused:
@@ -187,7 +182,7 @@ class Publish:
         ends = time.monotonic() + PATIENCE
         for pause in pauses():
             try:
-                acked = self._tube.ack_many(tasks)
+                acked = self.tube.ack_many(tasks)
             except RETRIED as error:
                 if time.monotonic() > ends:
                     raise

@@ -490,6 +490,17 @@ class Store(ABC):
 
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
+    def used_addresses(self, tube: Tube, addresses: Sequence[str], *, now: int | None = None) -> set[str]:
+        """Those of the addresses that a task has, or had so recently that its outcome is kept."""
+
+        def look(step: Step) -> set[str]:
+            # First the tasks: one that ends meanwhile is found here, or by its outcome.
+            live = {record.address or "" for record in step.load(tube, ByNames(list(addresses))).records}
+            rest = [address for address in addresses if address not in live]
+            return live | step.ended_addresses(tube, rest) if rest else live
+
+        return self._read(look, tube, now=now)
+
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         """The live group of that name, created if there is none. With `on_failure` it must be new: else BadValue."""
 

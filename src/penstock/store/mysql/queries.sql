@@ -276,6 +276,10 @@ FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(
 result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
+-- name: ended_addresses
+-- With few rows the optimizer prefers penstock_outcome_until.
+SELECT address FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
+WHERE tube = :tube AND address IN $texts AND until + 0 > $now;
 -- name: old_outcomes
 -- penstock_outcome_until. With each new outcome some old ones are removed, so that they never outnumber what the
 -- retention asks for, even in a tube that nobody ever advances.

@@ -590,6 +590,10 @@ LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT
 SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
+-- name: ended_addresses
+-- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which has all outcomes of the tube.
+SELECT v.name FROM unnest(:texts::text[]) v(name) WHERE EXISTS (
+    SELECT 1 FROM penstock_outcome WHERE tube = :tube AND address = v.name AND until + 0 > $now);
 -- name: by_names
 -- penstock_address
 SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (

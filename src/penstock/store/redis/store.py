@@ -410,6 +410,10 @@ class RedisStore(TransferCalls, Store):
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         return self._find_outcome(tube, key, now)[0]
 
+    def used_addresses(self, tube: Tube, addresses: Sequence[str], *, now: int | None = None) -> set[str]:
+        found = {address: self.outcome(tube, address, now=now) for address in addresses}
+        return {address for address, outcome in found.items() if outcome.id or outcome.ending}
+
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
         """The same, and the id of the task that has an address or had it last."""
         words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")

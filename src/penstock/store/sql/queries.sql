@@ -178,6 +178,9 @@ SELECT $kept FROM penstock_outcome WHERE pk = :pk AND until > $now;
 -- penstock_outcome_address, in pk order
 SELECT $kept FROM penstock_outcome
 WHERE tube = :tube AND address = :address AND until > $now ORDER BY pk DESC LIMIT 1;
+-- name: ended_addresses
+-- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which has all outcomes of the tube.
+SELECT address FROM penstock_outcome WHERE tube = :tube AND address IN $texts AND until + 0 > $now;
 -- name: outcomes_after
 SELECT $kept FROM penstock_outcome
 WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;

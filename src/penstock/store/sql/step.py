@@ -270,6 +270,9 @@ class SqlStep:
             found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
         return _kept(found[0]) if found else None
 
+    def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
+        return {row[0] for row in self.rows(self.Q.ended_addresses, tube=tube.no, texts=addresses)}
+
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
         return [_kept(row) for row in rows]
