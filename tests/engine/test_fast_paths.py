@@ -20,10 +20,11 @@ from penstock.core.results import Effects, Presence
 from penstock.core.task import Entry, Record
 from penstock.engine.work import Work
 from penstock.store.open import open_store
-from tests.servers import fresh_url
+from tests.servers import running
+from tests.servers.vaults import bare_url
 
 # A store joins the suite by its name here.
-STORES = ("sqlite",)
+STORES = ("sqlite", "mariadb")
 T = TypeVar("T")
 HANDLE = "handle"
 UTUBES = ("u", "v", "w")
@@ -43,7 +44,7 @@ TUBES: dict[str, tuple[str, dict[str, object]]] = {
 
 def new_url(store: str, folder: Path) -> str:
     own = {"sqlite": f"sqlite:///{folder}/{uuid4().hex}.db?durability=relaxed", "memory": f"memory://{uuid4().hex}"}
-    return own.get(store) or fresh_url(store)
+    return own.get(store) or bare_url(running(store))
 
 
 class Side:
@@ -148,7 +149,7 @@ class Pair:
     def ack_of(self, record: Record, result: bytes | None = None, stale: int = 0) -> Move:
         if not self.tube.kind.leased:
             return Move("ack", 0, name=record.address)
-        return Move("ack", record.id, self.session, record.lease - stale, result=result)
+        return Move("ack", record.id, self.session, record.lease - stale, result=result, seen=record)
 
 
 @pytest.fixture(params=STORES)

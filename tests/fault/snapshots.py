@@ -64,7 +64,7 @@ def _postgres(url: str) -> Restore:
 def _mysql(url: str) -> Restore:
     saved: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {}
     with bare(url) as db, db.cursor() as cursor:
-        for table in ("penstock_task", "penstock_session", "penstock_handle", "penstock_counter", "penstock_delta"):
+        for table in ("penstock_task", "penstock_session", "penstock_handle", "penstock_counter"):
             cursor.execute(f"SHOW COLUMNS FROM {table} WHERE Extra NOT LIKE '%GENERATED%'")
             columns = ",".join(f"`{row[0]}`" for row in cursor.fetchall())
             cursor.execute(f"SELECT {columns} FROM {table}")

@@ -16,11 +16,11 @@ from uuid import uuid4
 import pymysql
 from pymysql.constants import CLIENT
 
+from penstock.store.mysql.connection import parse
 from penstock.store.mysql.database import open_mysql
-from penstock.store.mysql.location import parse
 
 _TABLES = (
-    "penstock_tube", "penstock_id", "penstock_counter", "penstock_delta", "penstock_task", "penstock_utube",
+    "penstock_tube", "penstock_id", "penstock_counter", "penstock_task", "penstock_utube",
     "penstock_session", "penstock_handle", "penstock_waiter", "penstock_outcome", "penstock_group",
 )  # fmt: skip
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock.store.mysql.connection import Answer, Link
+from penstock.store.mysql.connection import Answer, Link, parse
 from penstock.store.mysql.database import MysqlStore
-from penstock.store.mysql.location import parse
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.step import MysqlStep
 
@@ -20,7 +19,7 @@ class HeldServer(Server):
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
         self.connection = self.borrow()
-        self.connection._pipelines = False  # such calls commit
+        self.connection._calls = None  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)

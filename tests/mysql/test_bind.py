@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.app.current import CurrentTask
-from penstock.store.mysql.schema import MIGRATIONS
+from penstock.store.mysql.database import MIGRATIONS
 from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
 

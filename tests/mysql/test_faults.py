@@ -10,8 +10,7 @@ import pytest
 
 import penstock
 from penstock.engine.port import Conflict
-from penstock.store.mysql.connection import Answer, Link
-from penstock.store.mysql.location import parse
+from penstock.store.mysql.connection import Answer, Link, parse
 from penstock.store.mysql.server import Server
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
@@ -183,7 +182,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: S
 
     own.begin()
     # The one that changed less is given up: this changes more.
-    own.cursor().execute(f"INSERT INTO penstock_delta (tube) {numbers(1, 100)} SELECT 0 FROM n")
+    own.cursor().execute(f"INSERT INTO penstock_counter (tube) {numbers(1, 100)} SELECT 0 FROM n")
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
     step = begin(lambda: database.run(crosswise))
     begun.wait()

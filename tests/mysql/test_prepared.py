@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 import penstock
-from penstock.store.mysql.prepared import LONGEST
+from penstock.store.mysql.wire import LONGEST
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.support.threads import begin, until
@@ -23,7 +23,7 @@ OPTIONS: list[dict[str, object]] = [
 def texts(broker: penstock.Broker) -> None:
     """From here on its one connection puts by text."""
     (link,) = broker.runtime.store.server.pool.idle  # type: ignore[attr-defined]
-    link._prepares, link._calls = False, None
+    link.prepares = False
 
 
 def ask(own: Connection, sql: str) -> tuple[tuple[object, ...], ...]:

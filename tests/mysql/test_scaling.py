@@ -48,7 +48,8 @@ def rows(own: Connection, broker: penstock.Broker) -> Rows:
 
     def of(call: Callable[[], object]) -> int:
         # Else every 64th call, whichever that is, adds up the counters of all before it.
-        database.step().fold()
+        for stored in database.step().tubes():
+            database.step().fold(stored.tube)
         database._uncounted = 0
         before = count()
         looking = count() - before

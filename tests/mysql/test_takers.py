@@ -101,7 +101,7 @@ def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, held: tupl
     tube = broker.tube("t")
     tube.put_many(range(200))
     step, server = held
-    step.fold()
+    step.fold(tube.stored)
     for task in begin(lambda: tube.take_many(100)).result(30):
         begin(task.ack).result(30)
     server.end(commit=True)

@@ -19,9 +19,10 @@ def add_delivered(own: Connection, tube: penstock.Tube, low: int, high: int) -> 
         f" {numbers(low, high)} SELECT {no << 40} + i, {no}, 't', i, 0, 0, 1, 1, 1, '1', CONCAT('1-', i) FROM n"
     )
     count = high - low + 1
-    cursor.execute(f"INSERT INTO penstock_delta (tube, taken, take_calls) VALUES ({no}, {count}, {count})")
-    cursor.execute(f"UPDATE penstock_id SET last = {high}, last_ms = 1, last_seq = {high} WHERE tube = {no}")
-    cursor.execute(f"UPDATE penstock_counter SET serial = {high} WHERE tube = {no}")
+    cursor.execute(f"INSERT INTO penstock_counter (tube, taken, take_calls) VALUES ({no}, {count}, {count})")
+    cursor.execute(
+        f"UPDATE penstock_id SET last = {high}, last_ms = 1, last_seq = {high}, serial = {high} WHERE tube = {no}"
+    )
 
 
 def test_a_hundred_times_the_delivered_messages_cost_no_more(

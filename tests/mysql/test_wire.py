@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from penstock.store.mysql import faults
+from penstock.store.mysql.connection import is_lost
 from penstock.store.mysql.wire import Ok, ask, fill, literal
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import bare
@@ -95,6 +95,6 @@ def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection, url:
         cursor.execute(f"KILL {asleep()[0]}")
     with pytest.raises(pymysql.err.OperationalError) as raised:
         asking.result(30)
-    assert faults.lost(raised.value)
+    assert is_lost(raised.value)
     with pytest.raises((pymysql.err.OperationalError, pymysql.err.InterfaceError)):
         ask(own, "SELECT 3")

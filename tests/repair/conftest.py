@@ -68,6 +68,8 @@ def _in_mysql(url: str, statement: str) -> None:
 
     for word, there in _MYSQL_WORDS.items():
         statement = re.sub(rf"\b{word}\b", there, statement)
+    if "UPDATE penstock_counter" in statement:  # its counters are the sums of a tube's rows: one of each tube
+        statement += " WHERE id IN (SELECT * FROM (SELECT MIN(id) FROM penstock_counter GROUP BY tube) first)"
     with bare(url) as connection:
         connection.cursor().execute(statement)
 

@@ -168,7 +168,7 @@ def look_at_schema(url: str) -> Schema:
     if scheme == "postgresql":
         from penstock.store.postgres.schema import look
     elif scheme == "mysql":
-        from penstock.store.mysql.schema import look
+        from penstock.store.mysql.database import look_at_mysql as look
     elif scheme.startswith("redis"):
         from penstock.store.redis.store import look_at_redis as look
     else:

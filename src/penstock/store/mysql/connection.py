@@ -1,21 +1,33 @@
-"""One connection to the server: packets of statements on it, each prepared once."""
+"""One connection to the server: where it is, packets of statements on it, each prepared once, and PyMySQL's errors as
+penstock's."""
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
 import pymysql
 from pymysql.constants import CLIENT
 
-from penstock.errors import PayloadTooLarge
-from penstock.store.mysql.faults import TOO_MANY_PREPARED, number
-from penstock.store.mysql.location import Location
-from penstock.store.mysql.prepared import ROOM, PreparedCalls
-from penstock.store.mysql.wire import Ok, Prepared, Rows, ask, literal
+from penstock.core.names import shown
+from penstock.errors import (
+    BadValue,
+    PayloadTooLarge,
+    SchemaMismatch,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, literal
 from penstock.store.polling import READABLE, make_poll
+from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -33,6 +45,53 @@ _SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO',"
     f" {NEEDED}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
 )
+
+# The parameters of a URL: what is allowed, and how to say that. Each connection costs the server a thread.
+_PARAMETERS = {
+    "socket": (re.compile(".+"), "a path"),
+    "pool_size": (re.compile(r"0*[1-9][0-9]{0,2}|0*1000", re.ASCII), "a number from 1 to 1000"),
+    "ssl_ca": (re.compile(".+"), "a path"),
+}
+
+
+class Location(msgspec.Struct, frozen=True):
+    """One database on one server, and the credentials for it."""
+
+    database: str
+    host: str
+    port: int
+    socket: str | None
+    user: str
+    password: str
+    pool_size: int
+    ssl_ca: str | None
+
+    @property
+    def name(self) -> str:
+        """For messages: never with the password."""
+        return f"{self.database} on {self.socket or f'{self.host}:{self.port}'}"
+
+
+def parse(url: str) -> Location:
+    """The location a URL names; BadValue says what is wrong with it."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        raise BadValue(f"store URL for {shown(parts.hostname)} has a bad port: give a number up to 65535") from None
+    database = unquote(parts.path)[1:]
+    if not database or "/" in database:
+        raise BadValue("store URL names no database: use mysql://user:password@host:3306/database")
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in given.items():
+        if name not in _PARAMETERS:
+            raise BadValue(f"parameter {shown(name)} of a mysql:// URL is unknown: it has {', '.join(_PARAMETERS)}")
+        allowed, wanted = _PARAMETERS[name]
+        if not allowed.fullmatch(value):
+            raise BadValue(f"parameter {name}={shown(value)} of a mysql:// URL: give {wanted}")
+    user, password = unquote(parts.username or "root"), unquote(parts.password or "")
+    host, size = parts.hostname or "localhost", int(given.get("pool_size", "8"))
+    return Location(database, host, port, given.get("socket"), user, password, size, given.get("ssl_ca"))
 
 
 class Answer(NamedTuple):
@@ -63,53 +122,46 @@ class Link:
     """One connection. Only one thread uses it at a time."""
 
     returned = 0.0  # when it became idle
-    _joins = True  # whether a packet may have several statements
+    prepares = False  # whether the server may be told to prepare statements
+    joins = True  # whether a packet may have several statements
 
-    def __init__(self, location: Location) -> None:
-        connection = _Connection(
-            host=location.host, port=location.port, unix_socket=location.socket, user=location.user,
-            password=location.password, database=location.database, charset="utf8mb4", autocommit=False,
-            client_flag=CLIENT.MULTI_STATEMENTS, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS,
-            write_timeout=READ_SECONDS, ssl_ca=location.ssl_ca,
-            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL checks neither unless it is asked to
-            ssl_verify_identity=location.ssl_ca is not None,
-        )  # fmt: skip
-        self._poll = make_poll()
-        self._poll.register(connection._sock, READABLE)  # type: ignore[attr-defined]
-        self._use(connection)
-        self._prepares = True
-        ask(connection, _SETTINGS)
-
-    def _use(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
+    def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
         #: The largest statement the server takes.
         self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
-        self._prepares = False
         self._names: dict[str, str] = {}  # of prepared statements
-        self._pipelines = self.max_packet >= ROOM and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
-        self._calls: PreparedCalls | None = None
+        pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
+        self._calls = PreparedCalls(connection) if pipelines else None
+        self._poll = make_poll()
+        self._poll.register(connection._sock, READABLE)  # type: ignore[attr-defined]
 
+    @classmethod
+    def open(cls, location: Location) -> Link:
+        """A new connection, with what our statements rely on."""
+        connection = _Connection(
+            host=location.host, port=location.port, unix_socket=location.socket, user=location.user,
+            password=location.password, database=location.database, charset="utf8mb4", autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS, ssl_ca=location.ssl_ca,
+            connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, write_timeout=READ_SECONDS,
+            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL checks neither unless it is asked to
+            ssl_verify_identity=location.ssl_ca is not None,
+        )  # fmt: skip
+        link = cls(connection)
+        link.prepares = True
+        ask(connection, _SETTINGS)
+        return link
+
+    @property
     def calls(self) -> PreparedCalls | None:
-        """What sends calls on one plain task; None if the server does not prepare them."""
-        if self._calls is None and self._prepares and self._pipelines:
-            try:
-                self._calls = PreparedCalls(self._connection)
-            except pymysql.MySQLError as error:
-                if number(error) != TOO_MANY_PREPARED:
-                    raise
-                self._prepares = False
-        return self._calls
-
-    def prepare_no_more(self) -> None:
-        """The server has no room for prepared statements: from now on they are sent as text."""
-        self._prepares = False
+        """What sends prepared statements together; None if the server does not."""
+        return self._calls if self.prepares else None
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         """Send the statements of one transaction, in one round trip, or in as few as the server takes."""
         made: dict[str, str] = {}
         texts = list(statements)
         for place, each in enumerate(statements):
-            if isinstance(each, Prepared) and self._prepares:
+            if isinstance(each, Prepared) and self.prepares:
                 name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
                 texts[place] = f"EXECUTE {name}"
         # PREPARE follows the SET that begins a packet, and precedes all others: nothing may stand between a statement
@@ -119,20 +171,13 @@ class Link:
         texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
         if commit:
             texts.append("COMMIT")
-        answer = self._ask(texts)
-        self._names.update(made)
-        del answer.oks[first : first + len(made)]
-        return answer
-
-    def _ask(self, texts: list[str]) -> Answer:
-        sql = "; ".join(texts)
-        if self._joins and (4 * len(sql) <= self.max_packet or len(sql.encode()) <= self.max_packet):
-            return Answer(*ask(self._connection, sql))
         answer = Answer([], [])
         for packet in self._packets(texts):
             results, oks = ask(self._connection, packet)
             answer.results.extend(results)
             answer.oks.extend(oks)
+        self._names.update(made)
+        del answer.oks[first : first + len(made)]
         return answer
 
     def _packets(self, texts: list[str]) -> Iterator[str]:
@@ -146,7 +191,7 @@ class Link:
                     f"a call of {size} bytes is more than the server takes in one packet: "
                     "raise its max_allowed_packet, or store the data elsewhere and give a reference"
                 )
-            if packet and (size > room or not self._joins):
+            if packet and (size > room or not self.joins):
                 yield "; ".join(packet)
                 packet, room = [], self.max_packet
             packet.append(text)
@@ -186,3 +231,60 @@ class Link:
 
 def _filled(sql: str, arguments: Sequence[object]) -> str:
     return sql % tuple(map(literal, arguments)) if arguments else sql
+
+
+# Our own statements fail with these where a guard does not hold: a subquery of two rows (`require` of queries.sql), an
+# address that is in use, and the id of a task for a tube that is gone, which is NULL.
+DUPLICATE_KEY = 1062
+GUARDS = {1242, DUPLICATE_KEY, 1048}
+
+TOO_MANY_PREPARED = 1461
+NO_SUCH_TABLE = 1146
+LOCK_WAIT = 1205
+# The transaction was undone, or is when we say so: all of it may be retried. After a deadlock, a lock wait, and where a
+# row changed since it was read (MariaDB snapshots).
+RESTARTABLE = {1213, LOCK_WAIT, 1020}
+
+# The connection is gone, and the call may or may not have been done.
+_LOST = {2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0}
+# The server refused or ended the statement itself, so nothing of it was done.
+_AWAY = {2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317}
+_DENIED = {1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061}
+_IDS_USED_UP = {4025, 3819}  # the check of penstock_id
+_FULL = {1021, 1041, 1114, 1037, 1038, 28}
+_DAMAGED = {126, 127, 1030, 1034, 1035, 1194, 1195, 1712, 1877, 1932}
+_FOREIGN = {1054, 1109, NO_SUCH_TABLE, 1304, 1305, 1318, 1356}
+
+_MEANINGS: list[tuple[set[int], type[StoreError], str]] = [
+    (_AWAY, StoreUnavailable, "cannot be reached ({text}): check the server, and try again"),
+    (RESTARTABLE, StoreBusy, "has rows that others kept locking, and this call needs them: try again"),
+    ({1049}, StoreUnavailable, "does not exist: create it, or name another one in the URL"),
+    (_DENIED, StoreUnavailable, "refused this user ({text}): check the URL and the user's rights"),
+    (_IDS_USED_UP, StoreFull, "has a tube that has used up its 2**40 ids: use another tube"),
+    (_FULL, StoreFull, "has no space left ({text}): free some; deletes and acks still work"),
+    (_DAMAGED, StoreCorrupt, "is damaged ({text}): it was left as it is; restore a backup"),
+    (_FOREIGN, SchemaMismatch, f"has another schema than this penstock ({{text}}): {ANOTHER_SCHEMA}"),
+]
+
+
+def error_number(error: BaseException) -> int:
+    """The server's or the driver's error number; 0 if it has none."""
+    first = error.args[0] if error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection broke, so that nobody knows what became of the call."""
+    if isinstance(error, (pymysql.err.OperationalError, pymysql.err.InterfaceError)):
+        return error_number(error) in _LOST
+    return isinstance(error, OSError)
+
+
+def translated(error: BaseException, where: str) -> StoreError:
+    """The error to raise instead, saying what to do next."""
+    code = next(iter(_AWAY)) if is_lost(error) else error_number(error)
+    text = (error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by the caller of bind
+    for codes, kind, message in _MEANINGS:
+        if code in codes:
+            return kind(f"database {where} {message.format(text=text)}")
+    return StoreError(f"database {where}: {text}")

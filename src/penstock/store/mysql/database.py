@@ -5,22 +5,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+import pymysql
 
 from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store
-from penstock.store.mysql.connection import Link
-from penstock.store.mysql.location import Location, parse
-from penstock.store.mysql.prepared import LONGEST, Shape
+from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.store.mysql.connection import NO_SUCH_TABLE, Link, Location, error_number, parse
 from penstock.store.mysql.queries import TIME, Q
-from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.server import BoundServer, Refused, Server
 from penstock.store.mysql.step import MysqlStep
+from penstock.store.mysql.wire import LONGEST, counted, packed
+from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
+from penstock.store.sql.queries import ID_BITS
 from penstock.store.sql.waiters import Waiters
 
 Clock = Callable[[], int]
+MIGRATIONS = load_migrations("penstock.store.mysql")
+# How long one process waits for another one's migration.
+_MIGRATE_SECONDS = 60
 # The server is asked for its time again when its last answer is older than this.
 _CLOCK_SECONDS = 10.0
 # How many differences of counters a process leaves before it folds them.
@@ -35,11 +42,9 @@ ACTIVE_SECONDS = 2.0
 IDLE_SECONDS = 1.0
 
 _PROMISES = {
-    1: "a put that returned survives a power cut (innodb_flush_log_at_trx_commit=1)",
-    2: "a put that returned survives the end of the server's process; a power cut may lose the last second "
-    "(innodb_flush_log_at_trx_commit=2)",
-    0: "a put that returned survives the end of any client; a crash of the server may lose the last second "
-    "(innodb_flush_log_at_trx_commit=0)",
+    1: "a power cut",
+    2: "the end of the server's process; a power cut may lose the last second",
+    0: "the end of any client; a crash of the server may lose the last second",
 }
 
 
@@ -66,16 +71,18 @@ class MysqlStore(Store):
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        shape, make, run = Shape(tube, entry), record_maker(entry), self.server.run_prepared
+        make, reserve = record_maker(entry), (Q.reserve_one, packed(tube.no))
+        place = tube.no, tube.no << ID_BITS, float(entry.rank1.base), float(entry.rank2.base), entry.pri
+        head = packed(*place, entry.ttl, entry.ttl, entry.ttr, entry.extra, b"")[:-1]  # without the length of the data
 
         def put(payload: bytes) -> Record | None:
+            if len(payload) > LONGEST:
+                return None
             try:
-                stored = run(lambda calls: calls.put(shape, payload)) if len(payload) <= LONGEST else None
+                answers = self.server.run_prepared(reserve, (Q.store_one, head + counted(payload)))
             except Refused:
                 return None
-            if stored is None:
-                return None
-            return make(*stored, payload)
+            return None if answers is None else make(answers[0].number, answers[1].number, payload)
 
         return put
 
@@ -96,9 +103,9 @@ class MysqlStore(Store):
         return round((time.monotonic() + self._offset[0]) * 1000)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        if self._watch is not None:
-            return self._watch.wait(wake, seconds, watch=watch)
-        return super().wait(wake, seconds, watch=watch)
+        if self._watch is None:
+            return super().wait(wake, seconds, watch=watch)
+        return self._watch.wait(wake, seconds, watch=watch)
 
     def close(self) -> None:
         self.server.close()
@@ -172,20 +179,20 @@ def _describe(link: Link, location: Location) -> Description:
         if oldest > _LONG_SECONDS:
             advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
     name = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    schema = int(dict(link.rows(Q.all_meta))["schema"])
-    return Description(name, version, location.name, promise(flush), schema, advice)
+    return Description(name, version, location.name, promise(flush), int(_meta(link)["schema"]), advice)
 
 
 def promise(flush: object) -> str:
     """What innodb_flush_log_at_trx_commit means for a put that returned."""
-    return _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
+    survived = _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
+    return f"a put that returned survives {survived} (innodb_flush_log_at_trx_commit={flush})"
 
 
 def open_mysql(url: str, clock: Clock | None = None) -> Store:
     """The store of a mysql:// URL, created if the database is empty."""
     server = Server(parse(url))
     try:
-        identity = f"mysql:{migrate(server)}"
+        identity = f"mysql:{server.run(lambda link: _migrate(link, server.name), safe=True)}"
         watch = Watch(lambda: server.send([Q.watch], safe=True).results)
         store = MysqlStore(server, identity, clock, watch)
         store.finish_drops()
@@ -193,3 +200,59 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
         server.close()
         raise
     return store
+
+
+def look_at_mysql(url: str) -> Schema:
+    """Which schema a store has; nothing is changed."""
+    server = Server(parse(url))
+    try:
+        return schema_of(_stored(server.run(_meta, safe=True)), MIGRATIONS)
+    finally:
+        server.close()
+
+
+def _migrate(link: Link, where: str) -> str:
+    """Bring the schema up to date, one process at a time. Returns the store's random id."""
+    meta = _meta(link)
+    must_fit(f"database {where}", _stored(meta), MIGRATIONS, new="database")
+    if _stored(meta) == MIGRATIONS[-1].number and "id" in meta:
+        return meta["id"]
+    version = str(link.rows(Q.settings)[0][0])
+    least = (10, 6) if "mariadb" in version.lower() else (8, 0)  # the first with SKIP LOCKED and JSON_TABLE
+    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
+        raise StoreUnavailable(f"database {where} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
+    (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
+    if not locked:
+        raise StoreBusy(f"another process migrates database {where} for over {_MIGRATE_SECONDS} s: look there")
+    try:
+        meta = _meta(link)  # again: another process may have been faster
+        for migration in MIGRATIONS:
+            if migration.number > (_stored(meta) or 0):
+                for statement in _split(migration.sql):  # each may run twice: they commit by themselves
+                    link.change(statement)
+        meta = {"id": str(uuid4()), **meta, "schema": str(MIGRATIONS[-1].number)}
+        for name, value in meta.items():
+            link.change(Q.set_meta, (name, value))
+        link.commit()
+    finally:
+        link.rows(Q.unlock_schema)
+    return meta["id"]
+
+
+def _meta(link: Link) -> dict[str, str]:
+    try:
+        return dict(link.rows(Q.all_meta))
+    except pymysql.err.ProgrammingError as error:
+        if error_number(error) != NO_SUCH_TABLE:
+            raise
+        return {}
+
+
+def _stored(meta: dict[str, str]) -> int | None:
+    return int(meta["schema"]) if "schema" in meta else None
+
+
+def _split(sql: str) -> list[str]:
+    """The statements of a migration: each ends with a line's `;`."""
+    lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
+    return [statement for text in "\n".join(lines).split(";\n") if (statement := text.strip().rstrip(";"))]

@@ -45,6 +45,7 @@ _RECORD = [
 _COLUMNS = [counter(name) for name in COUNTED]
 _FRAGMENTS = {
     "never": str(NEVER),
+    "time": TIME,
     "unowned": "IFNULL(owner, 0) = 0",
     "untimed": f"IFNULL(at, {NEVER}) = {NEVER}",
     "record": ", ".join(_RECORD),
@@ -53,9 +54,8 @@ _FRAGMENTS = {
         f"{COLUMNS[field]} = IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f"{COLUMNS[field]} = :{field}"
         for field in MUTABLE
     ),
-    "sums": ", ".join(f"SUM({column}) AS {column}" for column in _COLUMNS),
-    "summed": ", ".join(f"c.{column} + IFNULL(d.{column}, 0)" for column in _COLUMNS),
-    "added": ", ".join(f"c.{column} = c.{column} + d.{column}" for column in _COLUMNS),
+    "counters": ", ".join(_COLUMNS),
+    "sums": ", ".join(f"IFNULL(SUM(c.{column}), 0)" for column in _COLUMNS),
 }
 
 Q = load_queries("penstock.store.mysql", shared=True, fragments=_FRAGMENTS)

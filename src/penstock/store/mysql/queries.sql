@@ -1,5 +1,4 @@
--- What only MySQL and MariaDB are asked; the rest is in store/sql/queries.sql. Where the two differ, MySQL alone reads
--- /*!80000 … */ and MariaDB alone /*M! … */.
+-- What only MySQL and MariaDB are asked; the rest is in store/sql/queries.sql. MySQL alone reads /*!80000 … */.
 --
 -- Statements without parameters that use variables (@p_…) are prepared once per connection (queries.py). Several run in
 -- one packet, which is one transaction and sets every variable that it reads: @p_t tube, @p_now its time, @p_k the number
@@ -33,7 +32,7 @@ SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 SELECT RELEASE_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64));
 -- name: watch
 -- Differs after every put, take, settle, pause and resume. Folding leaves the newest difference.
-SELECT (SELECT MAX(id) FROM penstock_delta), (SELECT SUM(last) FROM penstock_id), (SELECT SUM(paused) FROM penstock_tube);
+SELECT (SELECT MAX(id) FROM penstock_counter), (SELECT SUM(last) FROM penstock_id), (SELECT SUM(paused) FROM penstock_tube);
 -- name: require
 -- Error 1242 ends the packet where the condition does not hold.
 SET @p_x = IF(:condition, 1, (SELECT 1 UNION SELECT 2));
@@ -47,49 +46,43 @@ SET @p_x = IF(EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube), 1, (SELECT 
 INSERT IGNORE INTO penstock_tube (name, kind, options) VALUES (:name, :kind, :options);
 -- name: add_id
 INSERT INTO penstock_id (tube) VALUES (:tube);
--- name: add_counter
-INSERT INTO penstock_counter (tube) VALUES (:tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;
 -- name: lock_tube
 -- With its last id, so that nobody puts either.
 SELECT 1 FROM penstock_tube t STRAIGHT_JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube FOR UPDATE;
 -- name: hide_counter
--- Counters keep the positive number: differences are folded into them until the tube is empty.
+-- Counters keep the positive number.
 UPDATE penstock_id SET tube = -tube WHERE tube = :tube;
 -- name: forget_counter
-DELETE c, d FROM penstock_counter c LEFT JOIN penstock_delta d ON d.tube = c.tube WHERE c.tube = ABS(:tube);
+DELETE FROM penstock_counter WHERE tube = ABS(:tube);
 -- name: forget_tube
 DELETE t, i FROM penstock_tube t LEFT JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube;
 -- name: add_counts
-INSERT INTO penstock_delta (tube, :columns) VALUES (:tube, :numbers);
+INSERT INTO penstock_counter (tube, :columns) VALUES (:tube, :numbers);
 -- name: counters
-SELECT i.last, i.last_ms, i.last_seq, $summed FROM penstock_id i JOIN penstock_counter c ON c.tube = ABS(i.tube)
-LEFT JOIN (SELECT $sums FROM penstock_delta WHERE tube = :counted) d ON TRUE WHERE i.tube = :tube;
+SELECT last, last_ms, last_seq, $sums FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = :counted
+WHERE i.tube = :tube GROUP BY i.tube;
 -- name: stored
 -- How many tasks there are; the packet has locked the last id. Not in a SET, which would lock the differences.
-SELECT i.last - c.done - (SELECT IFNULL(SUM(d.done), 0) FROM penstock_delta d WHERE d.tube = :tube) INTO @p_stored
-FROM penstock_id i JOIN penstock_counter c ON c.tube = i.tube WHERE i.tube = :tube;
+SELECT last - (SELECT IFNULL(SUM(done), 0) FROM penstock_counter WHERE tube = :tube) INTO @p_stored
+FROM penstock_id WHERE tube = :tube;
 -- name: set_mark
 UPDATE penstock_id SET last_seq = IF((last_ms, last_seq) < (:ms, :seq), :seq, last_seq),
 last_ms = GREATEST(last_ms, :ms) WHERE tube = :tube;
 -- name: raise_serial
-UPDATE penstock_counter SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
-
--- Folding adds differences to the counters, and waits for nobody: it skips what others have locked.
-
--- name: fold_upto
-SELECT MAX(id) INTO @p_top FROM penstock_delta;
+UPDATE penstock_id SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 -- name: fold_find
-SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT d.id FROM penstock_delta d FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN penstock_counter c ON c.tube = d.tube WHERE d.id < @p_top ORDER BY d.id LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
+-- Folding makes one row of a tube's many, and waits for nobody: it skips what others have locked.
+SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT id FROM penstock_counter
+FORCE INDEX (penstock_counter_tube) WHERE tube = @p_t LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
 -- fragment: folded
 JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
-STRAIGHT_JOIN penstock_delta d FORCE INDEX (PRIMARY) ON d.id = j.i
+STRAIGHT_JOIN penstock_counter c FORCE INDEX (PRIMARY) ON c.id = j.i
 -- name: fold_add
-UPDATE (SELECT d.tube, $sums FROM $folded GROUP BY d.tube) d STRAIGHT_JOIN penstock_counter c ON c.tube = d.tube SET $added;
+INSERT INTO penstock_counter (tube, $counters) SELECT @p_t, $sums FROM $folded HAVING COUNT(*) > 0;
 -- name: fold_drop
-DELETE d FROM $folded;
+DELETE c FROM $folded;
 
 -- loading, where it differs from the shared queries
 
@@ -144,6 +137,16 @@ SELECT until IS NULL OR until > $now FROM penstock_session WHERE no = :no FOR UP
 -- ROW_COUNT is 1, the id NULL, and the task that would get it is refused, which undoes the packet. Assigned from left to
 -- right, so that the marks of a reliable tube (:marks) see the old moment.
 INSERT INTO penstock_id (tube, last) VALUES (:tube, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + :count):marks;
+-- name: reserve_one
+-- These with a ? are MariaDB's, prepared and sent together.
+INSERT INTO penstock_id (tube, last) VALUES (?, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + 1);
+-- name: store_one
+INSERT INTO penstock_task (tube, pk, state, rank1, rank2, pri, expires, at, ttr, extra, data, created)
+VALUES (?, IF(ROW_COUNT() = 2, LAST_INSERT_ID(), NULL) + ?, 'r', ?, ?, ?, $time + ?, IFNULL($time + ?, $never), ?, ?, ?,
+LAST_INSERT_ID($time));
+-- name: end_one
+-- A statement that fails does not stop the next ones: an id without its task must not stay, nor an ack uncounted.
+IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; END IF;
 -- name: supersede
 UPDATE penstock_outcome FORCE INDEX (penstock_outcome_address) SET until = @p_now + :most
 WHERE tube = :tube AND address IN $texts AND until > @p_now + :most;
@@ -211,7 +214,7 @@ UPDATE (SELECT DISTINCT utube AS u FROM $chosen) s STRAIGHT_JOIN penstock_utube 
 ON l.tube = @p_t AND l.utube = s.u STRAIGHT_JOIN penstock_task h FORCE INDEX (penstock_queued)
 ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) SET h.rank2 = l.turn;
 -- name: count_takes
-INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
+INSERT INTO penstock_counter (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
 -- name: show_many
 -- In the order of @p_ids, as JSON_TABLE reads it: sorting rows with data makes a table on disk.
 SELECT @p_no, @p_ses, @p_now, @p_next, $brief FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE;
@@ -222,7 +225,7 @@ SELECT @p_stop OR @p_got > 0 OR @p_no IS NULL OR @p_ses IS NULL OR (@p_next <= @
 -- name: hand_out_clocked
 UPDATE $chosen SET rank1 = @p_now, penstock_task.taken = @p_now, attempts = attempts + 1;
 -- name: serials
-UPDATE penstock_counter SET serial = LAST_INSERT_ID(serial + @p_got) WHERE tube = @p_t AND @p_got > 0;
+UPDATE penstock_id SET serial = LAST_INSERT_ID(serial + @p_got) WHERE tube = @p_t AND @p_got > 0;
 -- name: last_serial
 SELECT LAST_INSERT_ID() - @p_got INTO @p_serial;
 -- name: hand_out_delivered
@@ -252,21 +255,32 @@ ORDER BY pk;
 
 -- ack
 
+-- fragment: acked
+(:held) AND at > $now AND reply_to IS NULL AND errors IS NULL
 -- name: ack
-DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
-WHERE pk IN $ids AND :guards AND at > $now AND state = 't' AND reply_to IS NULL AND errors IS NULL;
+DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY) WHERE $acked;
+-- name: ack_one
+DELETE FROM penstock_task WHERE pk = ? AND owner = ? AND lease = ? AND at > $time AND state = 't' AND reply_to IS NULL
+AND group_no IS NULL AND address IS NULL AND errors IS NULL;
+-- name: count_one
+INSERT INTO penstock_counter (tube, taken, done, ack_calls) SELECT ?, -1, 1, 1 FROM DUAL WHERE ROW_COUNT() = 1;
+-- name: lock_held
+SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got
+FROM (SELECT pk FROM penstock_task FORCE INDEX (PRIMARY) WHERE $acked FOR UPDATE) x;
+-- name: still_held
+SELECT COUNT(*) FROM penstock_task FORCE INDEX (PRIMARY) WHERE (:held) AND at > $now;
 -- name: count_down
 UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND state = 'started' AND remaining > :count;
 -- name: add_outcomes
-INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
+INSERT INTO penstock_outcome (pk, tube, address, result, until) VALUES :rows;
 -- name: lock_named
 SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (SELECT pk FROM penstock_task
 FORCE INDEX (penstock_address) WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0 FOR UPDATE) x;
--- name: count_named
-INSERT INTO penstock_delta (tube, taken, done, ack_calls) SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
--- name: show_named
-SELECT address FROM $chosen;
--- name: delete_named
+-- name: count_acks
+INSERT INTO penstock_counter (tube, taken, done, ack_calls) SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
+-- name: show_acked
+SELECT address, pk & 1099511627775 FROM $chosen;
+-- name: delete_acked
 DELETE penstock_task FROM $chosen;
 -- name: keep_outcomes
 -- Of the tasks that this packet removes.
@@ -290,60 +304,45 @@ FOR UPDATE SKIP LOCKED) x;
 DELETE o FROM JSON_TABLE(CAST(@p_old AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
 STRAIGHT_JOIN penstock_outcome o FORCE INDEX (PRIMARY) ON o.pk = j.i;
 
--- micro-queues (store/mysql/queues.py)
+-- micro-queues: a packet has locked the rows of @p_us. The first (@p_l - taken) ready tasks of each are its heads.
 
 -- fragment: queues
 JSON_TABLE(CAST(@p_us AS CHAR), '$[*]' COLUMNS (u VARCHAR(400) CHARACTER SET ascii PATH '$')) u
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = UNHEX(u.u)
--- fragment: promoted
-JSON_TABLE(CAST(@p_p AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY)
-ON k.pk = j.i
--- name: queues_of
-SELECT CONCAT('[', GROUP_CONCAT(DISTINCT CONCAT('"', HEX(utube), '"') ORDER BY utube), ']') INTO @p_us
-FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
--- name: lock_queues
-SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
--- name: pass_on
--- Where a micro-queue has one place: the task that leaves it makes room for the first that waits, which `pass_on` of
--- queues.py makes a head. Twice as fast as `lock_queues`, `leave_queues` and `find_promoted`.
-UPDATE $queues SET l.heads = l.waiting > 0, l.waiting = l.waiting - (l.waiting > 0), l.taken = 0
-WHERE l.taken = 1 AND l.heads = 0;
--- name: leave_queues
-UPDATE (SELECT utube AS u, COUNT(*) AS n FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids
-GROUP BY utube ORDER BY NULL) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
-ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken - s.n;
--- name: nth
--- A task of a micro-queue by its place: of those that wait counted from the first, of its heads from the last (:way DESC).
-(SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT(:state, l.utube)
-ORDER BY k.rank1 :way, k.rank2 :way, k.pk :way LIMIT 1 OFFSET :place)
--- name: find_promoted
-SELECT CONCAT('[', GROUP_CONCAT(x.p), ']'),
-@p_gained + CAST(IFNULL(SUM(1 + LENGTH(x.p) - LENGTH(REPLACE(x.p, ',', ''))), 0) AS SIGNED) INTO @p_p, @p_gained
-FROM (SELECT CONCAT_WS(',', :firsts) AS p FROM $queues WHERE :condition) x WHERE x.p <> '';
--- name: promote
--- :counted where each micro-queue has at most one of them: then its row is joined once, and counted here.
-UPDATE $promoted STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
-SET k.state = 'r', k.rank2 = IF(@p_fair, l.turn, k.rank2):counted;
--- name: promote_in_queues
-UPDATE (SELECT k.utube AS u, COUNT(*) AS n FROM $promoted GROUP BY k.utube) s STRAIGHT_JOIN penstock_utube l
-FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u SET l.heads = l.heads + s.n, l.waiting = l.waiting - s.n;
--- name: find_swaps
-SELECT CONCAT('[', GROUP_CONCAT(CONCAT('[', q.pk, ',', h.pk, ']')), ']') INTO @p_p FROM (:pairs) x
+-- fragment: first_waiting
+(SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT('q', l.utube)
+ORDER BY k.rank1, k.rank2, k.pk LIMIT 1)
+-- fragment: last_head
+(SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT('r', l.utube)
+AND k.state = 'r' ORDER BY k.rank1 DESC, k.rank2 DESC, k.pk DESC LIMIT 1)
+-- name: enter_queues
+-- Adds to a column of micro-queues, which are created where they are missing, and locked in the order given. An empty one
+-- of a fair tube begins its turn.
+INSERT INTO penstock_utube (tube, utube, :column, turn) VALUES :rows ON DUPLICATE KEY UPDATE
+turn = IF(@p_fair AND penstock_utube.taken = 0 AND heads = 0 AND waiting = 0, GREATEST(@p_now, turn + 1), turn),
+:column = penstock_utube.:column + VALUES(:column);
+-- name: find_heads
+-- One task of each micro-queue: the first that waits, if there is room for it or, where @p_over says that it may, it
+-- precedes the last head, whose place it gets. The next round looks at these micro-queues only.
+SELECT CONCAT('[', GROUP_CONCAT(CONCAT('[', q.pk, ',', IF(x.room, 'null', h.pk), ']')), ']'),
+CONCAT('["', GROUP_CONCAT(HEX(q.utube) SEPARATOR '","'), '"]'), @p_gained + CAST(IFNULL(SUM(x.room), 0) AS SIGNED)
+INTO @p_p, @p_us, @p_gained FROM (
+SELECT l.taken + l.heads < @p_l AS room, $first_waiting AS a, IF(l.taken + l.heads < @p_l, NULL, $last_head) AS b
+FROM $queues WHERE l.waiting > 0 AND (@p_over OR l.taken + l.heads < @p_l)) x
 STRAIGHT_JOIN penstock_task q FORCE INDEX (PRIMARY) ON q.pk = x.a
-STRAIGHT_JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = x.b
-WHERE (q.rank1, IF(@p_fair, 0, q.rank2), q.pk) < (h.rank1, IF(@p_fair, 0, h.rank2), h.pk);
--- name: swap_pair
-SELECT :waiting AS a, :head AS b FROM $queues WHERE l.waiting > :place AND l.heads > :place;
--- name: swap
+LEFT JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = x.b
+WHERE x.room OR (q.rank1, IF(@p_fair, 0, q.rank2), q.pk) < (h.rank1, IF(@p_fair, 0, h.rank2), h.pk);
+-- name: make_heads
 UPDATE JSON_TABLE(CAST(@p_p AS CHAR), '$[*]' COLUMNS (a BIGINT PATH '$[0]', b BIGINT PATH '$[1]')) j
 STRAIGHT_JOIN penstock_task q FORCE INDEX (PRIMARY) ON q.pk = j.a
-STRAIGHT_JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = j.b
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = q.utube
-SET q.state = 'r', q.rank2 = IF(@p_fair, l.turn, q.rank2), h.state = 'q', h.rank2 = IF(@p_fair, 0, h.rank2);
+LEFT JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = j.b
+SET q.state = 'r', q.rank2 = IF(@p_fair, l.turn, q.rank2), h.state = 'q', h.rank2 = IF(@p_fair, 0, h.rank2),
+l.heads = l.heads + (j.b IS NULL), l.waiting = l.waiting - (j.b IS NULL);
 -- name: forget_empty_queues
 DELETE l FROM $queues WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (NOT @p_fair OR l.turn < @p_now);
 
--- changes (store/mysql/flush.py): state1 is '-' for a task that is removed
+-- changes: state1 is '-' for a task that is removed
 
 -- fragment: changed
 JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$[0]', was VARCHAR(1) CHARACTER SET ascii PATH '$[1]',
@@ -383,9 +382,9 @@ STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_n
 -- Where not all were changed: which were, before those that are gone are removed.
 SELECT k.pk & 1099511627775 FROM $found;
 -- name: count_found
-INSERT INTO penstock_delta (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.c FROM $found) f HAVING COUNT(*) > 0;
+INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.c FROM $found) f HAVING COUNT(*) > 0;
 -- name: count_all
-INSERT INTO penstock_delta (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
+INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
 -- name: delete_gone
 DELETE k FROM $changed WHERE j.state1 = '-' AND k.call_no = @p_k;
 -- name: import_members

@@ -14,11 +14,10 @@ from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, SchemaMismatch, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.mysql import faults
-from penstock.store.mysql.connection import NEEDED, Answer, Link
-from penstock.store.mysql.location import Location
-from penstock.store.mysql.prepared import PreparedCalls
+from penstock.store.mysql import connection as errors
+from penstock.store.mysql.connection import NEEDED, Answer, Link, Location, error_number, is_lost, translated
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import Ok, packed
 from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ _LAST_PAUSE = 0.1
 
 
 class Refused(Exception):
-    """A guard of a packet failed (`faults.GUARDS`), and all of it was undone."""
+    """A guard of a packet failed (`connection.GUARDS`), and all of it was undone."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -55,9 +54,9 @@ class Server:
 
     def _connect(self, seconds: float) -> Link:
         try:
-            return Link(self.location)
+            return Link.open(self.location)
         except (pymysql.MySQLError, OSError) as error:
-            raise faults.translated(error, self.name) from error
+            raise translated(error, self.name) from error
 
     def close(self) -> None:
         self.pool.close()
@@ -78,7 +77,7 @@ class Server:
                 link.commit()
             broken = not done and not link.rolled_back()
         except (pymysql.MySQLError, OSError) as error:
-            raise self.connection_lost(error, unknown=True) if faults.lost(error) else self.error_for(error) from error
+            raise self._lost(error, unknown=True) if is_lost(error) else self.error_for(error) from error
         finally:
             self.pool.give_back(link, usable=not broken)
 
@@ -94,10 +93,9 @@ class Server:
         a deadlock; else that is a Conflict."""
         tries = lost = 0
         while True:
-            link = self.pool.borrow(POOL_SECONDS)
+            link = self.borrow()
             # Until the commit is sent, a connection that breaks takes the transaction with it.
-            committing = committed
-            broken = True
+            committing, broken = committed, True
             try:
                 done = work(link)
                 committing = True
@@ -106,17 +104,18 @@ class Server:
                 broken = False
                 return done
             except (pymysql.MySQLError, OSError) as error:
-                if faults.lost(error):
+                if is_lost(error):
                     lost += 1
                     if lost > 1 or (committing and not safe):
-                        raise self.connection_lost(error, unknown=committing and not safe) from error
+                        raise self._lost(error, unknown=committing and not safe) from error
                     continue
-                broken = not link.rolled_back()
-                if faults.number(error) == faults.TOO_MANY_PREPARED:
-                    link.prepare_no_more()
+                broken, code = not link.rolled_back(), error_number(error)
+                if code == errors.TOO_MANY_PREPARED:
+                    link.prepares = False
                     continue
                 tries += 1
-                if not (again and _again(error, tries)):
+                most = _LOCK_WAIT_TRIES if code == errors.LOCK_WAIT else _DEADLOCK_TRIES
+                if not (again and code in errors.RESTARTABLE and tries < most):
                     raise self.error_for(error, conflict=not again) from error
             except (PenstockError, Conflict):
                 broken = not link.rolled_back()
@@ -125,46 +124,31 @@ class Server:
                 self.pool.give_back(link, usable=not broken)
             time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
 
-    def run_prepared(self, call: Callable[[PreparedCalls], T], *, again: bool = True) -> T | None:
-        """Make a call on one plain task. Returns None if the server does not prepare such calls."""
+    def run_prepared(self, *statements: tuple[str, bytes], again: bool = True) -> list[Ok] | None:
+        """Send prepared statements with values, and commit. Returns None if the server does not prepare them."""
 
-        def work(link: Link) -> T | None:
-            calls = link.calls()
-            return None if calls is None else call(calls)
+        def work(link: Link) -> list[Ok] | None:
+            return None if link.calls is None else link.calls.run(*statements, (Q.end_one, packed()))
 
         return None if self.bound else self.run(work, committed=True, again=again)
 
-    def connection_lost(self, error: BaseException, *, unknown: bool) -> PenstockError:
+    def _lost(self, error: BaseException, *, unknown: bool) -> PenstockError:
         """The error for a connection that broke."""
-        if unknown:
-            return OutcomeUnknown(
-                f"the connection to database {self.name} broke during the call ({error}): it may or may not be stored"
-            )
-        return faults.translated(error, self.name)
+        told = f"the connection to database {self.name} broke during the call ({error}): it may or may not be stored"
+        return OutcomeUnknown(told) if unknown else translated(error, self.name)
 
     def error_for(self, error: BaseException, *, conflict: bool = True) -> Exception:
         """What an error of the server means to a step, which retries conflicts itself."""
-        code = faults.number(error)
-        if conflict and code in faults.RESTARTABLE:
+        code = error_number(error)
+        if conflict and code in errors.RESTARTABLE:
             return Conflict()
-        return Refused(code) if code in faults.GUARDS else faults.translated(error, self.name)
-
-
-def _again(error: BaseException, tries: int) -> bool:
-    code = faults.number(error)
-    if code == faults.LOCK_WAIT:
-        return tries < _LOCK_WAIT_TRIES
-    return code in faults.RESTARTABLE and tries < _DEADLOCK_TRIES
+        return Refused(code) if code in errors.GUARDS else translated(error, self.name)
 
 
 class BoundLink(Link):
     """The caller's connection: perhaps it takes only one statement per packet, and its commit is the caller's."""
 
-    _joins = False
-
-    def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
-        self._use(connection)
-        self.change(f"SET SESSION {NEEDED}")
+    joins = False
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         return super().send(statements, commit=False)
@@ -185,6 +169,7 @@ class BoundServer(Server):
             raise BadValue("the connection is in no transaction: call its begin() first")
         try:
             self._link = BoundLink(connection)
+            self._link.change(f"SET SESSION {NEEDED}")
             meta = dict(self._link.rows(Q.all_meta))
         except pymysql.MySQLError as error:
             failure = self.error_for(error, conflict=False)
@@ -205,7 +190,7 @@ class BoundServer(Server):
             # The savepoint is gone because a deadlock undid the caller's whole transaction: report that.
             before = error.__context__
             cause = error if before is None else before.__cause__ or before
-            raise faults.translated(cause, self.name) from error
+            raise translated(cause, self.name) from error
 
     def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
         try:

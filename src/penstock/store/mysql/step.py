@@ -3,10 +3,8 @@ shared step in a longer transaction (`together`). It decides nothing; the engine
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,21 +16,18 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import Counts, Effects, Presence
+from penstock.core.results import Counts
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, HandleRow
 from penstock.errors import PenstockError
-from penstock.store.mysql import faults, queues
-from penstock.store.mysql.connection import Answer, Link
-from penstock.store.mysql.flush import Flush, forget_old_outcomes, require
-from penstock.store.mysql.prepared import PreparedCalls
-from penstock.store.mysql.puts import NewTasks
+from penstock.store.mysql import takes
+from penstock.store.mysql.changes import Flush, ack_packet, held_by
+from penstock.store.mysql.connection import DUPLICATE_KEY, Answer, Link
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
-from penstock.store.mysql.taking import DELIVER, Taking, undo_lost
-from penstock.store.mysql.wire import Raw, fill, joined, literal
+from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
 from penstock.store.sql.queries import COLUMNS, ID_MASK
 from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk, imported_counts
 
@@ -50,7 +45,7 @@ class MysqlStep(SqlStep):
     optimistic = True
 
     def __init__(self, database: MysqlStore, now: int | None, *, write: bool, snapshot: bool = False) -> None:
-        self._database = database
+        self.database = database
         self._server = database.server
         self._given = database.clock() if now is None and database.clock is not None else now
         self._seen: int | None = self._given
@@ -72,7 +67,7 @@ class MysqlStep(SqlStep):
     def now(self) -> int:
         """The clock of the last load, or the current time if nothing was loaded yet."""
         if self._seen is None:
-            self._seen = self._database.set_clock(int(self.rows(f"SELECT {TIME}")[0][0]))
+            self._seen = self.database.set_clock(int(self.rows(f"SELECT {TIME}")[0][0]))
         return self._seen
 
     @now.setter
@@ -87,7 +82,7 @@ class MysqlStep(SqlStep):
     def set_clock(self, now: int) -> int:
         """Remember the server's clock, which a packet returned."""
         if self._given is None:
-            self._seen = self._database.set_clock(now)
+            self._seen = self.database.set_clock(now)
         return now
 
     def send(self, *statements: str, safe: bool = False) -> Answer:
@@ -108,6 +103,9 @@ class MysqlStep(SqlStep):
 
     def change(self, query: str, **values: Any) -> int:
         return self.send(self.sql(query, **values)).oks[0].changed
+
+    def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
+        return self.send(*(self.sql(query, **values) for query, values in asked), safe=True).results
 
     def _begin(self, *statements: str) -> None:
         self._link = self._server.borrow()
@@ -139,7 +137,7 @@ class MysqlStep(SqlStep):
         try:
             yield
         except Refused as refused:
-            if refused.code != faults.DUPLICATE_KEY:
+            if refused.code != DUPLICATE_KEY:
                 self.must_live(tube)
                 if new and tube.capacity is not None:
                     stored = self.counters(tube).counts.stored
@@ -147,15 +145,15 @@ class MysqlStep(SqlStep):
                         raise tube_full(tube, stored, new) from None
             raise Conflict from None
 
-    def counted(self) -> None:
-        """A packet left a difference of counters; now and then they are folded."""
-        if self._database.should_fold():
-            self.fold()
+    def counted(self, tube: Tube) -> None:
+        """A packet left a difference of a tube's counters; now and then they are folded."""
+        if self.database.should_fold():
+            self.fold(tube)
 
-    def fold(self) -> None:
-        """Add differences to the counters they belong to."""
+    def fold(self, tube: Tube) -> None:
+        """Make one row of the differences of a tube's counters."""
         try:
-            self._server.send([Q.fold_upto, Q.fold_find, Q.fold_add, Q.fold_drop], safe=True)
+            self._server.send([f"SET @p_t={abs(tube.no)}", Q.fold_find, Q.fold_add, Q.fold_drop], safe=True)
         except (Conflict, PenstockError):
             pass  # the next one does it
 
@@ -167,7 +165,7 @@ class MysqlStep(SqlStep):
             added = self.send(fill(Q.add_tube, **values)).oks[0]
             if not added.changed:
                 return None
-            self.send(fill(Q.add_id, tube=added.number), fill(Q.add_counter, tube=added.number))
+            self.send(fill(Q.add_id, tube=added.number))
         return make_tube(added.number, name, kind, given)
 
     def write_tube(
@@ -244,143 +242,86 @@ class MysqlStep(SqlStep):
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
         if not entries:
             return []
-        new = NewTasks(tube, entries)
-        statements = [f"SET @p_t={tube.no},@p_now={self.moment},@p_gained=0", *new.reserve()]
-        if tube.capacity is not None:
-            statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity}")]
         with self._refusals(tube, len(entries)):
-            answer = self.send(*statements, *new.store(), *new.show())
-        records, _ = new.records(answer.results)
+            records = self._flush(Delta(tube, fresh=list(entries))).fresh
         self.set_clock(records[0].created)
-        if new.delayed:
-            self.counted()
         return records
 
-    def take(self, request: Request) -> Handed:
-        return Taking(self, self._database, request).run()
-
-    def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        undo_lost(self, self._database.lost, effects, again=again)
-
-    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
-        found = self.send(
-            f"SET @p_t={tube.no},@p_now={self.moment},@p_k=0,@p_h='',@p_ids=NULL,@p_got=0,@p_held=0",
-            Q.look,
-            fill(Q.find_to_recover, elapsed=elapsed, count=count),
-            *DELIVER,
-            Q.count_takes,
-            Q.show_many,
-        ).results[0]
-        if found[0][0] is None:
-            raise self.no_such_tube(tube)
-        records = [Record(*row[4:]) for row in found if row[4] is not None]
-        if records:
-            self.counted()
-        return records
+    take, recover, undo_lost = takes.take, takes.recover, takes.undo_lost
 
     # ack
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack all of these tasks or none, which leaves them to the engine.
+        """Ack all of these tasks at once.
 
-        What their end does to outcomes and groups is known from `Move.seen`.
+        If some cannot be acked, leave the last ones of groups to the engine, or ack the others if they are plain.
         """
         if not tube.kind.leased:
-            return self._ack_named(tube, [str(move.name) for move in moves])
-        base, laned = first_pk(tube), tube.kind.per_utube
-        guards: dict[tuple[int | None, int | None], list[int]] = {}
-        for move in moves:
-            if 0 < move.id <= ID_MASK:
-                guards.setdefault((move.session, move.lease), []).append(base | move.id)
-        if not guards:
+            lock = fill(Q.lock_named, tube=tube.no, texts=[str(move.name) for move in moves])
+            return Acked({str(name) for name, _ in self._ack_found(tube, lock)[0]})
+        held = [move for move in moves if 0 < move.id <= ID_MASK]
+        seen = [move.seen for move in held if move.seen is not None]
+        if not held or (tube.kind.per_utube and len(seen) < len(held)):
             return Acked(set())
-        pks = sorted(pk for group in guards.values() for pk in group)
-        seen = [(move, move.seen) for move in moves if move.seen is not None]
-        ended = [(move, task.address) for move, task in seen if task.address is not None]
-        groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
-        (session, lease), *_ = guards
-        plain = not (laned or ended or groups) and self._given is None and self._link is None
-        if plain and len(pks) == 1 and lease is not None:
-            one = partial(PreparedCalls.ack, tube=tube.no, pk=pks[0], session=session or -1, lease=lease)
-            done = self._server.run_prepared(one, again=False)
-            if done is not None:
-                return self._acked(pks if done else [])
-        statements: list[str] = []
-        if laned or ended or groups:
-            statements = [f"SET @p_t={tube.no},@p_now={self.moment}", fill(Q.require_tube, tube=tube.no)]
-        for no, count in sorted(groups.items()):
-            statements += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
-        if ended:
-            until = Raw(f"@p_now+{tube.retention}")
-            rows = (literal((base | move.id, tube.no, name, "done", move.result, until)) for move, name in ended)
-            statements += forget_old_outcomes(len(ended))
-            statements += [f"{Q.add_outcomes} VALUES {part}" for part in joined(rows)]
-        if laned:
-            statements += [queues.setting(tube, None), fill(Q.queues_of, ids=pks)]
-            passed = [Q.pass_on, require(f"ROW_COUNT() = {len(pks)}")]
-            statements += passed if tube.utube_limit == 1 else [Q.lock_queues, fill(Q.leave_queues, ids=pks)]
-        unlinked = "" if len(seen) == len(moves) else " AND group_no IS NULL AND address IS NULL"
-        for guard, held in guards.items():
-            statements.append(self.sql(Q.ack, ids=sorted(held), guards=Raw(_held(*guard) + unlinked)))
-            statements.append(require(f"ROW_COUNT() = {len(held)}"))
-        if laned:
-            heads = queues.pass_on() if tube.utube_limit == 1 else queues.make_heads(tube, len(pks), overtaking=True)
-            statements += [*heads, Q.forget_empty_queues, "SELECT @p_gained"]
-        numbers = Raw(f"{-len(pks)},{len(pks)},{len(pks)}")
-        statements.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
+        grouped = any(task.group_no is not None for task in seen)
+        plain = not (grouped or tube.kind.per_utube or any(task.address is not None for task in seen))
+        acked = self._ack_one(tube, held[0]) if plain and len(held) == 1 else None
+        if acked is None:
+            acked = self._ack_all(tube, held)
+        if acked.keys:
+            self.counted(tube)
+            return acked
+        if plain:
+            held_now = held_by(tube, held, tied=False)
+            found, others = self._ack_found(tube, self.sql(Q.lock_held, held=held_now), held_by(tube, held, tied=True))
+            return Acked({id for _, id in found}, judged=not others[0][0])
+        last = {task.group_no: task.id for task in seen if task.group_no is not None}
+        most = [move for move in held if move.id not in last.values()]
+        return self._ack_all(tube, most) if grouped and most else acked
+
+    def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
+        """Ack one plain task; None if the server does not prepare such calls."""
+        if self._given is not None or self._link is not None or move.lease is None:
+            return None
+        held = packed(first_pk(tube) | move.id, move.session or -1, move.lease)
+        answers = self._server.run_prepared((Q.ack_one, held), (Q.count_one, packed(tube.no)), again=False)
+        return None if answers is None else Acked({move.id} if answers[0].changed else set())
+
+    def _ack_all(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        packet, ended = ack_packet(tube, moves, self.moment)
         try:
-            results = self.send(*statements).results
+            results = self.send(*packet).results
         except Refused:
             return Acked(set())
-        return self._acked(pks, int(results[0][0][0]) if laned else 0, [move.id for move, _ in ended])
+        return Acked({move.id for move in moves}, int(results[0][0][0]) if results else 0, [move.id for move in ended])
 
-    def _acked(self, pks: Sequence[int], gained: int = 0, kept: Sequence[int] = ()) -> Acked:
-        if pks:
-            self.counted()
-        return Acked({pk & ID_MASK for pk in pks}, gained, kept)
-
-    def _ack_named(self, tube: Tube, names: list[str]) -> Acked:
+    def _ack_found(self, tube: Tube, lock: str, held: str = "FALSE") -> list[list[Row]]:
+        """Ack what a statement has locked. Returns that, and how many of `held` are left."""
         with self._refusals(tube):
-            removed = self.send(
-                f"SET @p_t={tube.no}",
-                fill(Q.require_tube, tube=tube.no),
-                fill(Q.lock_named, tube=tube.no, texts=names),
-                *(Q.count_named, Q.show_named, Q.delete_named),
-            ).results[0]
-        if removed:
-            self.counted()
-        return Acked({str(name) for (name,) in removed})
+            found = self.send(
+                f"SET @p_t={tube.no}", fill(Q.require_tube, tube=tube.no), lock, Q.count_acks, Q.show_acked,
+                Q.delete_acked, self.sql(Q.still_held, held=Raw(held)),
+            ).results  # fmt: skip
+        if found[0]:
+            self.counted(tube)
+        return found
 
     # changes
 
     def flush(self, delta: Delta) -> Flushed:
-        flush = Flush(delta, self.moment)
         with self._refusals(delta.tube):
-            flushed = flush.read(self.send(*flush.statements()))
-        self.counted()
+            return self._flush(delta)
+
+    def _flush(self, delta: Delta) -> Flushed:
+        flush = Flush(delta, self.moment)
+        flushed = flush.read(self.send(*flush.statements()).results)
+        self.counted(delta.tube)
         return flushed
 
     # sessions
 
     def add_session(self, id: str, ttr: int) -> int:
         return self.send(self.sql(Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)).oks[0].number
-
-    def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}
-        with self.together():
-            if not any(alive for (alive,) in self.rows(Q.lock_session, no=session)):
-                raise Conflict
-            self.change(Q.resume_session, no=session)
-            self.change(Q.add_handle, session=session, until=until, **who)
-
-    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        beat = self.sql(Q.beat, texts=list(handles), lapse=lapse_ms)
-        return {row[0] for row in self.send(beat, self.sql(Q.beating, texts=list(handles)), safe=True).results[0]}
-
-    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
-        asked = self.sql(Q.lapsed_handles), self.sql(Q.ended_sessions)
-        handles, sessions = self.send(*asked, safe=True).results
-        return [HandleRow(*row) for row in handles], [int(no) for (no,) in sessions]
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         with self.together():
@@ -395,10 +336,6 @@ class MysqlStep(SqlStep):
             self._end(done=True)
             self._begin(_REPEATABLE, "START TRANSACTION", fill(Q.lock_tube, tube=tube.no))
         return super().audit(tube)
-
-    def rebuild(self, tube: Tube, audit: Audit) -> None:
-        with self.together():
-            super().rebuild(tube, audit)
 
     # transfer
 
@@ -444,7 +381,3 @@ class MysqlStep(SqlStep):
             for no, (total, failed) in sorted(totals.items()):
                 self.change(Q.set_group_total, no=no, total=total, failed=failed)
             return self.write_tube(tube, name=name)
-
-
-def _held(session: int | None, lease: int | None) -> str:
-    return f"owner = {session or -1}{'' if lease is None else f' AND lease = {lease}'}"

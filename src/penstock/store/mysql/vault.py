@@ -8,9 +8,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
-from penstock.store.mysql.connection import Link
+from penstock.store.mysql.connection import Link, parse
 from penstock.store.mysql.database import promise
-from penstock.store.mysql.location import parse
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.wire import joined, literal
 from penstock.store.sql.queries import load_queries

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from struct import pack, unpack_from
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,6 +28,8 @@ _NAMES = frozenset({FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING
 _BLOBS = frozenset({FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB})
 _Read = Callable[[bytes], object]
 _PIECE = 2**18
+#: Longer data is not prepared: it is so much work that parsing does not matter.
+LONGEST = 2**16 - 1
 _encode = msgspec.json.Encoder().encode
 
 # Texts that mean the same between quotes whatever the settings of the connection are.
@@ -48,17 +51,17 @@ class Prepared(str):
 
 def literal(value: object) -> str:
     """A value as SQL. All values that stand in a statement come through here."""
+    if type(value) is str:
+        return f"'{value}'" if _SAFE.fullmatch(value) else f"_utf8mb4 X'{value.encode().hex()}'"
+    if type(value) is bytes:
+        return f"X'{value.hex()}'"
     if value is None:
         return "NULL"
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, Raw):
         return value
-    if isinstance(value, str):
-        return f"'{value}'" if _SAFE.fullmatch(value) else f"_utf8mb4 X'{value.encode().hex()}'"
-    if isinstance(value, bytes):
-        return f"X'{value.hex()}'"
-    if isinstance(value, float):
+    if type(value) is float:
         return repr(value)
     if isinstance(value, (list, tuple)):  # for IN: a list of nothing is one that nothing is in
         return f"({','.join(map(literal, value)) or 'NULL'})"
@@ -112,75 +115,126 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], li
     Names in VARBINARY columns are read as text, unless `raw`.
     """
     connection._execute_command(COMMAND.COM_QUERY, sql)
-    results: list[Rows] = []
-    oks: list[Ok] = []
-    # PyMySQL reads the first: it sets the time limit, and knows the last words of a server that shuts down.
-    packet = connection._read_packet().get_all_data()
-    packets = _Packets(connection)
-    while True:
-        if packet[0] == _OK:
-            changed, place = _length(packet, 1)
-            number, place = _length(packet, place)
-            oks.append(Ok(changed, number))
-            status = packet[place]
-        else:
-            rows: Rows = []
-            status = _read_rows(packets, _length(packet, 0)[0], rows, raw)
-            results.append(rows)
-        if not status & _MORE:
-            return results, oks
-        packet = packets.next()
+    return _answers(connection, 1, raw)
 
 
-def answers_of(connection: Any, count: int) -> list[Ok]:
-    """The answers to `count` statements without rows that were sent together, each as a command of its own. All are
-    read before the first error is raised."""
-    answers: list[Ok] = []
-    failed: err.MySQLError | None = None
+def _answers(connection: Any, commands: int, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
+    """The answers to commands that were sent together. All are read before the first error is raised."""
+    results, oks, failed = list[Rows](), list[Ok](), None
     packets = _Packets(connection)
-    for sent in range(count):
+    for _ in range(commands):
         connection._next_seq_id = packets.expected = 1
+        status = _MORE
         try:
-            packet = packets.next() if sent else connection._read_packet().get_all_data()
-            changed, place = _length(packet, 1)
-            answers.append(Ok(changed, _length(packet, place)[0]))
+            while status & _MORE:
+                packet = packets.next()
+                if packet[0] == _OK:
+                    changed, place = _length(packet, 1)
+                    number, place = _length(packet, place)
+                    oks.append(Ok(changed, number))
+                    status = packet[place]
+                else:
+                    rows: Rows = []
+                    status = _read_rows(packets, _length(packet, 0)[0], rows, raw)
+                    results.append(rows)
         except err.MySQLError as error:
             failed = failed or error
             if not connection.open:
                 break
     if failed is not None:
         raise failed
-    return answers
+    return results, oks
+
+
+class PreparedCalls:
+    """Prepared statements that are sent together: parsing was a third of the time of a put. What raises has changed
+    nothing, unless the connection broke.
+
+    For MariaDB alone: its own client library also sends statements before the last ones are answered.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._numbers: dict[str, int] = {}
+
+    def run(self, *statements: tuple[str, bytes]) -> list[Ok]:
+        """Execute statements with their `packed` values. Returns their answers."""
+        executions = [
+            pack(
+                "<IBIBI", 10 + len(values), COMMAND.COM_STMT_EXECUTE, self._numbers.get(sql) or self._prepare(sql), 0, 1
+            )
+            + values
+            for sql, values in statements
+        ]
+        self._connection._write_bytes(b"".join(executions))
+        return _answers(self._connection, len(executions))[1]
+
+    def _prepare(self, sql: str) -> int:
+        connection = self._connection
+        connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
+        number, columns, values = unpack_from("<xIHH", connection._read_packet().get_all_data())
+        for described in (values, columns):
+            for _ in range(described + 1 if described else 0):  # each list ends with a packet of its own
+                connection._read_packet()
+        self._numbers[sql] = int(number)
+        return int(number)
+
+
+def packed(*values: object) -> bytes:
+    """The values of a prepared statement in the server's binary format."""
+    missing = sum(1 << place for place, value in enumerate(values) if value is None)
+    kinds, data = b"", b""
+    for value in values:
+        if isinstance(value, int):
+            kinds, data = kinds + bytes([FIELD_TYPE.LONGLONG, 0]), data + pack("<q", value)
+        elif isinstance(value, float):
+            kinds, data = kinds + bytes([FIELD_TYPE.DOUBLE, 0]), data + pack("<d", value)
+        elif isinstance(value, bytes):
+            kinds, data = kinds + bytes([FIELD_TYPE.BLOB, 0]), data + counted(value)
+        else:
+            kinds += bytes([FIELD_TYPE.VAR_STRING, 0])
+            data += b"" if value is None else counted(str(value).encode())
+    return missing.to_bytes((len(values) + 7) // 8, "little") + b"\1" + kinds + data
+
+
+def counted(value: bytes) -> bytes:
+    """The value, of at most `LONGEST` bytes, after its length."""
+    size = len(value)
+    return (bytes([size]) if size < _NULL else b"\xfc" + pack("<H", size)) + value
 
 
 class _Packets:
-    """The packets after the first one."""
+    """The packets of an answer. PyMySQL reads the first: it sets the time limit, and knows the last words of a server
+    that shuts down."""
 
     __slots__ = ("_connection", "_read", "expected")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._read = connection._read_bytes
-        self.expected = connection._next_seq_id
+        self._read: Callable[[int], bytes] | None = None
+        self.expected = 1
 
     def next(self) -> bytes:
         """The next packet; raises the error that it contains, if any."""
-        packet = part = self._part()
+        if self._read is None:
+            first: bytes = self._connection._read_packet().get_all_data()
+            self._read, self.expected = self._connection._read_bytes, self._connection._next_seq_id
+            return first
+        packet = part = self._part(self._read)
         while len(part) == _FULL:
-            part = self._part()
+            part = self._part(self._read)
             packet += part
         if packet[0] == _ERROR:
             err.raise_mysql_exception(packet)
         return packet
 
-    def _part(self) -> bytes:
-        header = self._read(4)
+    def _part(self, read: Callable[[int], bytes]) -> bytes:
+        header = read(4)
         if header[3] != self.expected:
             self._connection._force_close()
             raise err.OperationalError(CR.CR_SERVER_LOST, "the server broke off in the middle of its answer")
         self.expected = (self.expected + 1) & 255
-        part: bytes = self._read(header[0] | header[1] << 8 | header[2] << 16)
-        return part
+        return read(header[0] | header[1] << 8 | header[2] << 16)
 
 
 def _read_rows(packets: _Packets, columns: int, rows: Rows, raw: bool) -> int:

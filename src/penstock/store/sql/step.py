@@ -59,6 +59,10 @@ class SqlStep:
         """Run one query. Lists are given as `ids` and `texts`."""
         raise NotImplementedError
 
+    def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
+        """Run several queries, in one round trip where there are such."""
+        return [self.rows(query, **values) for query, values in asked]
+
     def change(self, query: str, **values: object) -> int:
         """Run one statement; how many rows it changed."""
         raise NotImplementedError
@@ -187,7 +191,7 @@ class SqlStep:
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
         """The rows of several queries on a tube, which may be a hidden one if `hidden`. Those of a load may have the
         columns of the fragment `group` behind those of the task."""
-        results = [self.rows(query, **values) for query, values in asked]
+        results = self.several(asked)
         if not (results[0] or hidden):
             self.must_live(tube)
         return results
@@ -310,21 +314,22 @@ class SqlStep:
         return found.no
 
     def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        if not self.change(self.Q.resume_session, no=session):
-            raise Conflict
         who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}
-        self.change(self.Q.add_handle, session=session, until=until, **who)
+        with self.together():
+            if not self.change(self.Q.resume_session, no=session):
+                raise Conflict
+            self.change(self.Q.add_handle, session=session, until=until, **who)
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        self.change(self.Q.beat, texts=handles, lapse=lapse_ms)
-        return {row[0] for row in self.rows(self.Q.beating, texts=handles)}
+        beat = self.Q.beat, {"texts": handles, "lapse": lapse_ms}
+        return {row[0] for row in self.several([beat, (self.Q.beating, {"texts": handles})])[-1]}
 
     def handles(self, ids: Sequence[str]) -> list[HandleRow]:
         return [HandleRow(*row) for row in self.rows(self.Q.handles, texts=ids)]
 
     def lapsed(self) -> tuple[list[HandleRow], list[int]]:
-        handles = [HandleRow(*row) for row in self.rows(self.Q.lapsed_handles)]
-        return handles, [row[0] for row in self.rows(self.Q.ended_sessions)]
+        handles, ended = self.several([(self.Q.lapsed_handles, {}), (self.Q.ended_sessions, {})])
+        return [HandleRow(*row) for row in handles], [row[0] for row in ended]
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         found = self.rows(self.Q.presence_of, id=handle.id)
@@ -417,14 +422,15 @@ class SqlStep:
         self.change(self.Q.restore, pk=first_pk(tube) | record.id, **values)
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        if tube.kind.per_utube:
-            self.change(self.Q.forget_queues, tube=tube.no)
-            for label, queue in audit.queues.items():
-                self._rebuild_queue(tube, label, queue)
-        states = Counter(audit.states)
-        self.set_counts(tube, states, done=audit.counters.counts.put - states.total())
-        if tube.kind.hand_out != CLOCK and not tube.kind.leased:
-            self.set_mark(tube, audit)
+        with self.together():
+            if tube.kind.per_utube:
+                self.change(self.Q.forget_queues, tube=tube.no)
+                for label, queue in audit.queues.items():
+                    self._rebuild_queue(tube, label, queue)
+            states = Counter(audit.states)
+            self.set_counts(tube, states, done=audit.counters.counts.put - states.total())
+            if tube.kind.hand_out != CLOCK and not tube.kind.leased:
+                self.set_mark(tube, audit)
 
     def _rebuild_queue(self, tube: Tube, label: str, queue: QueueAudit) -> None:
         wanted, base = heads_wanted(tube, queue), first_pk(tube)

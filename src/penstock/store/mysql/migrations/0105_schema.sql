@@ -13,31 +13,19 @@ CREATE TABLE IF NOT EXISTS penstock_tube (
     paused TINYINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;
 
--- The last ids given. Only puts write it, so that takers never wait for it; InnoDB releases it before the log reaches
--- the disk, so that putters of one tube share a flush. It has the negative number of a hidden tube, so that no put
--- finds it.
+-- The last ids given. InnoDB releases the row before the log is on disk, so that putters of one tube share a flush.
+-- It has the negative number of a hidden tube, so that no put finds it.
 CREATE TABLE IF NOT EXISTS penstock_id (
     tube BIGINT NOT NULL PRIMARY KEY,
     last BIGINT NOT NULL DEFAULT 0,
-    last_ms BIGINT NOT NULL DEFAULT 0,  -- the last message id of a reliable tube
-    last_seq BIGINT NOT NULL DEFAULT 0,
+    last_ms BIGINT NOT NULL DEFAULT 0, last_seq BIGINT NOT NULL DEFAULT 0,  -- of a reliable tube's last message id
+    serial BIGINT NOT NULL DEFAULT 0,   -- of a reliable tube's last hand-out
     CONSTRAINT penstock_ids_used_up CHECK (last < 1099511627776)
 ) ENGINE = InnoDB;
 
--- Counters are this row plus the differences not yet folded into it. The number of tasks put is the last id, and the
--- number ready is that less everything else. It keeps the positive number of a hidden tube.
+-- A tube's counters are the sums of its rows, which are folded now and then. The number of tasks put is the last id,
+-- and the number ready is that less everything else. Rows keep the positive number of a hidden tube.
 CREATE TABLE IF NOT EXISTS penstock_counter (
-    tube BIGINT NOT NULL PRIMARY KEY,
-    taken BIGINT NOT NULL DEFAULT 0, `delayed` BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0,
-    done BIGINT NOT NULL DEFAULT 0, take_calls BIGINT NOT NULL DEFAULT 0, ack_calls BIGINT NOT NULL DEFAULT 0,
-    release_calls BIGINT NOT NULL DEFAULT 0, delete_calls BIGINT NOT NULL DEFAULT 0,
-    bury_calls BIGINT NOT NULL DEFAULT 0, kick_calls BIGINT NOT NULL DEFAULT 0, touch_calls BIGINT NOT NULL DEFAULT 0,
-    ttl_calls BIGINT NOT NULL DEFAULT 0, ttr_calls BIGINT NOT NULL DEFAULT 0, delay_calls BIGINT NOT NULL DEFAULT 0,
-    fail_calls BIGINT NOT NULL DEFAULT 0,
-    serial BIGINT NOT NULL DEFAULT 0  -- of a reliable tube's last hand-out
-) ENGINE = InnoDB;
-
-CREATE TABLE IF NOT EXISTS penstock_delta (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     tube BIGINT NOT NULL,
     taken BIGINT NOT NULL DEFAULT 0, `delayed` BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0,
@@ -46,7 +34,7 @@ CREATE TABLE IF NOT EXISTS penstock_delta (
     bury_calls BIGINT NOT NULL DEFAULT 0, kick_calls BIGINT NOT NULL DEFAULT 0, touch_calls BIGINT NOT NULL DEFAULT 0,
     ttl_calls BIGINT NOT NULL DEFAULT 0, ttr_calls BIGINT NOT NULL DEFAULT 0, delay_calls BIGINT NOT NULL DEFAULT 0,
     fail_calls BIGINT NOT NULL DEFAULT 0,
-    KEY penstock_delta_tube (tube)
+    KEY penstock_counter_tube (tube)
 ) ENGINE = InnoDB;
 
 -- What take changes is never set to NULL, so that a row keeps its size and is updated in place: a hundred cost half as
@@ -54,26 +42,27 @@ CREATE TABLE IF NOT EXISTS penstock_delta (
 CREATE TABLE IF NOT EXISTS penstock_task (
     pk BIGINT NOT NULL PRIMARY KEY,     -- tube * 2^40 + id: a tube's tasks lie together, in id order
     tube BIGINT NOT NULL,
-    state BINARY(1) NOT NULL,           -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried,
-                                        -- g delayed until its group is started
+    state BINARY(1) NOT NULL,  -- r ready, q behind others, t taken, ~ delayed, ! buried, g until its group starts
     rank1 DOUBLE NOT NULL, rank2 DOUBLE NOT NULL, pri INT NOT NULL, utube VARBINARY(200),
     attempts INT NOT NULL DEFAULT 0, lease BIGINT NOT NULL DEFAULT 0, created BIGINT NOT NULL,
     taken BIGINT DEFAULT 0,             -- 0: never
     expires BIGINT,
     at BIGINT DEFAULT 9007199254740991,  -- its next deadline; 2^53 - 1: none
-    ttr BIGINT, max_attempts BIGINT,
+    ttr BIGINT,
     owner BIGINT DEFAULT 0,             -- the session that holds it; 0: none
     reason TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    callback TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     address VARBINARY(200), reply_to VARBINARY(200), group_name VARBINARY(200), group_no BIGINT, progress DOUBLE,
     call_no BIGINT NOT NULL DEFAULT 0,  -- the call that changed it last
     data LONGBLOB NOT NULL,
-    place VARBINARY(201) AS (CASE WHEN state = 'g' THEN CONCAT('g', group_no)
-        WHEN utube IS NOT NULL AND state IN ('r', 'q') THEN CONCAT(state, utube) END) STORED,
+    errors LONGBLOB,                    -- of attempts that ended without an ack: see core/attempts.py
+    extra TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,  -- options that no statement reads: see Extra in core/task.py
+    -- A task that is taken keeps the place that it had as a head.
+    place VARBINARY(201) AS (CASE WHEN state = 'g' THEN CONCAT('g', group_no) WHEN utube IS NULL THEN NULL
+        WHEN state = 'q' THEN CONCAT('q', utube) WHEN state IN ('r', 't') THEN CONCAT('r', utube) END) STORED,
     -- Takeable tasks in order under state r; also buried ones in the order of kick, and those taken or delivered. With
     -- their groups, so that a take passes over those of a cancelled one without reading their rows.
     KEY penstock_ready (tube, state, rank1, rank2, pk, group_no),
-    -- Ready tasks by micro-queue, those that wait for the start of their group by group, both in take order.
+    -- Tasks by micro-queue, those that wait for the start of their group by group, both in take order.
     KEY penstock_queued (tube, place, rank1, rank2),
     -- The next deadline of every task that has one: delay, ttr and ttl in one index.
     KEY penstock_timer (tube, at),
@@ -123,10 +112,11 @@ CREATE TABLE IF NOT EXISTS penstock_outcome (
     pk BIGINT NOT NULL PRIMARY KEY,  -- the task's
     tube BIGINT NOT NULL,
     address VARBINARY(200) NOT NULL,
-    status VARBINARY(10) NOT NULL,   -- done, failed, deleted, expired
+    status VARBINARY(10) NOT NULL DEFAULT 'done',  -- or failed, cancelled, deleted, expired
     result LONGBLOB,                 -- as data is stored
     error MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     code TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,  -- as JSON
+    errors LONGBLOB,                 -- of its attempts
     until BIGINT NOT NULL,           -- removed from here on
     KEY penstock_outcome_address (tube, address),
     KEY penstock_outcome_until (tube, until)
@@ -140,8 +130,10 @@ CREATE TABLE IF NOT EXISTS penstock_group (
     total BIGINT NOT NULL DEFAULT 0, remaining BIGINT NOT NULL DEFAULT 0, end_work LONGBLOB, cancel_work LONGBLOB,
     moving TINYINT NOT NULL DEFAULT 0,  -- tasks must follow a start or a cancel
     until BIGINT,                    -- of one that is over: removed from here on
+    failed BIGINT NOT NULL DEFAULT 0, on_failure VARBINARY(10) NOT NULL DEFAULT 'hold',  -- or continue, cancel
     live VARBINARY(200) AS (CASE WHEN state IN ('open', 'started') THEN name END) STORED,
     UNIQUE KEY penstock_live_group (tube, live),
+    KEY penstock_named_group (tube, name, no),
     KEY penstock_moving_group (tube, moving),
     KEY penstock_over_group (tube, until)
 ) ENGINE = InnoDB;

@@ -1,0 +1,402 @@
+"""Changes as statements of a packet: new tasks, acks, and Deltas of the engine with their guards and counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import getrandbits
+
+import msgspec
+from msgspec.structs import astuple, replace
+
+from penstock.core.ending import SUPERSEDED_MS, kept_under
+from penstock.core.entry import new_record
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.lifecycle import UNDONE, Move
+from penstock.core.options import Tube
+from penstock.core.results import STATE_COUNTER
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
+from penstock.engine.port import Delta, Flushed, GroupRow, Row
+from penstock.store.mysql.queries import COUNTED, NEVER, Q, counter
+from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
+from penstock.store.sql.step import first_pk
+
+# Old outcomes removed with each new one.
+_SWEPT_PER_OUTCOME = 2
+# The marks of a reliable tube's messages: a time, and a number that starts again with each.
+_MARKS = ", last_seq = IF(@p_now > last_ms, 0, last_seq) + {count}, last_ms = GREATEST(last_ms, @p_now)"
+# Columns that are left out if no task of the put has them: the server need not read them.
+_OPTIONAL = {
+    "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
+    "group_no": "group_no",
+}  # fmt: skip
+
+
+def require(condition: str) -> str:
+    """End the packet if a condition does not hold."""
+    return fill(Q.require, condition=Raw(condition))
+
+
+def _forget_old_outcomes(new: int) -> list[str]:
+    """Remove some that are past their retention, for so many new ones."""
+    return [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * new), Q.forget_old_outcomes]
+
+
+def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool) -> list[str]:
+    """Lock micro-queues, and add to one of their numbers. `overtaking`: a task that waits may precede a head."""
+    names = {label: label.encode() for label in sorted(counts, key=str.encode)}
+    rows = ",".join(f"({tube.no},X'{name.hex()}',{counts[label]},@p_fair*@p_now)" for label, name in names.items())
+    labels = msgspec.json.encode([name.hex().upper() for name in names.values()]).decode()
+    numbers = f"@p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_over={int(overtaking)}"
+    return [
+        f"SET {numbers},@p_gained=0,@p_us='{labels}'",
+        fill(Q.enter_queues, column=Raw(column), rows=Raw(rows)),
+    ]
+
+
+def _make_heads(tube: Tube, counts: Mapping[str, int]) -> list[str]:
+    """Promote the first tasks that wait, one of each micro-queue per round; these have that many changes."""
+    return [Q.find_heads, Q.make_heads] * min(tube.utube_limit, max(counts.values()))
+
+
+def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str], list[Move]]:
+    """What removes all of these tasks or none, and the moves whose outcome is kept.
+
+    Their addresses, groups and micro-queues are known from `Move.seen`.
+    """
+    base, laned = first_pk(tube), tube.kind.per_utube
+    seen = [(move, move.seen) for move in moves if move.seen is not None]
+    ended = [(move, task.address) for move, task in seen if task.address is not None]
+    groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
+    queues = Counter(task.utube or NO_UTUBE for _, task in seen) if laned else {}
+    packet: list[str] = []
+    if queues or ended or groups:
+        until = f"@p_until={moment}+{tube.retention}"
+        packet = [f"SET @p_t={tube.no},@p_now={moment},{until}", fill(Q.require_tube, tube=tube.no)]
+    for no, count in sorted(groups.items()):
+        packet += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
+    if queues:
+        packet += _enter_queues(tube, "taken", {label: -count for label, count in queues.items()}, overtaking=False)
+    if ended:
+        rows = [f"({base | move.id},{tube.no},{literal(name)},{literal(move.result)},@p_until)" for move, name in ended]
+        packet += _forget_old_outcomes(len(ended))
+        packet += [fill(Q.add_outcomes, rows=Raw(part)) for part in joined(rows)]
+    for held, count in _guards(tube, moves, tied=len(seen) == len(moves)):
+        packet += [fill(Q.ack, held=held, now=Raw(moment)), require(f"ROW_COUNT() = {count}")]
+    if queues:
+        packet += [Q.forget_empty_queues, *_make_heads(tube, queues), "SELECT @p_gained"]
+    numbers = Raw(f"{-len(moves)},{len(moves)},{len(moves)}")
+    packet.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
+    return packet, [move for move, _ in ended]
+
+
+def held_by(tube: Tube, moves: Sequence[Move], *, tied: bool) -> Raw:
+    """The condition that tasks are held as these moves say; without `tied`, of those without group and address."""
+    return Raw(" OR ".join(f"({held})" for held, _ in _guards(tube, moves, tied=tied)))
+
+
+def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw, int]]:
+    """A condition for the tasks of each lease, and how many they are. `tied`: they may have a group or an address."""
+    base, leases = first_pk(tube), dict[tuple[int | None, int | None], list[int]]()
+    for move in moves:
+        leases.setdefault((move.session, move.lease), []).append(base | move.id)
+    plain = "" if tied else " AND group_no IS NULL AND address IS NULL"
+    return [
+        (
+            Raw(
+                f"pk IN {literal(sorted(pks))} AND state = 't' AND owner = {session or -1}"
+                f"{'' if lease is None else f' AND lease = {lease}'}{plain}"
+            ),
+            len(pks),
+        )
+        for (session, lease), pks in leases.items()
+    ]
+
+
+class NewTasks:
+    """Tasks of one tube that a packet stores. A variable of the server has the pk before the first one."""
+
+    def __init__(self, tube: Tube, entries: Sequence[Entry], place: int = 0) -> None:
+        self.tube = tube
+        self.entries = entries
+        self.delayed = sum(entry.unstarted or entry.delay > 0 for entry in entries)
+        self._last, self._ms, self._seq = f"@p_i{place}", f"@p_ms{place}", f"@p_seq{place}"
+        self._name, self._gained = f"@p_name{place}_", f"@p_gained{place}"
+        self._marked = tube.kind.hand_out == DELIVER
+        self._named = tube.kind.hand_out == CLOCK and any(entry.address is None for entry in entries)
+        self._laned = tube.kind.per_utube and len(entries) > self.delayed
+
+    def reserve(self) -> list[str]:
+        """Give them their ids, which locks the tube's last one. If the tube is gone, they are refused later."""
+        no, count = self.tube.no, len(self.entries)
+        marks = Raw(_MARKS.format(count=count) if self._marked else "")
+        reserved = [
+            fill(Q.reserve, tube=no, count=count, marks=marks),
+            # An INSERT that changed the row it found counts as two.
+            f"SET {self._last}=IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+{first_pk(self.tube) - count}",
+        ]
+        if self._marked:
+            found = f"SELECT last_ms,last_seq-{count} INTO {self._ms},{self._seq} FROM penstock_id WHERE tube={no}"
+            reserved.append(f"{found} FOR UPDATE")
+        return reserved
+
+    def store(self) -> list[str]:
+        """Insert them, add them to their micro-queues, and count those that are delayed."""
+        statements: list[str] = []
+        waiting = Counter[str]()
+        if self._laned:
+            waiting = Counter(entry.utube or NO_UTUBE for entry in self.entries if not (entry.unstarted or entry.delay))
+            overtaking = self.tube.kind.order[0] != "id"
+            statements += _enter_queues(self.tube, "waiting", waiting, overtaking=overtaking)
+        if self._named:
+            statements += [self._find_name(place) for place, entry in self._placed() if entry.address is None]
+        statements += self._inserts()
+        if self._laned:
+            statements += [*_make_heads(self.tube, waiting), f"SET {self._gained}=@p_gained"]
+        if self.delayed:
+            statements.append(f"INSERT INTO penstock_counter (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
+        return statements
+
+    def show(self) -> list[str]:
+        """One or two results, which `records` reads."""
+        marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
+        numbers = f"SELECT {self._last},@p_now,{marks},{self._gained if self._laned else 0}"
+        if not (self._laned or self._named):
+            return [numbers]
+        # Of a micro-queue kind only the heads: all other ready tasks wait.
+        heads = " AND state='r'" if self._laned else ""
+        return [
+            numbers,
+            f"SELECT pk,rank2,address FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk>{self._last} "
+            f"AND pk<={self._last}+{len(self.entries)}{heads} ORDER BY pk",
+        ]
+
+    def records(self, results: list[Rows]) -> tuple[list[Record], int]:
+        """The tasks as they are stored, from the results of `show`; and how many became takeable."""
+        ((before, now, ms, seq, gained),) = results.pop(0)
+        base, moment, entries = first_pk(self.tube), int(now), self.entries
+        if self._marked:
+            marks = [shown_mark((int(ms), int(seq) + place)) for place, _ in self._placed()]
+            entries = [replace(entry, address=mark) for entry, mark in zip(entries, marks, strict=True)]
+        records = [new_record(entry, id, moment) for id, entry in enumerate(entries, int(before) - base + 1)]
+        if self._named:
+            names = [address for _, _, address in results.pop(0)]
+            records = [replace(record, address=name) for record, name in zip(records, names, strict=True)]
+        if not self.tube.kind.per_utube:
+            return records, len(records) - self.delayed
+        heads = {int(pk) - base: rank2 for pk, rank2, _ in results.pop(0)} if self._laned else {}
+        return [self._in_queue(record, heads) for record in records], int(gained)
+
+    def _in_queue(self, record: Record, heads: Mapping[int, float]) -> Record:
+        waits = record.state == "r" and record.id not in heads
+        rank2 = heads.get(record.id, 0) if self.tube.fair else record.rank2
+        return replace(record, state=QUEUED if waits else record.state, rank2=rank2)
+
+    def _placed(self) -> enumerate[Entry]:
+        return enumerate(self.entries, 1)
+
+    def _find_name(self, place: int) -> str:
+        """The name of a reply in a round tube: with as many dashes as there are such names."""
+        id = f"({self._last}+{place - first_pk(self.tube)})"
+        used = ",".join(f"CONCAT('reply-',{id},'{'-' * dashes}')" for dashes in range(8))
+        return (
+            f"SELECT CONCAT('reply-',{id},REPEAT('-',COUNT(*))) INTO {self._name}{place} FROM penstock_task "
+            f"FORCE INDEX (penstock_address) WHERE tube={self.tube.no} AND address IN ({used})"
+        )
+
+    def _inserts(self) -> list[str]:
+        entries, kind = self.entries, self.tube.kind
+        given = [field for field in _OPTIONAL if any(getattr(entry, field) is not None for entry in entries)]
+        timed = any(entry.ttl is not None or entry.delay for entry in entries)
+        addressed = not kind.leased or any(entry.address is not None for entry in entries)
+        columns = [*(["expires,at"] if timed else []), *(["address"] if addressed else [])]
+        columns += [_OPTIONAL[field] for field in given]
+        head = (
+            f"INSERT INTO penstock_task ({','.join(['pk,tube,state,rank1,rank2,pri,created,data', *columns])}) VALUES "
+        )
+        last, no, ready, fair = self._last, self.tube.no, "q" if kind.per_utube else "r", self.tube.fair
+        rows: list[str] = []
+        for place, entry in self._placed():
+            state = "g" if entry.unstarted else "~" if entry.delay else ready
+            rank2 = "0" if fair else self._rank(entry.rank2, place)
+            row = f"({last}+{place},{no},'{state}',{self._rank(entry.rank1, place)},{rank2},{entry.pri},@p_now,"
+            row += f"X'{entry.payload.hex()}'"
+            if timed:
+                expires = "NULL" if entry.ttl is None else f"@p_now+{entry.ttl + entry.delay}"
+                at = f"@p_now+{entry.delay}" if entry.delay else str(NEVER) if entry.ttl is None else expires
+                row += f",{expires},{at}"
+            if addressed:
+                row += f",{self._address(place, entry)}"
+            for field in given:
+                row += f",{literal(getattr(entry, field))}"
+            rows.append(row + ")")
+        return [head + part for part in joined(rows)]
+
+    def _address(self, place: int, entry: Entry) -> str:
+        if self._marked:
+            return f"CONCAT({self._ms},'-',{self._seq}+{place})"
+        return f"{self._name}{place}" if self._named and entry.address is None else literal(entry.address)
+
+    def _rank(self, rank: Rank, place: int) -> str:
+        clock = "+@p_now" if rank.clock else ""
+        newest = f"-CAST({self._last}+{place - first_pk(self.tube)} AS SIGNED)" if rank.newest else ""
+        return f"{rank.base!r}{clock}{newest}"
+
+
+class Flush:
+    """One Delta as a packet: its statements, and what their answers mean."""
+
+    def __init__(self, delta: Delta, moment: str) -> None:
+        self._delta = delta
+        self._tube = delta.tube
+        self._base = first_pk(delta.tube)
+        self._moment = moment
+        self._laned = delta.tube.kind.per_utube
+        self._classes = Counter[tuple[str, str, tuple[str, ...]]]()
+        new = [(delta.tube, delta.fresh), *delta.works]
+        self._new = [NewTasks(tube, entries, place) for place, (tube, entries) in enumerate(new) if entries]
+
+    def statements(self) -> list[str]:
+        """The packet without its COMMIT. Locks are taken in the order that engine.port demands."""
+        delta, tube, fresh = self._delta, self._tube, self._delta.fresh
+        statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_got=0,@p_moved=0"]
+        if delta.rows:
+            rows = msgspec.json.encode([self._row(row) for row in delta.rows]).decode()
+            statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(rows)}"
+        if not fresh:  # those are refused if the tube is gone
+            statements.append(fill(Q.require_tube, tube=tube.no))
+        for new in sorted(self._new, key=lambda new: new.tube.no):
+            statements += new.reserve()
+        if fresh and tube.capacity is not None:
+            beside = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
+            beside += sum(row.after.state == "-" for row in delta.rows)
+            statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity + beside}")]
+        for group in delta.groups:
+            statements += [_change_group(group), require("ROW_COUNT() = 1")]
+        if delta.rows:
+            statements += self._rows()
+        for new in self._new:
+            statements += new.store()
+        addresses = [entry.address for entry in fresh if entry.address is not None]
+        if addresses and tube.kind.leased:  # those who wait already still learn the outcome of the task before
+            statements.append(fill(Q.supersede, tube=tube.no, texts=addresses, most=SUPERSEDED_MS))
+        if delta.erase_upto is not None:
+            statements.append(fill(Q.erase, low=self._base, high=self._base | delta.erase_upto))
+        if delta.rows:
+            statements.append("SELECT @p_got,@p_moved")
+        for new in self._new:
+            statements += new.show()
+        return statements
+
+    def read(self, results: list[Rows]) -> Flushed:
+        """What the packet did."""
+        flushed, no, rows = Flushed(), self._tube.no, self._delta.rows
+        if rows:
+            found = [] if self._delta.whole else results.pop(0)
+            ((got, moved),) = results.pop(0)
+            if int(got) != len(rows):
+                flushed.missed = {row.before.id for row in rows} - {int(id) for (id,) in found}
+            if not self._laned:
+                changed = [row for row in rows if row.before.id not in flushed.missed and row.after.state != "-"]
+                moved = sum((row.after.state == "r") - (row.before.state == "r") for row in changed)
+            flushed.readied[no] = int(moved)
+        for new in self._new:
+            records, gained = new.records(results)
+            flushed.readied[new.tube.no] = flushed.readied.get(new.tube.no, 0) + gained
+            if new.entries is self._delta.fresh:
+                flushed.fresh = records
+            else:
+                flushed.works.append((new.tube, records))
+        return flushed
+
+    def _row(self, row: Row) -> tuple[object, ...]:
+        """A row of the fragment `changed`. Rows with the same effect on the counters are one class."""
+        before, after = row.before, row.after
+        place = (STATE_COUNTER[before.state], STATE_COUNTER[after.state], row.events)
+        self._classes[place] += 1
+        state = QUEUED if self._laned and after.state == "r" else after.state
+        if state == "-":  # only marked before it is removed: no index changes twice
+            after = before
+        return (
+            self._base | before.id, before.state, before.lease, NEVER if before.at is None else before.at, before.rank1,
+            row.until, list(self._classes).index(place), state, 0 if self._tube.fair else after.rank2, after.attempts,
+            after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason, after.progress,
+            (row.after.errors or b"").hex() if row.error else None, int(before.errors is not None),
+        )  # fmt: skip
+
+    def _rows(self) -> list[str]:
+        rows, whole = self._delta.rows, self._delta.whole
+        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"] if self._laned else []
+        queues = Counter(row.before.utube or NO_UTUBE for row in moved)
+        statements: list[str] = []
+        if moved:
+            entered = any(row.after.state == "r" and row.before.state != "t" for row in moved)
+            overtaking = self._tube.utube_limit > 1 or entered
+            statements += _enter_queues(self._tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
+            statements.append(Q.move_in_queues)
+        statements += [Q.change_rows, Q.count_changed]
+        if whole:
+            statements.append(require(f"@p_got = {len(rows)}"))
+        statements += self._rewrites() + self._outcomes() + self._counters()
+        if not whole:
+            statements.append(fill(Q.show_found, all=len(rows)))
+        if any(row.after.state == "-" for row in rows):
+            statements.append(Q.delete_gone)
+        if moved:
+            statements += [Q.forget_empty_queues, *_make_heads(self._tube, queues), "SET @p_moved=@p_gained"]
+        return statements
+
+    def _rewrites(self) -> list[str]:
+        """Tasks that were put again."""
+        rows = []
+        for row in self._delta.rows:
+            after = row.after
+            if after.state != "-" and after.payload is not row.before.payload:
+                place = (self._base | after.id, after.rank1, after.pri, after.lease, after.created, after.taken or 0)
+                rows.append((*place, after.payload.hex()))
+        return [fill(Q.rewrite, rows=part) for part in listed(rows)]
+
+    def _outcomes(self) -> list[str]:
+        ended: list[tuple[object, ...]] = []
+        for row in self._delta.rows if self._tube.kind.leased else ():
+            if row.after.state == "-" and row.ending and kept_under(row.before.address, row.ending) is not None:
+                status, result, error, code, _ = astuple(row.ending)
+                digits = None if result is None else result.hex()
+                ended.append((self._base | row.before.id, status, digits, error, code))
+        kept = [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
+        return _forget_old_outcomes(len(ended)) + kept if ended else []
+
+    def _counters(self) -> list[str]:
+        """Each class of rows has its weights; rows that were left out are not counted."""
+        weights: list[Counter[str]] = []
+        for before, after, events in self._classes:
+            weight = Counter[str](event for event in events if event not in ("put", UNDONE))
+            weight["take"] -= events.count(UNDONE)
+            weight[before] -= 1
+            weight[after] += 1
+            weights.append(weight)
+        names = [name for name in COUNTED if any(weight[name] for weight in weights)]
+        if not names:
+            return []
+        members = self._classes.values()
+        sums = [sum(weight[name] * n for weight, n in zip(weights, members, strict=True)) for name in names]
+        values = {"columns": Raw(",".join(map(counter, names))), "all": len(self._delta.rows)}
+        statements = [fill(Q.count_all, sums=Raw(",".join(map(str, sums))), **values)]
+        if not self._delta.whole:
+            chosen = [f"SUM(ELT(f.c+1,{','.join(str(weight[name]) for weight in weights)}))" for name in names]
+            statements.append(fill(Q.count_found, sums=Raw(",".join(chosen)), **values))
+        return statements
+
+
+def _change_group(row: GroupRow) -> str:
+    before, after = row.before, row.after
+    fields = {"state": "state", "end": "end_work", "cancel": "cancel_work", "moving": "moving", "until": "until"}
+    fields["on_failure"] = "on_failure"
+    values = {
+        column: getattr(after, field) if getattr(after, field) != getattr(before, field) else Raw(column)
+        for field, column in fields.items()
+    }
+    numbers = {"total": after.total - before.total, "remaining": after.left - before.left, "had": before.left}
+    numbers["failed"] = after.failed - before.failed
+    return fill(Q.change_group, no=before.no, was=before.state, exact=int(row.exact), **numbers, **values)
