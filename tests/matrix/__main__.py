@@ -190,7 +190,8 @@ def main() -> int:
         if options.again or not done.issuperset(suite.name for suite in row.suites):
             say(f"[{number}/{len(rows)}] {row.title}")
             try:
-                status = max(status, not run_row(row, options.n, options.minutes, code, set() if options.again else done))
+                wanted = set() if options.again else done
+                status = max(status, not run_row(row, options.n, options.minutes, code, wanted))
             except (CannotMake, Missing) as error:
                 say(f"  {row.name} cannot be run: {error}")
                 status = 2
