@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import penstock
 from penstock.core.lifecycle import Move
+from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:
-    owner, lease = task._record.owner, task._record.lease
+    owner, lease = record_of(task).owner, record_of(task).lease
     [after] = settle(tube.runtime, tube.stored, [Move("touch", task.id, owner, lease, extra, progress=progress)])
     assert after is not None
 
@@ -39,7 +40,7 @@ def test_a_lost_lease_tells_nothing(broker: penstock.Broker, clock: Clock) -> No
     task = take(tube)
     clock.advance(5)
     again = take(tube)
-    owner, lease = task._record.owner, task._record.lease
+    owner, lease = record_of(task).owner, record_of(task).lease
     assert settle(tube.runtime, tube.stored, [Move("touch", 1, owner, lease, progress=0.4)]) == [None]
     assert tube.peek(1).progress is None
     tell(tube, again, 0, 0.5)

@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.app.app import App
 from penstock.app.handler import Handler
+from penstock.core.task import record_of
 from penstock.testing import run_queued
 from tests.app.shapes import Mail, Point, User
 
@@ -47,8 +48,8 @@ def test_put_options_stand_among_the_keywords(app: App) -> None:
     send.put("ada", delay=10, pri=3)  # type: ignore[call-arg]
     send.options(max_attempts=2).put("bob")
     one, two = app.broker.tube("mail").tasks()
-    assert (one.status, one.pri, one._record.options.max_attempts, one._record.ttr) == ("~", 3, 5, 30_000)
-    assert (two.status, two.pri, two._record.options.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
+    assert (one.status, one.pri, record_of(one).options.max_attempts, record_of(one).ttr) == ("~", 3, 5, 30_000)
+    assert (two.status, two.pri, record_of(two).options.max_attempts, record_of(two).ttr) == ("r", 0, 2, 30_000)
 
 
 def test_object_accepts_any_value(app: App) -> None:
@@ -101,7 +102,7 @@ def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any])
 
     send.put("ada")  # the first one opens the tube
     assert [send.put("ada").id, send.put_many(["ada"])[0].id] == [2, 3]
-    records = [task._record for task in app.broker.tube("default").tasks()]
+    records = [record_of(task) for task in app.broker.tube("default").tasks()]
     shown = [{field: getattr(record, field) for field in record.__struct_fields__} for record in records]
     for each in shown:
         moments = {name: each.pop(name) for name in ("created", "expires", "at")}

@@ -7,7 +7,7 @@ import pytest
 import penstock
 from penstock.broker import admin
 from penstock.core.results import Event
-from penstock.core.task import Status
+from penstock.core.task import Status, record_of
 from tests.behaviour.looks import calls, tasks
 from tests.behaviour.verbs import take
 from tests.conftest import Connect
@@ -112,20 +112,20 @@ def test_many_tasks_are_retried_cancelled_and_deleted(broker: penstock.Broker) -
     tube.put_many([(n, {"delay": 60 if n == 1 else 0}) for n in range(5)])
     tube.bury(1, "broken")
     taken = take(tube)  # the third: the first is buried, the second delayed
-    records = [task._record for task in tube.tasks()]
+    records = [record_of(task) for task in tube.tasks()]
     assert admin.change_many(tube, "retry", records) == 2
     assert {task.data: str(task.status) for task in tube.tasks()} == {0: "r", 1: "r", 2: "t", 3: "r", 4: "r"}
-    assert admin.change_many(tube, "cancel", [taken._record, records[0]], "too late") == 2
+    assert admin.change_many(tube, "cancel", [record_of(taken), records[0]], "too late") == 2
     with pytest.raises(penstock.NotTaken):
         taken.ack()
     assert admin.change_many(tube, "delete", [*records[:2], records[4]]) == 2  # one is gone
     assert [task.data for task in tube.tasks()] == [3]
     feeds = broker.tube("feeds", "round", period=1)
     feeds.put_many([("x", {"id": "a"}), ("y", {"id": "b"})])
-    assert admin.change_many(feeds, "delete", [feeds.peek("a")._record]) == 1
+    assert admin.change_many(feeds, "delete", [record_of(feeds.peek("a"))]) == 1
     assert "a" not in feeds
     with pytest.raises(penstock.UnsupportedOption):
-        admin.change_many(feeds, "retry", [feeds.peek("b")._record])
+        admin.change_many(feeds, "retry", [record_of(feeds.peek("b"))])
 
 
 def test_each_status_has_its_verbs() -> None:

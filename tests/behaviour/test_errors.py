@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.core.attempts import Failure
 from penstock.core.lifecycle import Move
-from penstock.core.task import Record
+from penstock.core.task import Record, record_of
 from penstock.operations.store_ops import settle
 from penstock.testing import Clock
 from tests.conftest import Connect
@@ -28,12 +28,12 @@ def take_all(tube: penstock.Tube, count: int) -> list[Record]:
     taken: list[penstock.Task] = []
     for _ in range(100):
         taken += tube.take_many(count - len(taken)) if len(taken) < count else []
-    return [task._record for task in taken]
+    return [record_of(task) for task in taken]
 
 
 def end(tube: penstock.Tube, verb: str, error: str, traceback: str = "", **more: object) -> None:
     """As a worker ends an attempt."""
-    record = take(tube)._record
+    record = record_of(take(tube))
     session = None if verb == "bury" else record.owner
     failure = Failure(error, traceback, "host")
     move = Move(verb, record.id, session, record.lease, failure=failure, seen=record, **more)  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_what_expires_or_is_deleted_keeps_them_with_its_outcome(broker: penstock
 def test_a_late_holder_adds_none(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=1)
     tube.put("a")
-    record = take(tube)._record
+    record = record_of(take(tube))
     clock.advance(1)
     move = Move("release", 1, record.owner, record.lease, failure=Failure("late"), seen=record)
     assert settle(tube.runtime, tube.stored, [move]) == [None]

@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.core.results import Lease
+from penstock.core.task import record_of
 from penstock.testing import Clock
 from tests.behaviour.verbs import KINDS, take
 
@@ -15,7 +16,7 @@ from tests.behaviour.verbs import KINDS, take
 def held(broker: penstock.Broker, *tasks: penstock.Task) -> list[bool]:
     """Whether the broker's own session holds these."""
     tubes = {tube.name: broker.tube(tube.name).stored for tube in broker.tubes()}
-    leases = [Lease(tubes[task.tube], task.id, task._record.lease) for task in tasks]
+    leases = [Lease(tubes[task.tube], task.id, record_of(task).lease) for task in tasks]
     return broker.runtime.store.held(broker.tube(tasks[0].tube).session_handle.number, leases)
 
 
@@ -106,5 +107,5 @@ def test_leases_of_a_dropped_tube_are_not_held(broker: penstock.Broker) -> None:
     stored, session = tube.stored, tube.session_handle.number
     tube.delete(task.id)
     tube.drop()
-    leases = [Lease(stored, task.id, task._record.lease), Lease(other.stored, kept.id, kept._record.lease)]
+    leases = [Lease(stored, task.id, record_of(task).lease), Lease(other.stored, kept.id, record_of(kept).lease)]
     assert broker.runtime.store.held(session, leases) == [False, True]

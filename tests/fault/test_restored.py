@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 import penstock
+from penstock.core.task import record_of
 from tests.fault.snapshots import snapshot
 
 
@@ -37,7 +38,7 @@ def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> 
 
 def facts(task: penstock.Task) -> tuple[object, ...]:
     """What an older penstock told hand-outs apart by."""
-    return task.id, task.lease, task._record.owner
+    return task.id, task.lease, record_of(task).owner
 
 
 def test_numbers_stay_small_and_grow(durable_url: str) -> None:

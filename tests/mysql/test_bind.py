@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.app.current import CurrentTask
+from penstock.core.task import record_of
 from penstock.store.mysql.database import MIGRATIONS
 from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
@@ -125,7 +126,7 @@ def test_the_rows_puts_and_ack_of_a_task_are_one_commit(broker: penstock.Broker,
     own.cursor().execute("CREATE TABLE rows_of_mine (number INTEGER)")
     for fails in (True, False):
         task = take(tube)
-        current = CurrentTask(task._record, tube, task.data)
+        current = CurrentTask(record_of(task), tube, task.data)
         with suppress(ValueError), current.transaction(own):
             own.cursor().execute("INSERT INTO rows_of_mine VALUES (1)")
             broker.bind(own).tube("notes").put("x")

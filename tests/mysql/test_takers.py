@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock.core.lifecycle import Move, became_due
 from penstock.core.results import Effects
+from penstock.core.task import record_of
 from penstock.engine import due
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
@@ -164,7 +165,7 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
     tube.put_many(range(tasks))
     one, *others = tube.take_many(tasks)
     step, server = held
-    assert step.ack(tube.stored, [Move("ack", one.id, broker.session_handle.number, one._record.lease)]).keys == {
+    assert step.ack(tube.stored, [Move("ack", one.id, broker.session_handle.number, record_of(one).lease)]).keys == {
         one.id
     }
     begin(others[0].ack).result(30)

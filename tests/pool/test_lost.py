@@ -12,6 +12,7 @@ from penstock.core.attempts import Failure
 from penstock.core.entry import plain_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
@@ -89,7 +90,7 @@ def test_errors_of_attempts_outlive_redis(broker: penstock.Broker, server: Redis
     tube = broker.tube("t")
     tube.put("a", address="a")
     for error in ("first", "second"):
-        record = take(tube)._record
+        record = record_of(take(tube))
         move = Move("release", record.id, record.owner, record.lease, failure=Failure(error, "traceback"))
         assert settle(tube.runtime, tube.stored, [move]) != [None]
     before = tube.peek(1).errors

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 
 import penstock
 from penstock.app.current import CurrentTask
+from penstock.core.task import record_of
 from penstock.runtime import heartbeat as heartbeat
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock, run_queued
@@ -207,7 +208,7 @@ def test_a_transaction_of_a_lost_lease_is_rolled_back(broker: penstock.Broker, u
     tube = broker.tube("work")
     tube.put("x")
     task = take(tube)
-    current = CurrentTask(task._record, tube, task.data)
+    current = CurrentTask(record_of(task), tube, task.data)
     tube.release_all()
     with psycopg.connect(locate(url).conninfo) as db:
         db.execute("DROP TABLE IF EXISTS rows")

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.core.task import record_of
 from penstock.store.postgres.location import locate
 from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
@@ -44,9 +45,9 @@ def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> Non
     options: dict[str, object] = {"pri": 7, "ttl": 90, "ttr": 30, "max_attempts": 3, "callback": "http://127.0.0.1/x"}
     put = broker.tube("work", **options).put("x")  # type: ignore[arg-type]
     stored = broker.tube("work").peek(put.id)
-    assert stored._record == put._record
-    assert (stored.pri, stored._record.ttr, stored._record.options.max_attempts) == (7, 30_000, 3)
-    assert stored._record.options.callback == "http://127.0.0.1/x"
+    assert record_of(stored) == record_of(put)
+    assert (stored.pri, record_of(stored).ttr, record_of(stored).options.max_attempts) == (7, 30_000, 3)
+    assert record_of(stored).options.callback == "http://127.0.0.1/x"
     assert stored.expires == stored.created + 90
 
 

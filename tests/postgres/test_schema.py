@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.core.task import Extra
+from penstock.core.task import Extra, record_of
 from penstock.store.postgres.location import locate
 from tests.servers.postgres import Postgres
 
@@ -37,10 +37,10 @@ def test_tasks_of_the_first_schema_are_kept(server: Postgres) -> None:
     with penstock.connect(url) as broker:
         for name in ("t", "u"):
             assert broker.tube(name).peek(1).lease == 3
-            assert broker.tube(name).peek(1)._record.options == Extra(max_attempts=5, callback='http://a/"b')
+            assert record_of(broker.tube(name).peek(1)).options == Extra(max_attempts=5, callback='http://a/"b')
             assert [task.lease for task in broker.tube(name).take_many(1)] == [4]
         assert broker.tube("t").put("z").lease == 0
-        assert broker.tube("t").peek(2)._record.extra is None
+        assert record_of(broker.tube("t").peek(2)).extra is None
         assert broker.check() == []
 
 

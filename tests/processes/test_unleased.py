@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
+from penstock.core.task import record_of
 from tests.behaviour.looks import waiters
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
@@ -52,7 +53,7 @@ def put_elements(url: str) -> Handed:
     """Put the same ids as everyone else."""
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
-        return [(task.id, task._record.id, 0) for n in range(50) for task in [tube.put(n, id=f"e{n}")]]
+        return [(task.id, record_of(task).id, 0) for n in range(50) for task in [tube.put(n, id=f"e{n}")]]
 
 
 def push(url: str) -> Handed:

@@ -6,6 +6,7 @@ import pytest
 
 import penstock
 from penstock.core.lifecycle import Move
+from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.redis.encoding import decode, encode, task_id
 from penstock.store.redis.queries import scan
@@ -30,7 +31,7 @@ def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
     group = tube.group("grüppe")
     group.put("held back", address="ä", reply_to="replies", delay=5)
     task, other = take(tube), take(tube)
-    move = Move("touch", task.id, task._record.owner, task._record.lease, 0, progress=0.25)
+    move = Move("touch", task.id, record_of(task).owner, record_of(task).lease, 0, progress=0.25)
     assert settle(tube.runtime, tube.stored, [move])[0] is not None
     other.bury("ö" * 500)
     take(tube).release(delay=9)

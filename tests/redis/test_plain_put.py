@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.core import kind as known
+from penstock.core.task import record_of
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.servers.redis import Redis
@@ -44,7 +45,7 @@ def test_it_stores_the_same_bytes(server: Redis, kind: str, options: dict[str, A
         short, long = broker.tube("short", kind=kind, **options), broker.tube("long", kind=kind, **options)
         assert short._plain is not None
         answers = [short.put(b"data"), long.put_many([b"data"])[0]]
-        assert answers[0]._record == answers[1]._record == short.peek(1)._record
+        assert record_of(answers[0]) == record_of(answers[1]) == record_of(short.peek(1))
         assert stored(store, short) == stored(store, long)
         assert short.stats() == long.stats()
         assert broker.check() == []

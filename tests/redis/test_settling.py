@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.core.lifecycle import Move
 from penstock.core.results import GONE
+from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
@@ -38,7 +39,7 @@ def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, cloc
     late.release()
     again = take(tube)
     failed.release()
-    move = Move("touch", told.id, told._record.owner, told._record.lease, 0, progress=0.5)
+    move = Move("touch", told.id, record_of(told).owner, record_of(told).lease, 0, progress=0.5)
     assert settle(tube.runtime, tube.stored, [move])[0] is not None
     with broker.session() as other:
         others = take(other.tube("t"))
@@ -72,7 +73,13 @@ def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
     tasks[4].release()
     again = take(tube)
     moves = [
-        Move("ack", task.id, task._record.owner, task._record.lease, result=f'{{"n":{n}}}'.encode() if n != 2 else None)
+        Move(
+            "ack",
+            task.id,
+            record_of(task).owner,
+            record_of(task).lease,
+            result=f'{{"n":{n}}}'.encode() if n != 2 else None,
+        )
         for n, task in tasks.items()
     ]
     done = settle(tube.runtime, tube.stored, moves)
@@ -132,4 +139,4 @@ def test_nothing_is_answered_of_it_but_that_it_is_gone(broker: penstock.Broker) 
     tube = broker.tube("t")
     tube.put("x")
     task = take(tube)
-    assert settle(tube.runtime, tube.stored, [Move("ack", 1, task._record.owner)]) == [GONE]
+    assert settle(tube.runtime, tube.stored, [Move("ack", 1, record_of(task).owner)]) == [GONE]

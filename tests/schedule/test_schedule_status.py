@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.app.app import App
 from penstock.app.schedules import declared
+from penstock.core.task import record_of
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
@@ -82,7 +83,7 @@ def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Cloc
     task = app.broker.tube("slow").take(0)
     assert task is not None
     assert task.data == {"task": schedule.handler.name, "args": {}, "tick": clock()}
-    assert (task.pri, task._record.options.max_attempts) == (7, 2)
+    assert (task.pri, record_of(task).options.max_attempts) == (7, 2)
     assert task.address is not None
     assert "by hand" in task.address
 

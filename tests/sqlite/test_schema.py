@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.core.task import Extra
+from penstock.core.task import Extra, record_of
 from penstock.store.sqlite.database import MIGRATIONS
 from tests.cli.running import Shell
 
@@ -83,8 +83,8 @@ def test_tasks_of_the_first_schema_are_kept(path: Path) -> None:
     )
     with penstock.connect(f"sqlite:///{path}") as broker:
         assert broker.tube("t").peek(1).lease == 3
-        assert broker.tube("t").peek(1)._record.options == Extra(max_attempts=5, callback='http://a/"b')
-        assert broker.tube("t").peek(2)._record.extra is None
+        assert record_of(broker.tube("t").peek(1)).options == Extra(max_attempts=5, callback='http://a/"b')
+        assert record_of(broker.tube("t").peek(2)).extra is None
         assert [task.lease for task in broker.tube("t").take_many(1)] == [4]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.core.lifecycle import Move
+from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.worker.settler import applied_before
 
@@ -16,7 +17,9 @@ def test_moves_that_were_applied_before_count(store_url: str) -> None:
         session = tube.session_handle.number
         verbs = ("ack", "release", "bury", "ack")
         moves = [
-            Move(verb, task.id, session, task._record.lease, seen=task._record, extra=60_000 * (verb == "release"))
+            Move(
+                verb, task.id, session, record_of(task).lease, seen=record_of(task), extra=60_000 * (verb == "release")
+            )
             for verb, task in zip(verbs, tasks, strict=True)
         ]
         tube.release(tasks[3])

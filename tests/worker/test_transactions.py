@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.core.task import record_of
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.support.threads import until
@@ -73,7 +74,7 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
     handle = transacting.in_thread.put("a")
     task = tube.take(0)
     assert task is not None
-    current = penstock.app.current.CurrentTask(task._record, tube, task.data)
+    current = penstock.app.current.CurrentTask(record_of(task), tube, task.data)
     tube.release_all()
     with transacting.database() as db:
         with pytest.raises(penstock.NotTaken, match="rolled back"), current.transaction(db):

@@ -17,6 +17,7 @@ from penstock.broker.outcome import Outcome
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
 from penstock.core.options import Tube as StoredTube
+from penstock.core.task import home_of, is_leased, record_of
 from penstock.core.values import Seconds
 
 log = logging.getLogger("penstock")
@@ -136,7 +137,7 @@ def _settling(
 
     @wraps(verb)
     async def call(own: Task, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        await getattr(own._home, name)(own, *args, **kwargs)
+        await getattr(home_of(own), name)(own, *args, **kwargs)
 
     return call
 
@@ -204,8 +205,8 @@ def _failed(told: Task, event: str) -> None:
 
 
 def _dressed(handle: Handle[Any], given: task.Task) -> Task:
-    home = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, given._home))
-    return Task(given._record, home, given.data, leased=given._leased)
+    home = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, home_of(given)))
+    return Task(record_of(given), home, given.data, leased=is_leased(given))
 
 
 DRESS[task.Task] = _dressed

@@ -15,7 +15,7 @@ from penstock.broker.tube_factory import make_handle
 from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
 from penstock.core.names import kind_of
-from penstock.core.task import Status
+from penstock.core.task import Status, home_of, record_of
 from penstock.errors import NotTaken, UnsupportedOption
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class TaskTransaction:
 
 def _ack(task: CurrentTask, connection: object, result: object) -> None:
     """Ack the task inside the connection's transaction; NotTaken if its lease is lost."""
-    tube, record = _tube(task), task._record
-    session = tube.session_handle.number if tube is task._home else record.owner
+    tube, record = _tube(task), record_of(task)
+    session = tube.session_handle.number if tube is home_of(task) else record.owner
     payload = None if result is None else encode_payload(tube.stored, "result", result)
     move = Move("ack", record.id, session, record.lease, result=payload, seen=record)
     if tube.runtime.store.bind(connection).settle(tube.stored, [move]).records[0] is None:
@@ -137,7 +137,7 @@ def _ack(task: CurrentTask, connection: object, result: object) -> None:
 
 def _tube(task: CurrentTask) -> Tube:
     """The task's tube, with its store."""
-    home: Any = task._home
+    home: Any = home_of(task)
     # In a child process the task's verbs are the worker's; its app has the store.
     return home if isinstance(home, Tube) else home.connection.tube(task.tube)
 

@@ -19,7 +19,7 @@ from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts, Lane
 from penstock.core.select import Deliveries, Find
-from penstock.core.task import Record, Status, Task, make_task
+from penstock.core.task import Record, Status, Task, make_task, record_of
 from penstock.engine.store import Store
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
@@ -56,7 +56,7 @@ def kick_one(tube: Tube, id: int | str) -> None:
 def release_one(tube: Tube, id: int | str) -> None:
     """Release a taken task, whichever session holds it; the holder's ack then raises NotTaken."""
     must_have(tube.stored.kind, "release")
-    held = tube.peek(id)._record
+    held = record_of(tube.peek(id))
     record = settle(tube.runtime, tube.stored, [Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
         raise NotTaken(f"task {id} of tube {tube.name} is not taken: peek shows its state")

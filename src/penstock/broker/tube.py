@@ -28,7 +28,19 @@ from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
 from penstock.core.shards import refuse_sharded
-from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
+from penstock.core.task import (
+    Entry,
+    Facts,
+    Place,
+    Record,
+    Status,
+    Task,
+    home_of,
+    is_leased,
+    make_task,
+    record_of,
+    show_change,
+)
 from penstock.core.values import MAX_SECONDS, Seconds, positive_ms, several, span_ms, whole
 from penstock.engine.store import load_tube
 from penstock.errors import (
@@ -179,7 +191,7 @@ class Tube:
     def _release_untaken(self, tasks: Iterable[Task]) -> StoreOp | None:
         """The operation that gives back tasks whose caller never received them."""
         session = self.session_handle.number
-        moves = [Move("release", task.id, session, task._record.lease, unstarted=True) for task in tasks]
+        moves = [Move("release", task.id, session, record_of(task).lease, unstarted=True) for task in tasks]
         return SettleOp(self.runtime, self.stored, moves)
 
     # Settle one task, or several.
@@ -326,13 +338,13 @@ class Tube:
         return Move(verb, names.task_id(id), session, known, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
-        if task._home is self:
-            return task._record
+        if home_of(task) is self:
+            return record_of(task)
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
-        if task._home.stored.no != self.stored.no:
+        if home_of(task).stored.no != self.stored.no:
             raise NotTaken(f"task {task.id} belongs to an earlier tube {self.name}, which was dropped: discard it")
-        return task._record
+        return record_of(task)
 
     def _settle_op(self, moves: Sequence[Move]) -> SettleOp:
         return SettleOp(self.runtime, self.stored, moves)
@@ -352,7 +364,7 @@ class Tube:
     def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
         if isinstance(task, Facts):
             record = self._own(task)
-            lease = record.lease if task._leased else None
+            lease = record.lease if is_leased(task) else None
             return Move(verb, record.id, lease=lease, reason=reason, seen=record)
         id, known = task if isinstance(task, HandOut) else (task, None)
         return Move(verb, names.task_id(id), lease=known, reason=reason)
@@ -430,7 +442,7 @@ class Tube:
 
     def _number(self, id: TaskOrId) -> int:
         """The store's own number of a task, which orders them."""
-        return id._record.id if isinstance(id, Facts) else names.task_id(id)
+        return record_of(id).id if isinstance(id, Facts) else names.task_id(id)
 
     def _not_found(self, id: object) -> NotFound:
         return NotFound(f"task {id} is not in tube {self.name}: it was never put, or has left it")
@@ -462,7 +474,7 @@ class Tube:
 
     def why(self, id: TaskOrId | None = None, *, address: str | None = None) -> str:
         """Say why this task is not running: what holds it back, who, since when, until when."""
-        return why.explain(self.runtime.store, self.stored, self.peek(id, address=address)._record)
+        return why.explain(self.runtime.store, self.stored, record_of(self.peek(id, address=address)))
 
     # Addresses and groups.
 
@@ -530,7 +542,7 @@ class Tube:
 
 def _update(task: TaskOrId, record: Record) -> None:
     if isinstance(task, Facts):
-        task._after(record)
+        show_change(task, record)
 
 
 def find_records(tube: Tube, status: Status | str | None, limit: int, after: int = 0) -> Iterator[Record]:

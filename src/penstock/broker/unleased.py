@@ -13,7 +13,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.select import Deliveries, Sweep
-from penstock.core.task import Facts, Place, Record, Task, make_task
+from penstock.core.task import Facts, Place, Record, Task, make_task, record_of
 from penstock.core.values import MAX_WHOLE, Seconds, flag, span_ms, whole
 from penstock.errors import BadValue, NotTaken
 from penstock.operations.operation import Operation, blocking
@@ -62,7 +62,7 @@ class UnleasedTube(Tube):
         return self.runtime.store.get(self.stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
-        record = id._record if isinstance(id, Facts) else self._get(id)
+        record = record_of(id) if isinstance(id, Facts) else self._get(id)
         if record is None:
             raise self._not_found(id)
         return record.id

@@ -79,7 +79,7 @@ class Calls(AsyncExecutor):
 
     async def _answer(self, item: RunningTask) -> object:
         """Call the callback within the time of its task. Returns the result; raises Bury or Retry."""
-        record = item.task._record
+        record = item.record
         limit = DEFAULT_SECONDS if item.ttr is None else item.ttr
         try:
             async with asyncio.timeout(limit):
@@ -100,8 +100,9 @@ class Calls(AsyncExecutor):
 
 def _host(item: RunningTask) -> str:
     """The host of its callback, or "" for one that will be refused."""
-    assert item.task._record.options.callback is not None
+    url = item.record.options.callback
+    assert url is not None
     try:
-        return parse(item.task._record.options.callback).host
+        return parse(url).host
     except Refused:
         return ""

@@ -11,8 +11,8 @@ import penstock
 from penstock.broker.outcome import await_task
 from penstock.cli import completion, output, params
 from penstock.cli.existing_store import connect_existing
-from penstock.core.lease import lease_text
 from penstock.core.names import task_id
+from penstock.core.task import lease_text
 from penstock.core.values import span_ms
 from penstock.errors import BadValue
 from penstock.operations.operation import blocking

@@ -8,13 +8,10 @@ is exact.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.core.names import shown
 from penstock.errors import NotTaken
-
-if TYPE_CHECKING:
-    from penstock.core.task import Facts
 
 CALL_BITS = 28
 CALL_MASK = (1 << CALL_BITS) - 1
@@ -48,11 +45,6 @@ class HandOut(NamedTuple):
 
     id: int
     lease: int
-
-
-def lease_text(task: Facts[Any]) -> str:
-    """The lease of a taken task as an opaque text, including its random part."""
-    return f"{task._record.lease:x}"
 
 
 def hand_out(id: int, text: str) -> HandOut:

@@ -188,11 +188,6 @@ class Facts(Generic[H]):
         self.progress = record.progress
         self._leased = leased
 
-    def _after(self, record: Record) -> None:
-        """Show the status after a verb. The lease remains that of this hand-out."""
-        self.status = STATUS[record.state]
-        self.reason = record.reason
-
     @property
     def _unleased(self) -> bool:
         return not self._home.stored.kind.leased
@@ -268,6 +263,35 @@ class Task(Facts[Home]):
             self._home._finish(self)
         else:
             self._home._give_back(self, error)
+
+
+# What the rest of penstock needs of a task. Not methods, because programs see these.
+
+
+def record_of(task: Facts[Any]) -> Record:
+    """The task as stored when it was handed out or read."""
+    return task._record
+
+
+def home_of(task: Facts[H]) -> H:
+    """The tube handle that the task came from."""
+    return task._home
+
+
+def is_leased(task: Facts[Any]) -> bool:
+    """Whether the task came from a take, so that its verbs need its lease."""
+    return task._leased
+
+
+def lease_text(task: Facts[Any]) -> str:
+    """The lease of a taken task as an opaque text, including its random part; `core.lease.hand_out` reads it."""
+    return f"{task._record.lease:x}"
+
+
+def show_change(task: Facts[Any], record: Record) -> None:
+    """Show the status after a verb. The lease remains that of the hand-out."""
+    task.status = STATUS[record.state]
+    task.reason = record.reason
 
 
 def make_task(record: Record, home: Home, *, leased: bool = False) -> Task:

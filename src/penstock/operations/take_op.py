@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.broker.tube import Tube, release_untaken
 from penstock.core.results import Blocked, Taken
-from penstock.core.task import Task
+from penstock.core.task import Task, home_of
 from penstock.errors import PenstockError
 from penstock.operations.operation import Failure, StoreOp, copy_error
 
@@ -94,7 +94,7 @@ class TakeOp(StoreOp):
         tasks = answer[0] if answer else []
         if not tasks:
             return None
-        return release_untaken(cast(Tube, tasks[0]._home), tasks)
+        return release_untaken(cast(Tube, home_of(tasks[0])), tasks)
 
 
 Answers = dict[TakeOp, TakeResult | Failure]

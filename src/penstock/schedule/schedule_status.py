@@ -17,7 +17,7 @@ import msgspec
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
 from penstock.core.names import shown
-from penstock.core.task import Status, Task
+from penstock.core.task import Status, Task, record_of
 from penstock.core.values import MAX_SECONDS
 from penstock.errors import BadValue, NoSuchTube, NotFound
 from penstock.schedule.plan import When, make_plan
@@ -136,7 +136,7 @@ def read_all(schedule_tube: Tube) -> Saved:
                 runs[key] = run
         if len(page) < _PAGE:
             return Saved(sorted(records, key=lambda card: (card.schedule, card.key)), paused, runs)
-        after = page[-1]._record.id
+        after = record_of(page[-1]).id
 
 
 def listed(schedule_tube: Tube) -> list[ScheduleStatus]:

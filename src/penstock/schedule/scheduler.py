@@ -14,7 +14,7 @@ from penstock.broker.tube import Tube
 from penstock.core import codec
 from penstock.core.options import refuse_option
 from penstock.core.results import Overdue
-from penstock.core.task import Task
+from penstock.core.task import Task, record_of
 from penstock.core.values import MAX_SECONDS, plain_seconds
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
@@ -359,7 +359,7 @@ def _judge(planned: Planned, tick: Tick, task: Task) -> None:
     data = task.data
     if not planned.record.overlap and isinstance(data, dict) and data.get("tick") != tick.at:
         _not_put(planned, [tick.at], f"the last one is still in tube {planned.record.tube}")
-    elif task._record.created >= tick.before:
+    elif record_of(task).created >= tick.before:
         _not_put(planned, [tick.at], "this worker was too late with it; it is run only if another one put it in time")
 
 

@@ -13,7 +13,7 @@ import msgspec
 from penstock.broker.tube import Tube, find_records, per_call
 from penstock.core import codec
 from penstock.core.select import Deliveries
-from penstock.core.task import Facts, Record, Task, make_task
+from penstock.core.task import Facts, Record, Task, make_task, record_of
 from penstock.core.values import MAX_WHOLE, span_ms, whole
 from penstock.errors import PenstockError
 from penstock.operations.operation import Operation
@@ -80,7 +80,7 @@ def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int |
 
 def is_full(tasks: Iterable[Facts[Any]]) -> bool:
     """Whether these are enough for one answer."""
-    return sum(weigh(task._record) for task in tasks) > PAGE_BYTES
+    return sum(weigh(record_of(task)) for task in tasks) > PAGE_BYTES
 
 
 def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_tube
-from penstock.core.task import Task
+from penstock.core.task import Task, home_of, record_of
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import blocking
 from penstock.worker import settlement
@@ -247,7 +247,7 @@ class Fetcher:
         parts: dict[str, list[RunningTask]] = {}
         window = MAX_WAIT
         for task in tasks:
-            item = RunningTask(task, cast(Tube, task._home), session, now)
+            item = RunningTask(task, cast(Tube, home_of(task)), session, now)
             state.stats.taken += 1
             in_flight.held.add(item)  # before it is settled, which forgets it
             executor = self._route(item)
@@ -306,7 +306,7 @@ class Fetcher:
             self._state.settler.add(item, settlement.postponed(item, STILL_RUNNING))
             self.on_suspect()
             return None
-        if item.task._record.options.callback is not None:
+        if item.record.options.callback is not None:
             if "callback" in self._executors:
                 return "callback"
         elif (data := read_call(item.task)) is not None:
@@ -333,4 +333,4 @@ class Fetcher:
 def is_double(task: Task, data: Mapping[str, object]) -> bool:
     """Whether the task is a tick that was put too late, so that another task may have run for the same time."""
     before = data.get("before")
-    return isinstance(before, int) and task._record.created >= before
+    return isinstance(before, int) and record_of(task).created >= before

@@ -113,7 +113,7 @@ class LeaseExtender:
         session = self.session_handle.number
         running = [item for item in list(self._state.in_flight.running.values()) if item.session == session]
         running = [item for item in running if not (item.lost or item.finished)]
-        leases = [Lease(item.tube.stored, item.task._record.id, item.task._record.lease) for item in running]
+        leases = [Lease(item.tube.stored, item.record.id, item.record.lease) for item in running]
         if not leases:
             return
         try:
@@ -127,8 +127,8 @@ class LeaseExtender:
 
     def _cause(self, item: RunningTask) -> str:
         """How a lease was lost."""
-        store, tube, id = self.session_handle.runtime.store, item.tube.stored, item.task._record.id
-        group = item.task._record.group_no
+        store, tube, id = self.session_handle.runtime.store, item.tube.stored, item.record.id
+        group = item.record.group_no
         try:
             record = store.get(tube, [id])[0]
             if record is None:
@@ -156,7 +156,7 @@ class LeaseExtender:
         if item.session != self.session_handle.number:
             self._lose(item, "lapsed")  # the session has ended, and all its leases with it
             return None
-        record, progress = item.task._record, item.progress
+        record, progress = item.record, item.progress
         if item.new_ttr and item.ttr is not None and item not in self._state.in_flight.unstarted:
             ttr = round(item.ttr * 1000)
             return Move("touch", record.id, item.session, record.lease, progress=progress, ttr=ttr)

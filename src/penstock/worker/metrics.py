@@ -78,4 +78,4 @@ def oldest_ready_family() -> GaugeMetricFamily:
 def _labels(item: RunningTask) -> tuple[str, str]:
     if item.handler is not None:
         return item.handler.name, item.tube.name
-    return "(unknown)" if item.task._record.options.callback is None else "(callback)", item.tube.name
+    return "(unknown)" if item.record.options.callback is None else "(callback)", item.tube.name

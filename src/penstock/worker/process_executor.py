@@ -219,7 +219,7 @@ class ProcessExecutor(ThreadExecutor):
     def _job(self, item: RunningTask) -> Job:
         assert item.handler is not None
         function, members = item.handler.function, item.members if isinstance(item, Batch) else [item]
-        records = [member.task._record for member in members]
+        records = [member.record for member in members]
         data = [member.task.data for member in members]
         return Job(function.__module__, function.__qualname__, records, data, item.tube.name, isinstance(item, Batch))
 

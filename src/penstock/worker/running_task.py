@@ -14,7 +14,7 @@ from penstock.app.tracing import is_traced
 from penstock.broker.tube import Tube
 from penstock.core import codec
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Record, Task
+from penstock.core.task import Record, Task, record_of
 from penstock.core.values import positive_ms
 from penstock.errors import BadValue
 
@@ -38,12 +38,13 @@ class RunningTask:
 
     __slots__ = (
         "aside", "batch", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler",
-        "limit", "lost", "max_attempts", "new_ttr", "session", "slots", "stopped", "stored", "stuck", "task",
-        "told", "traced", "ttr", "tube",
+        "limit", "lost", "max_attempts", "new_ttr", "record", "session", "slots", "stopped", "stored", "stuck",
+        "task", "told", "traced", "ttr", "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
-        record = task._record
+        #: The task as it was handed out.
+        self.record = record = record_of(task)
         self.task = task
         self.tube = tube
         self.session = session
@@ -70,7 +71,7 @@ class RunningTask:
         self.cancel: Callable[[], object] | None = None
 
     def __repr__(self) -> str:
-        unknown = "unknown" if self.task._record.options.callback is None else "callback"
+        unknown = "unknown" if self.record.options.callback is None else "callback"
         name = unknown if self.handler is None else self.handler.name
         return f"{name} {self.task.id} of {self.tube.name}"
 
@@ -79,7 +80,7 @@ class RunningTask:
         self.handler, self.slots = handler, slots
         self.stored = stored_arguments(data)
         self.traced = dict(data) if is_traced(data) else None
-        record, tube, options = self.task._record, self.tube.stored, handler.rules.options
+        record, tube, options = self.record, self.tube.stored, handler.rules.options
         most = options.get("max_attempts")
         if most is not None and record.options.max_attempts in (None, tube.max_attempts):
             self.max_attempts = most
@@ -93,12 +94,12 @@ class RunningTask:
     @property
     def used_up(self) -> bool:
         """Whether all attempts were used up before this one, because the worker died in the last attempt."""
-        return self.task._record.attempts > self.max_attempts
+        return self.record.attempts > self.max_attempts
 
     @property
     def key(self) -> tuple[int, int]:
         """Its tube and its id."""
-        return self.tube.stored.no, self.task._record.id
+        return self.tube.stored.no, self.record.id
 
     @property
     def patience(self) -> float:
@@ -132,7 +133,7 @@ class RunningTask:
     def current_task(self) -> CurrentTask:
         """The task for the handler."""
         if self.current is None:
-            self.current = CurrentTask(self.task._record, self.tube, self.task.data)
+            self.current = CurrentTask(self.record, self.tube, self.task.data)
             self.current.cause, self.current.lost = self.cause, self.lost
         return self.current
 

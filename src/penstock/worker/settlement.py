@@ -34,7 +34,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 def done(item: RunningTask, result: object) -> Settlement:
     """Ack, because the handler returned."""
-    record = item.task._record
+    record = item.record
     payload = None
     try:
         kept = result if item.handler is None or result is None else item.handler.store_result(result)
@@ -90,7 +90,7 @@ class TimedOut(HandlerFailed, TimeoutError):
 
 
 def _fail(item: RunningTask, error: Fail) -> Settlement:
-    record = item.task._record
+    record = item.record
     code = encode_code(error.code)
     move = Move("fail", record.id, item.session, record.lease, reason=error.error, code=code, seen=record)
     return Settlement(move, "failed")
@@ -98,14 +98,14 @@ def _fail(item: RunningTask, error: Fail) -> Settlement:
 
 def bury(item: RunningTask, reason: str | None) -> Settlement:
     """Bury the task."""
-    record = item.task._record
+    record = item.record
     why = names.text("reason", reason)
     return Settlement(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
 
 
 def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
     """Release the task for another attempt after the delay; its last attempt buries it."""
-    record = item.task._record
+    record = item.record
     timed = "delay" in item.tube.stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
     move = Move(
@@ -123,7 +123,7 @@ def unknown(item: RunningTask) -> Settlement:
 
 def unstarted(item: RunningTask) -> Settlement:
     """Release a task that was never started; the attempt is not counted."""
-    record = item.task._record
+    record = item.record
     return Settlement(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
 
 
@@ -135,7 +135,7 @@ def postponed(item: RunningTask, seconds: float) -> Settlement:
 
 def used_up(item: RunningTask) -> Settlement:
     """Bury a task whose attempts are used up, the last one by the death of its worker."""
-    record = item.task._record
+    record = item.record
     move = Move(
         "release", record.id, item.session, record.lease, unstarted=True, seen=record, max_attempts=item.max_attempts
     )
@@ -144,7 +144,7 @@ def used_up(item: RunningTask) -> Settlement:
 
 def stopped(item: RunningTask) -> Settlement:
     """Release a task whose handler did not end before the worker stopped."""
-    record = item.task._record
+    record = item.record
     reason = "the worker stopped before it was done"
     move = Move(
         "release", record.id, item.session, record.lease, reason=reason, seen=record, max_attempts=item.max_attempts
@@ -154,7 +154,7 @@ def stopped(item: RunningTask) -> Settlement:
 
 def dropped(item: RunningTask) -> Settlement:
     """Delete a tick that another one replaces."""
-    record = item.task._record
+    record = item.record
     return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
 
 
@@ -163,7 +163,7 @@ def tell(hooks: Hooks, item: RunningTask, ended: Settlement, error: BaseExceptio
     if ended.what not in ("buried", "retried"):
         return
     why = HandlerFailed(ended.move.reason) if error is None else error
-    last = ended.what == "buried" or item.task._record.attempts >= item.max_attempts
+    last = ended.what == "buried" or item.record.attempts >= item.max_attempts
     (hooks.buries if last else hooks.retries)(item.task, why)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.core.results import Counts, Event
-from penstock.core.task import Record
+from penstock.core.task import Record, record_of
 from penstock.server.http import metrics
 from penstock.server.http.events import MAX_WAITING, Stream
 from penstock.server.http.sampler import Sample
@@ -19,7 +19,7 @@ from tests.server.http.serving import serving
 @pytest.fixture
 def record() -> Record:
     with penstock.connect("memory://record") as broker:
-        return broker.tube("mail").put(1)._record
+        return record_of(broker.tube("mail").put(1))
 
 
 def test_a_slow_reader_loses_task_events_and_is_told(record: Record) -> None:

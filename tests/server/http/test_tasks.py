@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 import penstock
-from penstock.core.lease import lease_text
+from penstock.core.task import lease_text
 from penstock.testing import run_queued
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving

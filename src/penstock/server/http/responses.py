@@ -13,8 +13,7 @@ from penstock import aio
 from penstock.broker.outcome import Outcome
 from penstock.broker.stats import TubeInfo, TubeStats
 from penstock.core.attempts import Attempt
-from penstock.core.lease import lease_text
-from penstock.core.task import Facts
+from penstock.core.task import Facts, lease_text, record_of
 
 # Answers with more bytes of data are encoded in a thread, so that other callers need not wait.
 LARGE = 256 * 1024
@@ -144,7 +143,7 @@ def task(found: Facts[Any], session: str | UnsetType = UNSET, *, errors: bool = 
         id=found.id,
         status=found.status.value,
         tube=found.tube,
-        data=UNSET if raw else msgspec.Raw(found._record.payload),
+        data=UNSET if raw else msgspec.Raw(record_of(found).payload),
         base64=found.data if isinstance(found.data, bytes) else UNSET,
         pri=found.pri,
         utube=found.utube,

@@ -14,7 +14,7 @@ from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
-from penstock.core.task import Status
+from penstock.core.task import Status, record_of
 from penstock.errors import NoSuchTube, NotFound, UnsupportedOption
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
@@ -151,10 +151,10 @@ def _see_task(tube: Tube, id: Any) -> View:
     leased = isinstance(task.id, int)
     return "task.html", {
         "task": task,
-        "record": task._record,
-        "options": task._record.options,
+        "record": record_of(task),
+        "options": record_of(task).options,
         "why": tube.why(id) if leased else None,
-        "holder": admin.holder(tube, task._record),
+        "holder": admin.holder(tube, record_of(task)),
         "verbs": admin.verbs_for(task.status) if leased else ["delete"],
     }
 

@@ -16,7 +16,7 @@ from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle, open_tube
 from penstock.core.ids import message_id
 from penstock.core.names import queue_name
-from penstock.core.task import Task
+from penstock.core.task import Task, record_of
 from penstock.core.values import MAX_SECONDS, MAX_WHOLE
 from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
@@ -40,7 +40,7 @@ async def _push(session: Session, calls: Sequence[Args]) -> list[Reply]:
         return await session.service.ask(queue.put_many, elements)
 
     tasks = await _on_queue(session, calls[0][0], put, create=True)
-    ids = [task._record.address for task in tasks or ()]
+    ids = [record_of(task).address for task in tasks or ()]
     if len(ids) == len(calls):  # one each, as a pipeline has them
         return [[id] for id in ids]
     rest = iter(ids)
@@ -122,12 +122,12 @@ def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task
 
 
 def _pair(task: Task) -> Reply:
-    return [task._record.address, payload(task)]
+    return [record_of(task).address, payload(task)]
 
 
 def _delivery(task: Task, now: int) -> Reply:
-    taken = task._record.taken or 0
-    return [task._record.address, payload(task), taken, max(0, now - taken), task.attempts]
+    taken = record_of(task).taken or 0
+    return [record_of(task).address, payload(task), taken, max(0, now - taken), task.attempts]
 
 
 async def _on_queue(

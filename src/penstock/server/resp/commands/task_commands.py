@@ -8,7 +8,7 @@ from typing import Any, cast
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import MAX_PAGE, PAGE, Tube
 from penstock.core import codec
-from penstock.core.task import Facts, Task
+from penstock.core.task import Facts, Task, record_of
 from penstock.core.values import span_ms
 from penstock.core.values import whole as bounded
 from penstock.errors import NotFound
@@ -27,7 +27,7 @@ _TAKE = {"timeout": number, "count": whole, "max_pri": whole}
 
 def payload(task: Facts[Any]) -> bytes:
     """A task's data on the wire: bytes as they were put, other values as their JSON text."""
-    stored = task._record.payload
+    stored = record_of(task).payload
     return stored[1:] if codec.is_raw(stored) else stored
 
 
