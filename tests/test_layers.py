@@ -23,6 +23,7 @@ LAYERS = [
     "",
     "server",
     "cli __main__",
+    "django",
     "testing",
 ]
 LAYER_OF = {name: place for place, names in enumerate(LAYERS) for name in names.split() or [""]}
@@ -35,6 +36,8 @@ DRIVERS = {
     "httpcore": "callbacks",
     "pika": "amqp",
     "opentelemetry": "app",
+    "django": "django",
+    "django_tasks": "django",
 }
 # core is given the time and the chance, and waits for nobody
 IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets", "socket", "threading", "time"}

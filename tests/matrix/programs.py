@@ -125,13 +125,14 @@ class Python:
 
     version: str
     release: str = ""
+    packages: tuple[str, ...] = ()  # beside those
 
     def folder(self) -> Path:
-        place = CACHE / "venvs" / self.version
+        place = CACHE / "venvs" / "-".join([self.version, *(re.split("[^a-z]", name)[0] for name in self.packages)])
         python = self._from_debian(place) if self.release else self._from_path(place)
         with locked():
             # Each time: the tree may be another one, or want other packages.
-            run([*_pip(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS])
+            run([*_pip(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS, *self.packages])
         return place / "bin"
 
     def _from_debian(self, place: Path) -> Path:

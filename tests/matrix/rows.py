@@ -112,6 +112,8 @@ def _rows() -> Iterator[Row]:
     yield from _redis("valkey-8.1", "Valkey 8.1", _debian_redis("trixie", "valkey"))
     for version, release in (("3.14", "sid"), ("3.13", "trixie"), ("3.12", ""), ("3.11", "bookworm")):
         yield Row(f"python-{version}", f"Python {version}", Python(version, release), "python", _PYTHON)
+    newest = Python("3.13", "trixie", ("django>=6,<7",))  # `make test` has Django 5 and the backport of its tasks
+    yield Row("django-6", "Python 3.13 with Django 6", newest, "python", (Suite("own tests", ("tests/django",)),))
 
 
 ROWS = {row.name: row for row in _rows()}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.broker import Broker, connect
 from penstock.broker.tube import Tube
@@ -30,6 +30,8 @@ class AppConnection:
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
         self._executors: dict[asyncio.AbstractEventLoop, BatchExecutor] = {}
+        #: Tubes that workers take from beside those of handlers, with their kind and options, as broker.tube has them.
+        self.tube_options: Mapping[str, Mapping[str, Any]] = {}
         #: Runs what was just put, in place of a worker; set by penstock.testing.eager.
         self.eager: Callable[[], None] | None = None
         reset_in_child(self)
@@ -50,7 +52,7 @@ class AppConnection:
         """A tube, created when it is missing."""
         tube = self._tubes.get(name)
         if tube is None:
-            tube = self._tubes[name] = self.broker.tube(name)
+            tube = self._tubes[name] = self.broker.tube(name, **self.tube_options.get(name, {}))
         return tube
 
     def executor(self) -> BatchExecutor:

@@ -33,10 +33,13 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
     `pool` puts a database behind a Redis: the database has every task, and Redis is an index that may be lost.
     `clock` replaces the store's clock, for tests.
     """
-    if url is None:
-        url = os.environ.get("PENSTOCK_URL") or DEFAULT_URL
     read_lapse()
-    return Broker(open_store(url, clock, pool))
+    return Broker(open_store(default_url() if url is None else url, clock, pool))
+
+
+def default_url() -> str:
+    """The store of a program that names none."""
+    return os.environ.get("PENSTOCK_URL") or DEFAULT_URL
 
 
 class Broker:

@@ -108,7 +108,7 @@ def worker(
     if token_file is not None and listen is None:
         raise BadValue("--token-file is for /metrics: give --listen as well")
     address = None if listen is None else _Listen(listen, token_file)
-    app = _app(target, url)
+    app = context.obj if isinstance(context.obj, App) else _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
     running.state.on_crash, running.state.on_limit = signals.crash, signals.finish
     monitor = None if address is None else address.monitor(running)

@@ -30,13 +30,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
     `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
     """
-    if not isinstance(url, str):
-        raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        secretive = "@" in url or "?" in url  # what is there may be a password
-        named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
-        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
+    _scheme(url)
     url, pool = _split_pool(url, pool)
     if pool is None:
         return _open(url, clock)
@@ -44,6 +38,52 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     from penstock.store.pool.store import open_pool
 
     return open_pool(url, database, clock)
+
+
+def check_url(url: str) -> None:
+    """BadValue for a URL that no store understands, StoreUnavailable if its driver is missing. Nothing is opened."""
+    _scheme(url)
+    url, pool = _split_pool(url, None)
+    if pool is not None:
+        _vault(url, pool)
+    scheme = url.partition("://")[0]
+    with _driver(scheme):
+        match scheme:
+            case "memory":
+                _parameters(url, {})
+            case "sqlite":
+                _sqlite_file(url)
+            case "postgresql":
+                from penstock.store.postgres.location import locate as locate_postgres
+
+                locate_postgres(url)
+            case "mysql":
+                import penstock.store.mysql.database
+                from penstock.store.mysql.location import parse
+
+                parse(url)
+            case _:
+                import penstock.store.redis.store  # noqa: F401
+                from penstock.store.redis.location import locate as locate_redis
+
+                locate_redis(url)
+
+
+def sqlite_path(url: str) -> str:
+    """The file of a sqlite:// URL."""
+    return _sqlite_file(url)[0]
+
+
+def _scheme(url: object) -> str:
+    """The scheme of a URL; BadValue if it is none of ours."""
+    if not isinstance(url, str):
+        raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        secretive = "@" in url or "?" in url  # what is there may be a password
+        named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
+        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
+    return scheme
 
 
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:

@@ -14,7 +14,7 @@ from penstock.app.running import log_tasks
 from penstock.app.schedules import declared
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube, check_max_pri
-from penstock.broker.tube_factory import find_tube, open_tube
+from penstock.broker.tube_factory import find_tube, make_handle
 from penstock.callbacks.tube_finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.schedule.scheduler import Scheduler
@@ -67,15 +67,16 @@ class Worker:
         self._finder = Finder(app.broker, self._follow, self.state.thread) if found else None
 
     def _find_sources(self) -> list[Source]:
-        handlers = self._app.handlers.values()
-        names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
+        connection = self._app.connection
+        used = dict.fromkeys([*(each.rules.tube for each in self._app.handlers.values()), *connection.tube_options])
+        names = self.settings.tubes or tuple(used)
         if not names and self._callbacks is None:
             raise BadValue("there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks")
         runtime = self._app.broker.runtime
-        unknown = set(self.settings.tubes) - {handler.rules.tube for handler in handlers}
+        unknown = set(self.settings.tubes) - used.keys()
         for name in sorted(unknown - {tube.name for tube in runtime.store.load_tubes()}) if unknown else ():
             log.warning("tube %s is new, and no handler here uses it; check the name in --tubes", name)
-        return [self._source(open_tube(runtime, self.session_handle, name, None, {})) for name in names]
+        return [self._source(make_handle(runtime, self.session_handle, connection.tube(name).stored)) for name in names]
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:
         if not tube.stored.kind.leased:

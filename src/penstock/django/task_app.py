@@ -1,0 +1,157 @@
+"""The app that workers run for a backend: each of Django's tasks is a handler, called as Django calls it."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+
+from penstock.app.app import App
+from penstock.app.arguments import UnknownArguments
+from penstock.app.current import Bury, Fail, Retry, Snooze, current_task
+from penstock.app.handler import NamedHandler
+from penstock.core.attempts import Attempt
+from penstock.core.task import Task
+from penstock.django import results
+from penstock.django.results import Facts, Status, base, signals
+from penstock.worker.settlement import HandlerFailed
+
+
+class TaskApp(App):
+    """The app of a backend. Its tubes are the backend's queues."""
+
+    def __init__(self, backend: type, alias: str, url: str | None, tubes: Mapping[str, Any]) -> None:
+        super().__init__(url)
+        self.connection.tube_options = tubes
+        self._alias = alias
+        self._backend = backend  # sends the signals
+        self.on_bury(self._buried)
+
+    def load(self) -> None:
+        """Have a handler for every task that this process knows."""
+        results.load_tasks()
+        for path, task in results.known.items():
+            if path not in self.handlers:
+                self.handlers[path] = _TaskHandler(self, task)
+
+    def begin(self) -> Any:
+        """Tell that a run begins. Returns its result."""
+        close_old_connections()
+        result = self._result(current_task(), Status.RUNNING)
+        signals.task_started.send(self._backend, task_result=result)
+        return result
+
+    def end(self, result: Any, value: object) -> dict[str, object]:
+        """Tell that a run ended well. Returns what is kept of it."""
+        task, now = current_task(), time.time()
+        object.__setattr__(result, "_return_value", value)
+        self._finish(result, Status.SUCCESSFUL, now)
+        limit = self.connection.tube(task.tube).stored.max_payload
+        return results.kept(_facts(task, now), value, limit)
+
+    def failed(self, error: BaseException) -> Exception:
+        """What a worker is told of an exception: it fails the task for good, unless its tube has a `max_attempts`."""
+        shown = "".join(traceback.format_exception(error))
+        text = error.error if isinstance(error, Fail) else str(error)
+        told = f"{type(error).__module__}.{type(error).__qualname__}: {text}"
+        retried = self.connection.tube(current_task().tube).stored.max_attempts is not None
+        return _Raised(told, shown) if retried and not isinstance(error, Fail) else _RaisedForGood(told, shown)
+
+    def _buried(self, task: Task, error: BaseException) -> None:
+        """Tell that a task failed: its last attempt did, or its last worker died."""
+        text = error.reason or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
+        now, shown = time.time(), getattr(error, "remote_traceback", "")
+        result = self._result(task, Status.FAILED)
+        result.errors.append(results.error_of(Attempt(task.attempts, now, socket.gethostname(), text, shown)))
+        self._finish(result, Status.FAILED, now)
+
+    def _result(self, task: Task, status: Any) -> Any:
+        return results.make(self._alias, f"{task.tube}:{task.address or task.id}", task.tube, status, _facts(task))
+
+    def _finish(self, result: Any, status: Any, now: float) -> None:
+        object.__setattr__(result, "status", status)
+        object.__setattr__(result, "finished_at", results.moment(now))
+        signals.task_finished.send(self._backend, task_result=result)
+
+
+def _facts(task: Task, ended: float | None = None) -> Facts:
+    workers = [*results.workers(task.attempts - 1, []), socket.gethostname()]
+    return Facts(results.plain_call(task.data), task.pri, task.created, task.taken, ended, workers)
+
+
+class _Raised(HandlerFailed):
+    """An exception of a task, which is tried again."""
+
+    def __init__(self, told: str, shown: str) -> None:
+        super().__init__(told)
+        self.remote_traceback = shown
+
+
+class _RaisedForGood(Bury):
+    """An exception of a task, which is buried: Django says that it failed."""
+
+    def __init__(self, told: str, shown: str) -> None:
+        super().__init__(told)
+        self.remote_traceback = shown
+
+
+class _TaskHandler(NamedHandler):
+    """One of Django's tasks, as a worker runs it."""
+
+    def __init__(self, app: TaskApp, task: Any) -> None:
+        super().__init__(app.connection, task.module_path, task.queue_name, app.hooks)
+        is_async = inspect.iscoroutinefunction(task.func)
+        self.rules = self.rules._replace(executor="async" if is_async else "thread")
+        self.function = _run_async(app, task) if is_async else _run(app, task)
+        self.arguments = _AnyArguments(self.name)
+
+
+class _AnyArguments(UnknownArguments):
+    """The arguments of a function that may have any: the function itself refuses what does not fit."""
+
+    def call(self, function: Callable[..., Any], stored: object) -> Any:
+        """Call the function with what was stored."""
+        args, kwargs = results.split(stored)
+        return function(*args, **kwargs)
+
+
+def _run(app: TaskApp, task: Any) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> object:
+        result = app.begin()
+        try:
+            value = results.normalize_json(task.func(*_context(task, result), *args, **kwargs))
+        except (Retry, Snooze, Bury):
+            raise
+        except (Exception, SystemExit) as error:
+            raise app.failed(error) from error
+        finally:
+            close_old_connections()
+        return app.end(result, value)
+
+    return run
+
+
+def _run_async(app: TaskApp, task: Any) -> Callable[..., Any]:
+    async def run(*args: Any, **kwargs: Any) -> object:
+        result = await sync_to_async(app.begin)()
+        try:
+            value = results.normalize_json(await task.func(*_context(task, result), *args, **kwargs))
+        except (Retry, Snooze, Bury):
+            raise
+        except (Exception, SystemExit) as error:
+            raise app.failed(error) from error
+        finally:
+            await sync_to_async(close_old_connections)()
+        return await sync_to_async(app.end)(result, value)
+
+    return run
+
+
+def _context(task: Any, result: Any) -> tuple[Any, ...]:
+    return (base.TaskContext(task_result=result),) if task.takes_context else ()
