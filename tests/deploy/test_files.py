@@ -24,6 +24,7 @@ from penstock.server.http import metrics
 from penstock.server.http.sampler import Sample, read_counters
 from penstock.worker.metrics import Meter
 from penstock.worker.worker import Worker
+from tests.servers.base import find
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -37,14 +38,6 @@ MANIFESTS = [
 COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
 RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"][0]["rules"]
 DASHBOARD = json.loads((DEPLOY / "grafana/penstock.json").read_text())
-
-
-def tool(name: str) -> str:
-    """Its path. What is not installed is not run: docs/deploy.md says what was."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed here")
-    return found
 
 
 def exec_start(unit: Path) -> str:
@@ -82,7 +75,7 @@ def test_units(unit: Path, tmp_path: Path) -> None:
     name = unit.name.replace("@", "@9001")
     (tmp_path / name).write_text(text)
     done = subprocess.run(
-        [tool("systemd-analyze"), "verify", "--man=no", str(tmp_path / name)],
+        [find("systemd-analyze", "systemd", ()), "verify", "--man=no", str(tmp_path / name)],
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     own = [line for line in (done.stdout + done.stderr).splitlines() if name in line]
@@ -175,7 +168,12 @@ def test_the_steps_of_the_dockerfile(tmp_path: Path) -> None:
 
 def promtool(*words: str, folder: Path = DEPLOY / "prometheus") -> None:
     done = subprocess.run(
-        [tool("promtool"), *words], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+        [find("promtool", "prometheus", ()), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
