@@ -212,7 +212,7 @@ l.turn = IF(@p_fair, GREATEST(@p_now, l.turn + 1), l.turn);
 -- A micro-queue that was served goes behind the others, with its remaining heads.
 UPDATE (SELECT DISTINCT utube AS u FROM $chosen) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
 ON l.tube = @p_t AND l.utube = s.u STRAIGHT_JOIN penstock_task h FORCE INDEX (penstock_queued)
-ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) SET h.rank2 = l.turn;
+ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) AND h.state = 'r' SET h.rank2 = l.turn;
 -- name: count_takes
 INSERT INTO penstock_counter (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
 -- name: show_many
