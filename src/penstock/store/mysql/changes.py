@@ -71,9 +71,8 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
     queues = Counter(task.utube or NO_UTUBE for _, task in seen) if laned else {}
     packet: list[str] = []
-    if queues or ended or groups:
-        until = f"@p_until={moment}+{tube.retention}"
-        packet = [f"SET @p_t={tube.no},@p_now={moment},{until}", fill(Q.require_tube, tube=tube.no)]
+    if queues or ended or groups:  # no tube is gone while a task of it is taken
+        packet = [f"SET @p_t={tube.no},@p_now={moment},@p_until={moment}+{tube.retention}"]
     for no, count in sorted(groups.items()):
         packet += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
     if queues:
