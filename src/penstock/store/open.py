@@ -59,7 +59,7 @@ def check_url(url: str) -> None:
                 locate_postgres(url)
             case "mysql":
                 import penstock.store.mysql.database
-                from penstock.store.mysql.location import parse
+                from penstock.store.mysql.connection import parse
 
                 parse(url)
             case _:
