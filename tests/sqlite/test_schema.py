@@ -8,7 +8,6 @@ import apsw
 import pytest
 
 import penstock
-from penstock.core.task import Extra, record_of
 from penstock.store.sqlite.database import MIGRATIONS
 from tests.cli.running import Shell
 
@@ -45,7 +44,7 @@ def must_refuse(path: Path, message: str, content: bytes) -> None:
 def test_a_schema_of_before_the_engine_is_refused(path: Path) -> None:
     content = fill(path, _BEFORE_THE_ENGINE)
     message = (
-        f"{path} has schema 4, this penstock reads 100 and later: export its tubes with the penstock that made it and "
+        f"{path} has schema 4, this penstock reads 105 and later: export its tubes with the penstock that made it and "
         "import them here, or use a new file"
     )
     must_refuse(path, message, content)
@@ -63,29 +62,8 @@ def test_the_schema_is_told_where_older_versions_look_for_it(path: Path) -> None
     """They know up to schema 4, and so say what the test above expects of this one."""
     penstock.connect(f"sqlite:///{path}").close()
     db = apsw.Connection(str(path))
-    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "104"
+    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "105"
     db.close()
-
-
-def test_tasks_of_the_first_schema_are_kept(path: Path) -> None:
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        broker.tube("t").put("x")
-        broker.tube("t").put("y", delay=9)
-    fill(
-        path,
-        "DROP INDEX penstock_named_group; ALTER TABLE penstock_group DROP COLUMN failed; "
-        "ALTER TABLE penstock_group DROP COLUMN on_failure; ALTER TABLE penstock_task DROP COLUMN errors; "
-        "ALTER TABLE penstock_outcome DROP COLUMN errors; "
-        "ALTER TABLE penstock_task RENAME COLUMN extra TO callback; "
-        "ALTER TABLE penstock_task ADD COLUMN max_attempts INTEGER; "
-        "UPDATE penstock_task SET callback = 'http://a/\"b', max_attempts = 5 WHERE state = 'r'; "
-        "UPDATE penstock_meta SET value = '100' WHERE name = 'schema'; UPDATE penstock_task SET lease = 3",
-    )
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        assert broker.tube("t").peek(1).lease == 3
-        assert record_of(broker.tube("t").peek(1)).options == Extra(max_attempts=5, callback='http://a/"b')
-        assert record_of(broker.tube("t").peek(2)).extra is None
-        assert [task.lease for task in broker.tube("t").take_many(1)] == [4]
 
 
 def test_a_file_is_opened_again_with_everything_in_it(path: Path) -> None:

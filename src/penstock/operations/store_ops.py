@@ -149,8 +149,10 @@ def _unbound_entries(
     shared = _delayed(tube, given, now)
     for item in items:
         if _has_options(item):
-            own = {option: value for option, value in item[1].items() if value is not None}
-            yield make_entry(tube, item[0], _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
+            own = item[1]
+            if given:
+                own = {**given, **{option: value for option, value in own.items() if value is not None}}
+            yield make_entry(tube, item[0], _delayed(tube, own, now))  # type: ignore[arg-type]
         elif first is None:
             first = make_entry(tube, item, shared)
             yield first

@@ -181,7 +181,7 @@ class BrokerRuntime:
             self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():
             self.wait_queue.wake(("room", no), count)
-        for topic in effects.ended:
+        for topic in effects.ended if len(self.wait_queue) else ():
             self.wait_queue.wake(topic, _EVERYONE)
 
     def call_listeners(self, events: Sequence[Event]) -> None:

@@ -127,9 +127,6 @@ AND owner IS NULL RETURNING address, pk;
 
 -- changes
 
--- name: keep_outcome
-INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 -- name: supersede_outcomes
 -- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
 UPDATE penstock_outcome SET until = ?3

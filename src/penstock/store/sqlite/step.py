@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from operator import attrgetter
 from types import TracebackType
 from typing import Any
@@ -148,7 +148,7 @@ class SqliteStep(SqlStep):
         if tube.kind.per_utube:
             queues.know({record.utube or NO_UTUBE for record in records})
             records = [queues.place(record) if record.state == "r" else record for record in records]
-        self._write(queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
+        self._insert(queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
             self.execute(Q.supersede_outcomes, (tube.no, _json(addresses), now + SUPERSEDED_MS))
@@ -162,6 +162,13 @@ class SqliteStep(SqlStep):
             self.execute(query, rows[0])
         elif rows:
             self.db.executemany(query, rows)
+
+    def _insert(self, statements: tuple[str, str], rows: Sequence[tuple[Any, ...]]) -> None:
+        one, many = statements
+        full = len(rows) - len(rows) % queries.ROWS
+        for start in range(0, full, queries.ROWS):
+            self.execute(many, tuple(chain.from_iterable(rows[start : start + queries.ROWS])))
+        self._write(one, rows[full:])
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Entries of an unleased kind with their ids. In a round tube, only a reply comes without one."""
@@ -367,7 +374,7 @@ class SqliteStep(SqlStep):
     def _keep(self, outcomes: list[tuple[Any, ...]]) -> None:
         if outcomes:
             self.rows(Q.sweep_outcomes, tube=outcomes[0][1], limit=_SWEPT_PER_OUTCOME * len(outcomes))
-            self._write(Q.keep_outcome, outcomes)
+            self._insert(queries.KEEP_OUTCOME, outcomes)
 
     # changes
 
@@ -457,12 +464,11 @@ class SqliteStep(SqlStep):
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         last, base, no = self.last_id(tube), first_pk(tube), tube.no
         new = batch.above(last)
-        self._write(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
+        self._insert(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
         self._write(Q.import_members, list(new.members.items()))
-        outcomes = batch.outcomes
-        self._write(
-            Q.keep_outcome, [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in outcomes]
-        )
+        outcomes = [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in batch.outcomes]
+        self.drop_outcomes(tube, [kept.id for kept in batch.outcomes])  # of an import that was begun before
+        self._insert(queries.KEEP_OUTCOME, outcomes)
         last_id = max(batch.upto, last, *(record.id for record in new.records))
         self._count(tube, imported_counts(new, last, last_id), last_id)
 

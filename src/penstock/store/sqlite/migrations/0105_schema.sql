@@ -34,12 +34,16 @@ CREATE TABLE penstock_task (
     rank1 ANY NOT NULL, rank2 ANY NOT NULL,
     pri INTEGER NOT NULL,
     utube TEXT,
-    attempts INTEGER NOT NULL DEFAULT 0, lease INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    lease INTEGER NOT NULL DEFAULT 0,  -- the number of its hand-out above the 28 bits of the take that made it
     created INTEGER NOT NULL, taken INTEGER, expires INTEGER,
     at INTEGER,                  -- when the clock must act on it next
-    ttr INTEGER, max_attempts INTEGER,
+    ttr INTEGER,
     owner INTEGER,               -- the session that holds it
-    reason TEXT, callback TEXT, address TEXT, reply_to TEXT, group_name TEXT, group_no INTEGER, progress REAL,
+    reason TEXT,
+    extra TEXT,                  -- options that no statement reads, as JSON: see Extra in core/task.py
+    address TEXT, reply_to TEXT, group_name TEXT, group_no INTEGER, progress REAL,
+    errors BLOB,                 -- of attempts that ended without an ack, as msgpack: see core/attempts.py
     data BLOB NOT NULL
 ) STRICT;
 
@@ -100,6 +104,7 @@ CREATE TABLE penstock_outcome (
     result BLOB,                 -- as data is stored
     error TEXT,
     code TEXT,                   -- as JSON
+    errors BLOB,                 -- as those of a task
     until INTEGER NOT NULL       -- forgotten from here on
 ) STRICT;
 CREATE INDEX penstock_outcome_address ON penstock_outcome (tube, address);
@@ -108,10 +113,13 @@ CREATE INDEX penstock_outcome_until ON penstock_outcome (tube, until);
 CREATE TABLE penstock_group (
     no INTEGER PRIMARY KEY AUTOINCREMENT, tube INTEGER NOT NULL, name TEXT NOT NULL,
     state TEXT NOT NULL,         -- open, started, cancelling, done, cancelled
-    total INTEGER NOT NULL, remaining INTEGER NOT NULL, end_work BLOB, cancel_work BLOB,
+    total INTEGER NOT NULL, remaining INTEGER NOT NULL, failed INTEGER NOT NULL DEFAULT 0,
+    on_failure TEXT NOT NULL DEFAULT 'hold',  -- or continue, cancel
+    end_work BLOB, cancel_work BLOB,
     moving INTEGER NOT NULL,     -- tasks must follow a start or a cancel
     until INTEGER                -- of one that is over: forgotten from here on
 ) STRICT;
 CREATE UNIQUE INDEX penstock_live_group ON penstock_group (tube, name) WHERE state = 'open' OR state = 'started';
 CREATE INDEX penstock_moving_group ON penstock_group (tube) WHERE moving = 1;
 CREATE INDEX penstock_over_group ON penstock_group (tube, until) WHERE until IS NOT NULL;
+CREATE INDEX penstock_named_group ON penstock_group (tube, name, no);
