@@ -19,7 +19,8 @@ import pytest
 
 import penstock
 from penstock.amqp.bridge import Bridge, Consume, Publish
-from penstock.amqp.connection import QueueConnection, parse_url
+from penstock.amqp.connection import UNCONFIRMED, QueueConnection, parse_url
+from penstock.amqp.message import Message
 from tests.processes.peer import environment
 from tests.servers import started
 from tests.servers.rabbitmq import RabbitMQ
@@ -372,6 +373,14 @@ def test_out_a_queue_that_is_deleted_meanwhile_loses_nothing(
     assert task.reason == "NotConfirmed: RabbitMQ returned it: NO_ROUTE"
     with pytest.raises(penstock.PenstockError, match="there is no queue .* give --declare"):
         Bridge(publish, lambda: QueueConnection(parse_url(server.url), queue.name))
+
+
+def test_a_lost_connection_confirms_nothing(server: RabbitMQ, queue: Queue) -> None:
+    connection = QueueConnection(parse_url(server.url), queue.name)
+    connection.confirm()
+    connection.close()
+    assert connection.publish([Message(b"1", "a"), Message(b"2", "b")]) == [UNCONFIRMED, UNCONFIRMED]
+    assert queue.get_all() == []
 
 
 def test_in_a_queue_that_is_deleted_meanwhile_is_waited_for(

@@ -11,7 +11,6 @@ import penstock
 from penstock.amqp.bridge import Consume, Publish
 from penstock.amqp.connection import ConnectionLost, QueueConnection
 from penstock.amqp.message import Message
-from tests.support.threads import begin
 
 
 class Queue:
@@ -20,12 +19,14 @@ class Queue:
     name = "q"
 
     def __init__(self, *messages: Message, refuses: Sequence[bytes] = ()) -> None:
+        self.received = 0
         self.acked: list[Message] = []
         self.rejected: list[Message] = []
         self.published: list[Message] = []
         self._messages, self._refuses = messages, refuses
 
     def receive(self, most: int, timeout: float) -> Sequence[Message]:
+        self.received += 1
         return self._messages
 
     def ack(self, message: Message) -> None:
@@ -85,13 +86,16 @@ def test_a_message_that_the_tube_refuses_stops_the_bridge_or_is_rejected(broker:
     assert consume.counts["rejected"] == 1
 
 
-def test_a_full_tube_is_waited_for(broker: penstock.Broker) -> None:
+def test_a_batch_that_finds_the_tube_full_is_kept_and_tried_again(broker: penstock.Broker) -> None:
     tube = broker.tube("t", capacity=2)
     tube.put_many([1, 2])
-    queue = Queue(message("a"), message("b"))
-    stored = begin(lambda: Consume(tube, 10).step(link(queue)))
+    queue, consume = Queue(message("a"), message("b")), Consume(tube, 10)
+    with pytest.raises(penstock.TubeFull):
+        consume.step(link(queue))
+    assert queue.acked == []
     tube.ack_many(tube.take_many(2))
-    assert stored.result(60) == 2
+    assert consume.step(link(queue)) == 2
+    assert queue.received == 1
     assert [task.address for task in tube.take_many(10)] == ["a", "b"]
 
 

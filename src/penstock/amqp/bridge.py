@@ -1,14 +1,14 @@
-"""Moves messages into a tube, or tasks to a queue, batch by batch; reconnects until it is stopped.
+"""Moves messages into a tube, or tasks to a queue, batch by batch, until it is stopped.
 
-Every batch is stored on one side before it is acked on the other. Whatever fails is recovered in one way: the
-connection is closed, so that RabbitMQ gives what was not acked to the next one, and opened again after a pause.
+Every batch is stored on one side before it is acked on the other. While the store is away, a batch is kept and tried
+again: RabbitMQ counts redeliveries, and a quorum queue drops a message after some. When the connection is lost,
+RabbitMQ gives what was not acked to the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,17 +32,15 @@ from penstock.errors import (
     TubeFull,
     UnsupportedOption,
 )
-from penstock.runtime.wait_queue import pauses
 
 log = logging.getLogger("penstock.bridge")
 
 # Seconds that a step waits for work, and so at most between a signal and its effect.
 IDLE_SECONDS = 0.5
-# Seconds before the first attempt to connect again, and the longest pause.
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0
-# Seconds in which an ack of published tasks is retried. A session without heartbeats lapses after 15.
-PATIENCE = 10.0
-RETRIED = (ConnectionLost, StoreUnavailable, StoreBusy, StoreFull, OutcomeUnknown)
+# Seconds before a failed step is tried again: the first and the longest pause.
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
+RETRIED = (ConnectionLost, StoreUnavailable, StoreBusy, StoreFull, OutcomeUnknown, TubeFull)
+REFUSED = (BadValue, PayloadTooLarge, UnsupportedOption)
 
 
 class NotConfirmed(PenstockError):
@@ -70,18 +68,22 @@ class Consume:
         # put_many waits for room for all of a batch.
         self._batch = min(batch, tube.stored.capacity or batch)
         self._reject = reject
+        self._messages: Sequence[Message] = ()
         self._warned: set[str] = set()
 
     def begin(self, link: QueueConnection) -> None:
         """Consume, and have the next batch sent while one is stored."""
-        link.consume(min(2 * self._batch, 65_535))
+        self._messages = ()
+        link.consume(2 * self._batch)
 
     def step(self, link: QueueConnection) -> int:
         """Store the messages that have come, and ack them."""
-        messages = link.receive(self._batch, IDLE_SECONDS)
+        messages = self._messages = self._messages or link.receive(self._batch, IDLE_SECONDS)
         if messages:
+            link.check()
             self._store(link, messages)
             link.ack(messages[-1])
+        self._messages = ()
         return len(messages)
 
     def _store(self, link: QueueConnection, messages: Sequence[Message]) -> None:
@@ -90,34 +92,27 @@ class Consume:
         # Ids of tasks that are in the tube, or ended within its retention.
         known = self._tube.runtime.store.used_addresses(self._tube.stored, addresses) if addresses else set()
         fresh = []
-        for message, (data, options) in zip(messages, items, strict=True):
+        for message, item in zip(messages, items, strict=True):
             self._remark(message)
-            if options.get("address") in known:
+            if item[1].get("address") in known:
                 self.counts["duplicates"] += 1
             else:
-                fresh.append((message, (data, options)))
+                fresh.append((message, item))
         try:
-            self._put(link, [item for _, item in fresh])
-        except (BadValue, PayloadTooLarge, UnsupportedOption):  # one of them: the others are stored
+            self._put([item for _, item in fresh])
+        except REFUSED:  # one of them: the others are stored
             for message, item in fresh:
                 self._put_alone(link, message, item)
 
-    def _put(self, link: QueueConnection, items: Sequence[tuple[object, PutOptions]]) -> None:
-        while items:
-            try:
-                tasks = self._tube.put_many(items, timeout=IDLE_SECONDS)
-            except TubeFull as error:
-                self._warn("full", f"{error}; waiting for room")
-                link.check()
-            else:
-                stored = len({task.id for task in tasks})  # an id may be twice in a batch
-                self.counts.update(stored=stored, duplicates=len(tasks) - stored)
-                return
+    def _put(self, items: Sequence[tuple[object, PutOptions]]) -> None:
+        tasks = self._tube.put_many(items, timeout=IDLE_SECONDS)
+        stored = len({task.id for task in tasks})  # an id may be twice in a batch
+        self.counts.update(stored=stored, duplicates=len(tasks) - stored)
 
     def _put_alone(self, link: QueueConnection, message: Message, item: tuple[object, PutOptions]) -> None:
         try:
-            self._put(link, [item])
-        except (BadValue, PayloadTooLarge, UnsupportedOption) as error:
+            self._put([item])
+        except REFUSED as error:
             if not self._reject:
                 shown = f"message {message.message_id or 'without id'} of queue {link.name}"
                 raise BadValue(f"{shown} is refused ({error}): give --reject to dead-letter such messages") from error
@@ -150,10 +145,12 @@ class Publish:
         self._name = tube
         self._batch = batch
         self._session: Session | None = None
+        self._confirmed: Sequence[Task] = ()
 
     def begin(self, link: QueueConnection) -> None:
-        """Ask for confirms, and take in a new session: what the store did not let the old one settle is ready again."""
+        """Ask for confirms, and take in a new session: what the old one still holds is ready again."""
         link.confirm()
+        self._ack()
         if self._session is not None:
             self._session.close()
         self._session = self._broker.session()
@@ -161,37 +158,31 @@ class Publish:
 
     def step(self, link: QueueConnection) -> int:
         """Publish the tasks that are ready, and settle them."""
+        self._ack()
         link.check()
         tasks = self.tube.take_many(self._batch, IDLE_SECONDS)
         if not tasks:
             return 0
         reasons = link.publish([make_message(task, self.tube.stored.pri) for task in tasks])
-        self._ack([task for task, reason in zip(tasks, reasons, strict=True) if reason is None])
+        self._confirmed = [task for task, reason in zip(tasks, reasons, strict=True) if reason is None]
         refused = [(task, reason) for task, reason in zip(tasks, reasons, strict=True) if reason is not None]
         for task, reason in refused:
-            self.counts["released"] += 1
             with suppress(NotConfirmed), task:  # released with the reason, after the tube's back-off
                 raise NotConfirmed(reason)
+        self.counts["released"] += len(refused)
+        self._ack()
         link.check()
         if len(refused) == len(tasks):  # the next ones would fare no better now
             raise ConnectionLost(f"nothing was confirmed ({refused[0][1]})")
         return len(tasks)
 
-    def _ack(self, tasks: Sequence[Task]) -> None:
-        """Ack, and retry while the store is away: an unacked task is published again."""
-        ends = time.monotonic() + PATIENCE
-        for pause in pauses():
-            try:
-                acked = self.tube.ack_many(tasks)
-            except RETRIED as error:
-                if time.monotonic() > ends:
-                    raise
-                log.warning("%s; retrying to ack %d published tasks", error, len(tasks))
-                time.sleep(pause)
-            else:
-                self.counts["published"] += len(tasks)
-                self.counts["repeated"] += sum(not each for each in acked)  # their lease had ended: they come again
-                return
+    def _ack(self) -> None:
+        """Ack what RabbitMQ has; the next step tries again if the store is away."""
+        if self._confirmed:
+            acked = self.tube.ack_many(self._confirmed)
+            self.counts["published"] += len(acked)
+            self.counts["repeated"] += sum(not each for each in acked)  # their lease had ended: they come again
+            self._confirmed = ()
 
 
 class Bridge:
@@ -212,7 +203,8 @@ class Bridge:
                 except RETRIED as error:
                     pause = min(pause * 2, LONGEST_PAUSE) or FIRST_PAUSE
                     log.warning("%s; retrying in %g s", error, pause)
-                    self._close()
+                    if isinstance(error, ConnectionLost):
+                        self._close()
                     stop.wait(pause)
                     continue
                 pause = 0.0 if moved else pause

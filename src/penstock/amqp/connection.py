@@ -10,8 +10,7 @@ import queue
 import ssl
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -29,6 +28,7 @@ from penstock.transfer.move import shown_url
 CONNECT_SECONDS, ANSWER_SECONDS, CONFIRM_SECONDS, CLOSE_SECONDS = 10.0, 30.0, 30.0, 5.0
 HEARTBEAT_SECONDS = 30
 PORTS = {"amqp": 5672, "amqps": 5671}
+UNCONFIRMED = "RabbitMQ did not confirm it"
 _TLS_FILES = ("cacertfile", "certfile", "keyfile")
 
 
@@ -81,9 +81,8 @@ class QueueConnection:
         self._answer: Future[Any] = Future()
         self._lost: ConnectionLost | None = None
         self._sent = 0
-        self._open: dict[int, int] = {}  # publish number -> place in its batch, until it is confirmed
-        self._reasons: list[str | None] = []  # of the batch: why RabbitMQ does not have it
-        self._places: dict[str | None, int] = {}
+        self._open: dict[int, str | None] = {}  # publish number -> message id, until RabbitMQ has answered
+        self._unconfirmed: dict[str | None, str] = {}  # message id -> why RabbitMQ may not have it
         self._connection = pika.SelectConnection(
             _parameters(server),
             on_open_callback=lambda connection: self._answer.set_result(connection),
@@ -123,11 +122,11 @@ class QueueConnection:
 
     def ack(self, message: Message) -> None:
         """Ack this message and all before it."""
-        self._run(partial(self._act, "basic_ack", message.tag, multiple=True))
+        self._run(partial(self._channel.basic_ack, message.tag, multiple=True))
 
     def reject(self, message: Message) -> None:
         """Give this message to the queue's dead-letter exchange; RabbitMQ drops it if there is none."""
-        self._run(partial(self._act, "basic_reject", message.tag, requeue=False))
+        self._run(partial(self._channel.basic_reject, message.tag, requeue=False))
 
     def confirm(self) -> None:
         """Have RabbitMQ confirm what is published."""
@@ -136,15 +135,13 @@ class QueueConnection:
 
     def publish(self, messages: Sequence[Message]) -> list[str | None]:
         """Publish to the queue. Returns None for each message that RabbitMQ has confirmed, otherwise the reason."""
-        self._reasons = [None] * len(messages)
-        self._places = {message.message_id: place for place, message in enumerate(messages)}
+        self._unconfirmed = {message.message_id: UNCONFIRMED for message in messages}
         try:
             self._ask(lambda done: self._publish(messages), CONFIRM_SECONDS)
         except ConnectionLost as error:
-            for place in self._open.values():
-                self._reasons[place] = str(error)
             self._end(error)  # late confirms would be those of another batch
-        return self._reasons
+        left = dict(self._unconfirmed)
+        return [left.get(message.message_id) for message in messages]
 
     def check(self) -> None:
         """Raise ConnectionLost if the connection has ended."""
@@ -189,21 +186,25 @@ class QueueConnection:
     def _wait(self, answer: Future[Any], seconds: float) -> Any:
         try:
             return answer.result(seconds)
-        except (FutureTimeout, CancelledError):
+        except TimeoutError:
             raise ConnectionLost(f"RabbitMQ at {self._server.shown} did not answer within {seconds:g} s") from None
 
     # What the I/O thread does.
 
     def _run(self, step: Callable[[], object]) -> None:
-        self._connection.ioloop.add_callback_threadsafe(step)
+        def guarded() -> None:
+            try:
+                step()
+            except pika.exceptions.AMQPError as error:  # the loop must live on, to close the connection
+                self._end(error)
+
+        self._connection.ioloop.add_callback_threadsafe(guarded)
 
     def _serve(self) -> None:
         try:
             self._connection.ioloop.start()
         except Exception as error:
             self._end(error)
-        finally:
-            self._end("the connection was closed")
 
     def _shut(self) -> None:
         if self._connection.is_closed:
@@ -215,10 +216,6 @@ class QueueConnection:
         self._end(error)
         self._connection.ioloop.stop()
 
-    def _act(self, verb: str, *given: object, **more: object) -> None:
-        if self._channel.is_open:  # else the messages return to the queue
-            getattr(self._channel, verb)(*given, **more)
-
     def _received(self, channel: object, method: Any, properties: Any, body: bytes) -> None:
         self._messages.put(
             Message(
@@ -229,27 +226,27 @@ class QueueConnection:
         )  # fmt: skip
 
     def _publish(self, messages: Sequence[Message]) -> None:
-        for place, message in enumerate(messages):
+        for message in messages:
             properties = pika.BasicProperties(
                 message_id=message.message_id, content_type=message.content_type, priority=message.priority,
                 expiration=message.expiration, delivery_mode=pika.DeliveryMode.Persistent.value,
             )  # fmt: skip
             self._sent += 1
-            self._open[self._sent] = place
+            self._open[self._sent] = message.message_id
             self._channel.basic_publish("", self.name, message.body, properties, mandatory=True)
 
     def _returned(self, channel: object, method: Any, properties: Any, body: bytes) -> None:
         """RabbitMQ gives back what no queue took, and confirms it afterwards."""
-        self._reasons[self._places[properties.message_id]] = f"RabbitMQ returned it: {method.reply_text}"
+        self._unconfirmed[properties.message_id] = f"RabbitMQ returned it: {method.reply_text}"
 
     def _confirmed(self, frame: Any) -> None:
-        method = frame.method
-        last = method.delivery_tag
-        settled = [tag for tag in self._open if tag <= last] if method.multiple else [last]
-        for tag in settled:
-            place = self._open.pop(tag)
-            if method.NAME != "Basic.Ack":
-                self._reasons[place] = "RabbitMQ refused it: the queue is full, or cannot store it"
+        last, is_ack = frame.method.delivery_tag, frame.method.NAME == "Basic.Ack"
+        for tag in [tag for tag in self._open if tag <= last] if frame.method.multiple else [last]:
+            id = self._open.pop(tag)
+            if not is_ack:
+                self._unconfirmed[id] = "RabbitMQ refused it: the queue is full, or cannot store it"
+            elif self._unconfirmed[id] == UNCONFIRMED:
+                del self._unconfirmed[id]
         if not self._open and not self._answer.done():
             self._answer.set_result(None)
 

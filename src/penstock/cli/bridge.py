@@ -54,8 +54,7 @@ def bridge(
 
     A message is acked when its task is stored; a task is acked when RabbitMQ has confirmed its message.
     PENSTOCK_AMQP_URL keeps the password out of the process list. It reconnects by itself; SIGTERM or Ctrl-C finishes
-    the batch and stops.
-    --json prints one line when it is ready and one with its counts when it has stopped.
+    the batch and stops. --json prints one line when it is ready and one with its counts when it has stopped.
     """
     whole("batch", batch, 1, MAX_BATCH)
     if reject and publish:
@@ -79,9 +78,7 @@ def bridge(
         opened = _opened(broker, tube, create=not publish)
         direction: Direction = Publish(broker, tube, batch) if publish else Consume(opened, batch, reject=reject)
         moving = Bridge(direction, connect)
-        log.info(
-            "bridge of %s at %s and tube %s: %s", queue, server.shown, tube, "publishing" if publish else "consuming"
-        )
+        log.info("%s: queue %s at %s, tube %s", "publishing" if publish else "consuming", queue, server.shown, tube)
         if as_json:
             output.as_json({"event": "working", "amqp": server.shown, "queue": queue, "tube": tube, "publish": publish})
         moving.run(stop, _Progress(direction.counts, tell), drain=drain)
@@ -121,6 +118,5 @@ class _Progress:
 
 
 def _listed(counts: Counter[str]) -> str:
-    return (
-        ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "nothing moved"
-    )
+    told = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
+    return ", ".join(told) or "nothing moved"
