@@ -26,6 +26,8 @@ from penstock.operations.store_ops import settle
 
 # How many tasks of a state are looked at for what is busy or failing.
 SAMPLE = 500
+# How many micro-queues of these are read.
+MAX_LANES = 100
 # How many tasks one search reads before it returns.
 SEARCHED = 5000
 # A search returns when what it found has this many bytes of data.
@@ -134,8 +136,8 @@ def lanes(tube: Tube) -> list[Lane]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
     store, stored = tube.runtime.store, tube.stored
     utubes = [record.utube for letter in ("t", "r") for record in find_records(tube, letter, SAMPLE)]
-    labels = dict.fromkeys(utube for utube in utubes if utube is not None)
-    seen = [store.lane(stored, label) for label in labels]
+    labels = Counter(utube for utube in utubes if utube is not None).most_common(MAX_LANES)
+    seen = [store.lane(stored, label) for label, _ in labels]
     return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
 
 
@@ -201,12 +203,13 @@ class Callback(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-def callbacks(tube: Tube) -> list[Callback]:
-    """The hosts that tasks of this tube call, those with the most buried ones first."""
+def callbacks(tube: Tube, sample: int = SAMPLE) -> list[Callback]:
+    """The hosts that tasks of this tube call, those with the most buried ones first; of some tasks of each state."""
+    tube.runtime.apply_due(tube.stored)
     numbers: Counter[tuple[str, str]] = Counter()
     reasons: dict[str, str] = {}
     for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):
-        for record in find_records(tube, letter, SAMPLE):
+        for record in find_records(tube, letter, sample, advance=False):
             if (url := record.options.callback) is None:
                 continue
             host = urlsplit(url).netloc

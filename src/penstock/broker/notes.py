@@ -20,8 +20,6 @@ from penstock.engine.store import load_tube
 from penstock.operations.store_ops import settle
 from penstock.runtime.runtime import BrokerRuntime
 
-# Removed at once when there are too many.
-_TRIMMED = 100
 # Nobody asks how a record ended. The smaller they may be, the more are read at once.
 _OPTIONS = {"retention": 1.0, "max_payload": 128 * 1024}
 
@@ -45,7 +43,7 @@ class Notes:
         self._runtime.apply_due(tube.stored)
         stored = tube.put(value, address=key, ttl=seconds, on_duplicate="ignore" if keep else "replace")
         if self._runtime.store.count(tube.stored).stored > self._most:
-            oldest = self._records(tube, _TRIMMED)
+            oldest = self._records(tube, max(1, self._most // 10))
             settle(self._runtime, tube.stored, [Move("delete", record.id) for record in oldest])
         return stored.data
 

@@ -545,14 +545,20 @@ def _update(task: TaskOrId, record: Record) -> None:
         show_change(task, record)
 
 
-def find_records(tube: Tube, status: Status | str | None, limit: int, after: int = 0) -> Iterator[Record]:
-    """The records of tasks whose number is above `after`, in id order, read few at a time."""
+def find_records(
+    tube: Tube, status: Status | str | None, limit: int, after: int = 0, *, advance: bool = True
+) -> Iterator[Record]:
+    """The records of tasks whose number is above `after`, in id order, read few at a time.
+
+    `advance`: apply what is due first; a caller that lists several states does that once.
+    """
     if status is not None and status not in list(Status):
         raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
     if status == Status.DONE:
         return
-    tube.runtime.reap_if_due()
-    tube.runtime.apply_due(tube.stored)
+    if advance:
+        tube.runtime.reap_if_due()
+        tube.runtime.apply_due(tube.stored)
     letter = None if status is None else str(status)
     while limit > 0:
         want = min(limit, per_call(tube.stored))

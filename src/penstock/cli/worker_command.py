@@ -66,6 +66,7 @@ log = logging.getLogger("penstock.worker")
 )
 @click.option("--max-tasks", type=int, metavar="N", help="Stop after this many tasks, for a supervisor to restart it.")
 @click.option("--max-memory", type=Bytes(), metavar="SIZE", help="Stop when it uses more memory, such as 512M or 2G.")
+@click.option("--name", metavar="NAME", help="What the dashboard calls it. [default: MODULE:APP]")
 @click.option("--reload", is_flag=True, help="Restart when a .py file below this folder changes.")
 @callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object per line.")
@@ -74,7 +75,7 @@ log = logging.getLogger("penstock.worker")
 def worker(
     context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
     processes: int | None, limits: tuple[str, ...], grace: float, listen: str | None, token_file: Path | None,
-    max_tasks: int | None, max_memory: int | None, reload: bool, callbacks: bool,
+    max_tasks: int | None, max_memory: int | None, name: str | None, reload: bool, callbacks: bool,
     allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the handlers of an app until SIGTERM or Ctrl-C.
@@ -98,6 +99,7 @@ def worker(
         grace=grace,
         max_tasks=max_tasks,
         max_memory=max_memory,
+        name=name or target,
     )
     url = own_url or _given_url(context)
     if reload:

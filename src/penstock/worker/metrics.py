@@ -12,12 +12,11 @@ from prometheus_client.registry import Collector
 
 from penstock.broker.admin import oldest_ready
 from penstock.errors import PenstockError
+from penstock.worker.worker_stats import BUCKETS
 
 if TYPE_CHECKING:
     from penstock.worker.running_task import RunningTask
     from penstock.worker.worker import Worker
-
-BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 
 
 class Meter(Collector):

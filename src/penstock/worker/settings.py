@@ -11,7 +11,8 @@ from itertools import pairwise
 import msgspec
 
 from penstock.app.app import App
-from penstock.core.names import failure, name, shown
+from penstock.core.names import failure, label, shown
+from penstock.core.names import name as tube_name
 from penstock.core.values import span_ms, whole
 from penstock.errors import BadValue
 
@@ -29,25 +30,27 @@ class Settings(msgspec.Struct, frozen=True):
     grace: float = DEFAULT_GRACE
     max_tasks: int | None = None  # stop after so many
     max_memory: int | None = None  # stop when more bytes are resident
+    name: str = ""  # what it is called in the dashboard
 
 
 def make_settings(
     *, tubes: tuple[str, ...] = (), concurrency: int | None = None, processes: int | None = None,
     limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE, max_tasks: int | None = None,
-    max_memory: int | None = None,
+    max_memory: int | None = None, name: str | None = None,
 ) -> Settings:  # fmt: skip
     """Validated settings. The default concurrency is at least the largest limit."""
     ordered = check_limits(limits or {})
     if concurrency is None:
         concurrency = max([DEFAULT_CONCURRENCY, *(most for _, most in ordered)])
     return Settings(
-        tuple(name("tube", tube) for tube in tubes),
+        tuple(tube_name("tube", tube) for tube in tubes),
         whole("concurrency", concurrency, 1, 100_000),
         whole("processes", Settings().processes if processes is None else processes, 1, 1000),
         ordered,
         span_ms("grace", grace) / 1000,
         None if max_tasks is None else whole("max_tasks", max_tasks),
         None if max_memory is None else whole("max_memory", max_memory),
+        "" if name is None else label("name", name),
     )
 
 

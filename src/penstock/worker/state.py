@@ -224,8 +224,7 @@ class WorkerState:
         item.ended = True
         self.in_flight.running.pop(item.key, None)
         self.throughput.note(seconds)
-        if self.stats.meter is not None:
-            self.stats.meter.ran(item, seconds)
+        self.stats.ran(item, error, seconds)
         if self._tasks_left is not None:
             self._tasks_left -= 1
             if self._tasks_left == 0:

@@ -24,6 +24,7 @@ from penstock.worker.fetcher import Fetcher, Source
 from penstock.worker.lease_extender import LeaseExtender
 from penstock.worker.memory_limit import MemoryLimit
 from penstock.worker.process_executor import ProcessExecutor, importable_module
+from penstock.worker.report import Reporter
 from penstock.worker.settings import Settings
 from penstock.worker.state import Executor, WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
@@ -63,6 +64,7 @@ class Worker:
         self.fetcher.on_taken = self._lease_extender.poke
         self.fetcher.on_suspect = self._lease_extender.check_soon
         self._memory = MemoryLimit(self.state, self.settings.max_memory) if self.settings.max_memory else None
+        self._reporter = Reporter(self, app.broker.runtime)
         found = callbacks is not None and not self.settings.tubes
         self._finder = Finder(app.broker, self._follow, self.state.thread) if found else None
 
@@ -136,7 +138,7 @@ class Worker:
         self._lease_extender.start()
         self.fetcher.start(self._threads)
         self._scheduler.start()
-        for part in (self._finder, self._memory):
+        for part in (self._finder, self._memory, self._reporter):
             if part is not None:
                 part.start()
 
@@ -159,6 +161,7 @@ class Worker:
         self._lease_extender.stop()
         left = 0 if self._hurry.is_set() else ends - time.monotonic()
         self.state.settler.stop(max(LAST_SECONDS, left))
+        self._reporter.stop()
         try:
             self.session_handle.close()
         except PenstockError as error:  # others notice by its heartbeat

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from math import inf
 from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.app.current import Snooze
 
 if TYPE_CHECKING:
     from penstock.worker.metrics import Meter
@@ -11,6 +17,60 @@ if TYPE_CHECKING:
 # Slower handlers are believed at once, faster ones only gradually: prefetching too much starves other workers.
 _SLOWER = 0.5
 _FASTER = 0.1
+
+
+# Upper ends of the buckets that run times are counted in, in seconds; the last bucket has no end.
+BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+
+
+class Runs(msgspec.Struct):
+    """How often a handler ran and failed, and how long it took, in seconds."""
+
+    count: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    buckets: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+
+    def note(self, seconds: float, *, failed: bool) -> None:
+        """Count one run."""
+        self.count += 1
+        self.failed += failed
+        self.seconds += seconds
+        if seconds > self.longest:
+            self.longest = seconds
+        self.buckets[bisect_left(BUCKETS, seconds)] += 1
+
+    def add(self, more: Runs) -> None:
+        """Count the runs of another worker or another time as well."""
+        self.count += more.count
+        self.failed += more.failed
+        self.seconds += more.seconds
+        self.longest = max(self.longest, more.longest)
+        self.buckets = [sum(pair) for pair in zip(self.buckets, more.buckets, strict=True)]
+
+    def since(self, before: Runs | None) -> Runs:
+        """The runs after an earlier state. Unless the longest is among them, theirs is known by its bucket alone."""
+        if before is None:
+            return self
+        buckets = [new - old for new, old in zip(self.buckets, before.buckets, strict=True)]
+        new = Runs(self.count - before.count, self.failed - before.failed, self.seconds - before.seconds, 0.0, buckets)
+        new.longest = self.longest if self.longest > before.longest else min(self.longest, new.percentile(1.0))
+        return new
+
+    @property
+    def mean(self) -> float:
+        """The mean time of a run."""
+        return self.seconds / self.count if self.count else 0.0
+
+    def percentile(self, share: float) -> float:
+        """A time that this share of the runs did not exceed, to the end of its bucket."""
+        wanted, seen = share * self.count, 0
+        for end, count in zip((*BUCKETS, inf), self.buckets, strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return min(end, self.longest) if self.longest else end
+        return self.longest
 
 
 class WorkerStats:
@@ -26,6 +86,8 @@ class WorkerStats:
         self.dropped = 0
         self.lost = 0
         self.stuck = 0
+        #: The runs by handler and tube.
+        self.runs: dict[tuple[str, str], Runs] = {}
         #: Counts the same by handler and tube, where metrics are served.
         self.meter: Meter | None = None
 
@@ -35,9 +97,21 @@ class WorkerStats:
         if self.meter is not None:
             self.meter.count(what, item)
 
+    def ran(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
+        """Count a run of a handler. What the worker itself ended is none; a Snooze is no failure."""
+        if item.handler is None or item.stopped:
+            return
+        key = item.handler.name, item.tube.name
+        runs = self.runs.get(key)
+        if runs is None:
+            runs = self.runs.setdefault(key, Runs())
+        runs.note(seconds, failed=error is not None and not isinstance(error, Snooze))
+        if self.meter is not None:
+            self.meter.ran(item, seconds)
+
     def facts(self) -> dict[str, int]:
         """The counters by name."""
-        return {name: value for name, value in vars(self).items() if name != "meter"}
+        return {name: value for name, value in vars(self).items() if name not in ("meter", "runs")}
 
 
 class Throughput:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,10 @@ class Serving:
             return call()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+
+    def await_in_loop(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await something in the server's own thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
 
 def _spelled(headers: dict[str, str]) -> dict[str, str]:

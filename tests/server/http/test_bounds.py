@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from typing import Any
 
 import pytest
 
 import penstock
+from penstock.broker import admin
 from penstock.core.results import Counts, Event
 from penstock.core.task import Record, record_of
-from penstock.server.http import metrics
+from penstock.server.http import metrics, sampler
 from penstock.server.http.events import MAX_WAITING, Stream
 from penstock.server.http.sampler import Sample
-from tests.server.http.serving import serving
+from tests.server.http.page_times import PAGES, fill
+from tests.server.http.serving import Serving, serving
 
 
 @pytest.fixture
@@ -81,3 +85,36 @@ def test_without_tokens_a_form_still_needs_the_seal() -> None:
         assert server.client.post("/tubes/mail/tasks/1/bury", data={"seal": ""}).status_code == 403
         assert server.client.post("/tubes/mail/truncate", data={"seal": "0" * 64}).status_code == 403
         assert server.get("/api/tubes/mail/tasks/1").json()["status"] == "r"
+
+
+def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "SECONDS", 3600.0)  # no reading in between
+    with serving("memory://bounded") as server, penstock.connect("memory://bounded") as broker:
+        fill(broker, tubes=20, tasks=20)
+        few = {path: store_calls(server, path) for path in PAGES}
+        fill(broker, tubes=20, tasks=4000)
+        many = {path: store_calls(server, path) for path in PAGES}
+    # One or two for each tube; for callbacks, eight; one for each micro-queue that is shown.
+    most = dict.fromkeys(PAGES, 60) | {"/callbacks": 200, "/tubes/tube-001/utubes": admin.MAX_LANES + 60}
+    assert {path: calls for path, calls in many.items() if calls > most[path]} == {}
+    # A page of tasks is read in parts, however many are behind it.
+    grown = {path for path, calls in many.items() if calls > max(25, few[path] * 2)}
+    assert grown <= {"/tubes/tube-001/utubes"}
+
+
+def store_calls(server: Serving, path: str) -> int:
+    """How many steps the store does for a page, whose counters are read anew."""
+    store = server.app.access.broker.sync.runtime.store
+    step, calls = store.step, 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += threading.current_thread().name.startswith("penstock-aio")
+        return step(*arguments, **options)
+
+    store.step = counted  # type: ignore[method-assign]
+    try:
+        assert server.get(path).status_code == 200, path
+    finally:
+        del store.step
+    return calls

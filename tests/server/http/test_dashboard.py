@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,16 @@ from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
+from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
+from penstock.worker.worker_stats import Runs
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import PATIENCE, Serving, serving
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 PAGES = [
-    *("/", "/?q=mail&order=ready", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
+    *("/", "/?q=mail&order=ready", "/?span=1h", "/handlers", "/handlers?span=live"),
+    *("/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
     *("/tubes/mail", "/tubes/mail?status=buried", "/tubes/mail?q=script", "/tubes/mail/groups", "/tubes/mail/put"),
     *("/tubes/mail/tasks/1", "/tubes/mail/tasks/2", "/tubes/mail/tasks/8"),
     *("/tubes/lanes", "/tubes/lanes/utubes", "/tubes/lanes/tasks/1"),
@@ -66,6 +70,7 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     lanes = beside.tube("lanes", "utubettl", ttr=3600)
     lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
     lanes.take(0)
+    report(beside, name=HOSTILE)
     app = penstock.App()
     app.cron("30 2 * * *", tube="mail")(_nightly)
     schedule_status.save(beside.tube(SCHEDULE_TUBE), [declared(app.schedules)[0].record(mail)])
@@ -73,6 +78,19 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
 
 
 def _nightly() -> None: ...
+
+
+def report(broker: penstock.Broker, **changes: Any) -> None:
+    """A worker reports."""
+    runs = Runs()
+    for number in range(10):
+        runs.note(0.02 * (number + 1), failed=number == 0)
+    made = WorkerReport(
+        "w1", "shop:app", "web-3", 4242, "0.1.0", 16, 3, ["mail"], time.time() - 60, time.time(), False,
+        [HandlerRuns("send_mail", "mail", runs)],
+    )  # fmt: skip
+    made = msgspec.structs.replace(made, **changes)
+    worker_notes(broker.runtime).write(made.id, msgspec.to_builtins(made), 40)
 
 
 def take(tube: penstock.Tube) -> penstock.Task:
@@ -321,6 +339,50 @@ def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, pag
     expect(page.locator("pre.reason")).to_have_text("broken")
 
 
+def test_workers_and_what_their_handlers_did(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    beside.tube("mail")
+    page.goto(f"{server.url}/sessions")
+    expect(page.locator(".empty").first).to_contain_text("No worker runs")
+    report(beside)
+    row = page.locator("table").first.locator("tbody tr")  # without a reload
+    expect(row.locator("th")).to_have_text("shop:app")
+    expect(row).to_contain_text("web-3")
+    expect(row.locator('[data-label="busy"]')).to_have_text("3 of 16")
+    page.goto(f"{server.url}/handlers?span=live")
+    cells = page.locator("tbody td.n")
+    expect(cells).to_have_text(["10", "1", "10.0 %", "110 ms", "200 ms", "200 ms"])
+    page.goto(f"{server.url}/handlers")
+    expect(page.locator("tbody td.n").first).to_have_text("0")  # the history has nothing yet
+    noted(server, int(time.time()) // 60)
+    expect(page.locator("tbody td.n").first).to_have_text("10")
+    page.get_by_role("link", name="send_mail").click()
+    expect(page.locator("h1")).to_have_text("mail")
+
+
+def noted(server: Serving, minute: int) -> None:
+    """The server writes the history of a minute."""
+    server.await_in_loop(server.app.history.note(minute))
+
+
+def test_history_survives_a_restart(store_url: str, beside: penstock.Broker, server: Serving, page: Page) -> None:
+    tube = beside.tube("mail")
+    now = int(time.time()) // 60
+    for minute in range(now - 3, now + 1):
+        tube.put_many(range(60))
+        noted(server, minute)
+    with serving(store_url) as restarted:
+        restarted.await_in_loop(restarted.app.history.load())
+        page.goto(f"{restarted.url}/tubes/mail?span=1h")
+        expect(page.locator("#depth [data-value=ready]")).to_have_text("240")
+        expect(page.locator("#rates [data-value=put]")).to_have_text("1/s")
+        expect(page.locator("#depth path.ready:not(.area)")).to_have_count(1)
+        page.get_by_role("link", name="24 h").click()
+        expect(page.locator("#depth")).to_have_attribute("data-from", "24 h ago")
+        page.goto(f"{restarted.url}/?span=1h")
+        expect(page.locator("#depth [data-value=ready]")).to_have_text("240")
+    assert [info.name for info in beside.tubes()] == ["mail"]
+
+
 def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/groups")
     press(page, "Start")
@@ -432,7 +494,7 @@ def test_the_keyboard_reaches_everything(server: Serving, filled: penstock.Broke
     for _ in range(20):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim()"))
-    assert {"Sessions", "Retry", "Delete", "mail"} <= reached
+    assert {"Workers", "Retry", "Delete", "mail"} <= reached
     page.locator("summary", has_text="Delete").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
@@ -463,7 +525,7 @@ def test_a_login_and_its_end(store_url: str, page: Page) -> None:
         assert page.url.startswith(f"{guarded.url}/login")
         page.get_by_label("Token").fill("secret")
         press(page, "Log in")
-        expect(page.locator("h1")).to_have_text("Sessions")
+        expect(page.locator("h1")).to_have_text("Workers")
         assert "secret" not in page.url
         assert page.evaluate("document.cookie") == ""
         page.goto(guarded.url)

@@ -6,7 +6,7 @@ import penstock
 from tests.server.http.serving import EVERY_STORE, Serving
 
 PAGES = (
-    *("/", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
+    *("/", "/?span=24h", "/handlers", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
     *("/tubes/mail", "/tubes/mail/put", "/tubes/mail/tasks/1", "/tubes/mail/groups"),
     *("/tubes/lanes", "/tubes/lanes/utubes"),
 )

@@ -24,6 +24,7 @@ from penstock.server.http.authentication import Authentication, Logins
 from penstock.server.http.bulk import Jobs
 from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
+from penstock.server.http.history import History
 from penstock.server.http.operations import Call, Operation, Server, route
 from penstock.server.http.options import Options
 from penstock.server.http.pages import Pages
@@ -48,6 +49,7 @@ class App:
         self.streams = Streams(self.access, self.sampler, options.max_streams)
         authentication = Authentication(tokens, Logins(tokens))
         self.jobs = Jobs(self.access)
+        self.history = History(self.access, self.sampler)
         self.server = Server(self.access, authentication, options, self.meter.failed, self.jobs, Audit(self.access))
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))
@@ -59,7 +61,7 @@ class App:
 
     def _starlette(self) -> Starlette:
         routes: list[BaseRoute] = [route(self.server, operation) for operation in self.operations]
-        pages = Pages(self.server, self.sampler)
+        pages = Pages(self.server, self.sampler, self.history)
         routes += pages.routes()
 
         async def http_fault(request: Request, error: HTTPException) -> Response:
@@ -95,7 +97,8 @@ class App:
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker.sync.runtime.tap = self._tap
         self.access.broker.sync.runtime.start_background()
-        tending = [asyncio.ensure_future(self.sampler.run()), asyncio.ensure_future(self._tend())]
+        running = (self.sampler.run(), self._tend(), self.history.run())
+        tending = [asyncio.ensure_future(each) for each in running]
         for task in tending:
             task.add_done_callback(_must_run)
         try:

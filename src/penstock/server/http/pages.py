@@ -19,6 +19,7 @@ from penstock.server.auth import Role
 from penstock.server.http import formatting, http_errors, views
 from penstock.server.http.actions import NOTICES, FormRefused, action_routes
 from penstock.server.http.authentication import COOKIE, LOGIN_SECONDS, peer_of
+from penstock.server.http.history import History
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import read_form
 from penstock.server.http.sampler import Sampler
@@ -27,6 +28,7 @@ from penstock.server.http.views import Looking
 _TUBE = "/tubes/{name}"
 PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
     "/": views.overview,
+    "/handlers": views.handlers,
     "/sessions": views.sessions,
     "/groups": views.groups,
     "/schedules": views.schedules,
@@ -59,10 +61,10 @@ _STATIC_AGE = "public, max-age=300"
 class Pages:
     """Renders for one server."""
 
-    def __init__(self, server: Server, sampler: Sampler) -> None:
+    def __init__(self, server: Server, sampler: Sampler, history: History) -> None:
         self._server = server
         self._authentication = server.authentication
-        self._looking = Looking(server, sampler)
+        self._looking = Looking(server, sampler, history)
 
     def routes(self) -> list[BaseRoute]:
         """All pages, forms and files of the dashboard."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -20,15 +21,22 @@ from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http.actions import PUT_FIELDS
 from penstock.server.http.api_tasks import task_id
+from penstock.server.http.history import DAY, HOUR, History, summed
 from penstock.server.http.operations import Server
 from penstock.server.http.requests import Query
 from penstock.server.http.sampler import RATES, STATES, Sampler, total
 from penstock.server.http.store_access import Access
+from penstock.worker.worker_stats import Runs
 
 ROWS = 100
 TASK_ROWS = 50
 # Tubes whose groups or callbacks one page looks through.
 LOOKED_THROUGH = 200
+# Tasks that one page looks through for callbacks.
+CALLBACK_TASKS = 10_000
+
+
+SpanName = Annotated[str, Meta(pattern="^(|1h|24h)$")]
 
 
 class Overview(Query):
@@ -37,6 +45,7 @@ class Overview(Query):
     q: Annotated[str, Meta(max_length=200)] = ""
     order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried)$")] = "name"
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    span: SpanName = ""
     done: Annotated[str, Meta(max_length=40)] = ""
 
 
@@ -46,8 +55,17 @@ class TubeQuery(Query):
     status: Annotated[str, Meta(pattern="^(|ready|taken|delayed|buried)$")] = ""
     q: Annotated[str, Meta(max_length=200)] = ""
     after: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
+    span: SpanName = ""
     done: Annotated[str, Meta(max_length=40)] = ""
     count: Annotated[int, Meta(ge=0, le=MAX_ID)] = 0
+
+
+class Handlers(Query):
+    """Of which time, in which order."""
+
+    span: Annotated[str, Meta(pattern="^(1h|24h|live)$")] = "1h"
+    order: Annotated[str, Meta(pattern="^(name|runs|failures|slowest)$")] = "name"
+    done: Annotated[str, Meta(max_length=40)] = ""
 
 
 class AuditQuery(Query):
@@ -66,8 +84,13 @@ class Plain(Query):
 class Span(NamedTuple):
     """How far back charts look."""
 
+    name: str
     seconds: int
     label: str
+
+
+LIVE = Span("", 120, "2 min")
+SPANS = {span.name: span for span in (LIVE, Span("1h", HOUR, "1 h"), Span("24h", DAY, "24 h"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,7 @@ class Looking:
 
     server: Server
     sampler: Sampler
+    history: History
 
     @property
     def access(self) -> Access:
@@ -104,9 +128,8 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
         "counts": total(sample.counts),
         "pages": pages,
         "page": page,
-        "points": list(looking.sampler.totals),
     }
-    return "overview.html", values | CHARTS | {"query": query}
+    return "overview.html", values | _charts(looking, query.span, None) | {"query": query}
 
 
 async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View:
@@ -115,8 +138,17 @@ async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View
     handle = await looking.access.tube(path["name"])
     status = Status[query.status.upper()] if query.status else None
     seen = await looking.access.call(_see_tube, handle.sync, status, query)
-    values = {"tube": handle.stored, "points": looking.sampler.chart(handle.name)}
-    return "tube.html", values | seen | CHARTS | {"query": query}
+    charts = _charts(looking, query.span, handle.name)
+    return "tube.html", {"tube": handle.stored} | seen | charts | {"query": query}
+
+
+def _charts(looking: Looking, span: str, tube: str | None) -> dict[str, Any]:
+    """What charts show of one tube or of all: the last minutes from memory, more from the history."""
+    if span:
+        points = looking.history.points(tube, SPANS[span].seconds)
+    else:
+        points = list(looking.sampler.totals) if tube is None else looking.sampler.chart(tube)
+    return {"states": STATES, "rates": RATES[:3], "span": SPANS[span], "spans": list(SPANS.values()), "points": points}
 
 
 def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, Any]:
@@ -210,7 +242,8 @@ def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The hosts that callbacks go to, and how that goes."""
     handles = await _handles(looking, path)
-    found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube)])
+    sample = max(5, CALLBACK_TASKS // (4 * max(1, len(handles))))  # of each of four states
+    found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
     return "callbacks.html", {"hosts": admin.by_host(found)[: ROWS * 2]}
 
 
@@ -236,7 +269,29 @@ def _holds(counts: Counts) -> bool:
 async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """Who takes tasks: what each holds and waits for, and when it was last heard of."""
     live = await looking.access.broker.sessions()
-    return "sessions.html", {"sessions": live[: ROWS * 2], "more": max(0, len(live) - ROWS * 2)}
+    workers = await looking.history.workers()
+    seen = {"workers": workers[: ROWS * 2], "more_workers": max(0, len(workers) - ROWS * 2)}
+    return "sessions.html", seen | {"sessions": live[: ROWS * 2], "more": max(0, len(live) - ROWS * 2)}
+
+
+async def handlers(looking: Looking, path: dict[str, str], query: Handlers) -> View:
+    """What handlers did: runs, failures, times; by all workers, in a span of the history or since they started."""
+    workers = await looking.history.workers()
+    live = summed(each for worker in workers for each in worker.handlers)
+    found = live if query.span == "live" else looking.history.runs(SPANS[query.span].seconds)
+    names = sorted(found.keys() | live.keys())
+    rows = [(name, tube, found.get((name, tube), Runs())) for name, tube in names]
+    if query.order != "name":
+        rows.sort(key=lambda row: -_ORDERS[query.order](row[2]))
+    known = {"rows": rows[: ROWS * 2], "more": max(0, len(rows) - ROWS * 2), "workers": len(workers)}
+    return "handlers.html", known | {"query": query, "orders": ["name", *_ORDERS]}
+
+
+_ORDERS: dict[str, Callable[[Runs], float]] = {
+    "runs": lambda runs: runs.count,
+    "failures": lambda runs: runs.failed / max(1, runs.count),
+    "slowest": lambda runs: runs.percentile(0.95),
+}
 
 
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
@@ -255,6 +310,3 @@ def _see_schedules(schedule_tube: Tube) -> dict[str, Any]:
     ticks = [task for task in found if isinstance(task.data, dict) and "tick" in task.data]
     due = sorted(ticks, key=lambda task: task.due or 0)[:ROWS]
     return {"schedules": schedule_status.listed(schedule_tube), "ticks": due}
-
-
-CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3], "span": Span(120, "2 min")}
