@@ -8,7 +8,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import against, awaited, cost, crowd, pool, pool_crowd, processes, redis, scale, sql, sqlite, wire, worker
+from bench import (
+    against,
+    awaited,
+    cancelled,
+    cost,
+    crowd,
+    pool,
+    pool_crowd,
+    processes,
+    redis,
+    scale,
+    sql,
+    sqlite,
+    wire,
+    worker,
+)
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -38,6 +53,7 @@ BENCHES: dict[str, Bench] = {
     "drain-postgres": worker.drain_postgres,
     "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,
+    "cancel": cancelled.cancel,
 }
 
 

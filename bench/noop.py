@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from typing import Any
@@ -29,6 +30,15 @@ def stamp(sent: int, port: int) -> None:
     _server(port).lpush("stamps", took)
 
 
+@app.task(tube="sleep", max_attempts=1)
+async def sleep(path: str) -> None:
+    """Sleep until cancelled, and write down when that was."""
+    try:
+        await asyncio.sleep(3600)
+    finally:
+        _note(path, f"{penstock.current_task().id} {time.monotonic_ns()}")
+
+
 @app.task(tube="marks")
 def mark(number: int) -> None:
     """Write down that it was run."""
@@ -39,6 +49,11 @@ def produce(first: int, count: int) -> None:
     """Put tasks with these numbers, ten at a time."""
     for number in range(first, first + count, 10):
         mark.put_many(range(number, number + 10))
+
+
+def _note(path: str, line: str) -> None:
+    with open(path, "a") as file:
+        file.write(f"{line}\n")
 
 
 @functools.cache

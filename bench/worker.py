@@ -140,9 +140,9 @@ def idle_worker(size: Size) -> Iterator[Line]:
         with penstock.connect(url) as broker, worker_process(url) as pid:
             broker.tube("noop")
             time.sleep(2)  # it has settled down
-            before, began = _cpu_seconds(pid), time.monotonic()
+            before, began = cpu_seconds(pid), time.monotonic()
             time.sleep(size.pick(3, 10))
-            share = (_cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
+            share = (cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
     yield Line(
         "SQLite: idle worker", share, "% of a core", targets=(Target("T17", 1, "%", at_most=True, absolute=True),)
     )
@@ -162,7 +162,8 @@ def worker_process(url: str, tube: str = "noop", *options: str) -> Iterator[int]
         process.communicate()
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
+    """What a process has used until now."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import penstock
-from tests.fault.actors import LIMIT, TOUCH, TTR, TUBES
+from tests.fault import rules
+from tests.fault.actors import ADDRESSES, ELEMENTS, LIMIT, PERIOD, RELIABLE, ROUND, TOUCH, TTR, TUBES, open_tubes
 from tests.fault.checker import Checker, Final
-from tests.fault.history import Recorder, read
+from tests.fault.history import Call, Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
@@ -26,7 +28,7 @@ from tests.support.threads import until
 # So much longer at most, for enough to happen: a busy machine takes its time to start a process.
 PATIENCE = 240.0
 Deeds = Counter[tuple[str, bool | None]]
-CREW = {"producer": 2, "taker": 4, "admin": 1}
+CREW = {"producer": 2, "taker": 4, "admin": 1, "awaited": 1}
 
 
 class Campaign:
@@ -50,6 +52,10 @@ class Campaign:
         with penstock.connect(self.url) as broker:
             for name, kind in TUBES.items():
                 broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
+            turns = open_tubes(broker)[ROUND]
+            for element in ELEMENTS:
+                put = partial(turns.put, element, id=element)
+                self._recorder.call("element", put, tube=ROUND, id=element)
         with ExitStack() as ending:
             ending.callback(self._stop)
             for role, number in CREW.items():
@@ -123,29 +129,57 @@ class Campaign:
             until(lambda: time.monotonic() > over or not any(tube.stats().tasks.taken for tube in tubes.values()))
             found = [*self._crashed]
             found += [violation for tube in tubes.values() for violation in counters_equal_a_recount(broker, tube)]
+            if self._outages and self._outages.loses_tails:
+                found += rules.lost_tails(read(self.folder))
+                return found + [violation for tube in tubes.values() for violation in self._drained(tube)]
             attempts = {
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
             }
             counted = {name: _calls(tube) for name, tube in tubes.items()}
             forgetful = self._outages is not None and self._outages.pooled
             final = Final(attempts, counted, answers_lost=self._outages is not None, leases_lost=forgetful)
-            found += Checker(read(self.folder), final, ttr=TTR, limit=LIMIT).violations()
-            return found + [violation for tube in tubes.values() for violation in _drained(tube)]
+            calls, left = read(self.folder), _left(broker)
+            losses = [call for call in calls if forgetful and call.op in ("restart", "flush")]
+            found += Checker(calls, final, ttr=TTR, limit=LIMIT).violations()
+            found += rules.addresses(calls, left)
+            found += rules.rounds(calls, left, PERIOD, losses)
+            found += rules.messages(calls, left)
+            self._cancel_open(tubes["grouped"], calls)
+            found += [violation for tube in tubes.values() for violation in self._drained(tube)]
+            return found + list(rules.groups(read(self.folder)))
+
+    def _cancel_open(self, tube: penstock.Tube, calls: list[Call]) -> None:
+        """Groups whose producer died before it started them."""
+        for name in {call.facts["group"] for call in calls if call.facts.get("group")}:
+            with suppress(penstock.NotFound):  # it was never stored
+                group = tube.group(name, create=False)
+                if group.status == "open":
+                    self._recorder.call("cancel_group", group.cancel, tube=tube.name, group=name)
+
+    def _drained(self, tube: penstock.Tube) -> list[Violation]:
+        """L2: with the faults over, everything can be taken and acked."""
+        tube.kick(10_000)
+        while (task := self._recorder.call("take", lambda: tube.take(1.0), tube=tube.name)) is not None:
+            # A busy machine outlasts its short lease: then it comes again.
+            self._recorder.call("ack", task.ack, tube=tube.name, id=task.id, lease=task.lease)
+        left = tube.stats().tasks
+        return [] if left.total == 0 else [Violation("L2", f"tube {tube.name} did not drain: {left}")]
+
+
+def _left(broker: penstock.Broker) -> rules.Left:
+    tubes = open_tubes(broker)
+    messages = [task.id for pending in (False, True) for task in tubes[RELIABLE].inspect(0, 100_000, pending)]
+    outcomes = {}
+    for address in ADDRESSES:
+        with suppress(TimeoutError):  # it is in its tube
+            outcome = tubes["plain"].wait(address, 0)
+            outcomes[address] = outcome.status, outcome.result
+    return rules.Left(outcomes, frozenset(task.id for task in tubes[ROUND].tasks()), frozenset(messages))
 
 
 def _calls(tube: penstock.Tube) -> dict[str, int]:
     calls = tube.stats().calls
     return {"put": calls.put, "take": calls.take, "ack": calls.ack}
-
-
-def _drained(tube: penstock.Tube) -> list[Violation]:
-    """L2: with the faults over, everything can be taken and acked."""
-    tube.kick(10_000)
-    while (task := tube.take(1.0)) is not None:
-        with suppress(penstock.NotTaken):  # a busy machine outlasts its short lease: then it comes again
-            task.ack()
-    left = tube.stats().tasks
-    return [] if left.total == 0 else [Violation("L2", f"tube {tube.name} did not drain: {left}")]
 
 
 def seed() -> int:

@@ -13,10 +13,9 @@ from itertools import pairwise
 
 from tests.fault.history import Call
 from tests.fault.invariants import Violation
+from tests.fault.rules import SLACK
 
 Key = tuple[str, int]
-# The store counts in the host's wall clock, the histories in the monotonic one.
-SLACK = 0.05
 LEASED = ("ack", "release", "touch", "fail")
 
 
@@ -71,20 +70,21 @@ class Checker:
         for put in self._of("put"):
             if put.ok and put.task not in self._final.attempts:
                 removals = [call for call in self._about[put.task] if call.op in ("ack", "fail", "delete")]
-                if not any(call.possible for call in removals):
+                cancels = [call for call in self._of("cancel_group") if call.facts["group"] == put.facts.get("group")]
+                if not any(call.possible for call in (*removals, *cancels)):
                     yield Violation("I1", f"{put.task} was put, is gone, and nobody removed it")
         for key, calls in self._about.items():
             if key in self._final.attempts and any(call.ok and call.op in ("ack", "delete") for call in calls):
                 yield Violation("I1", f"{key} was removed and is still stored")
 
     def _nothing_invented(self) -> Iterator[Violation]:
-        puts = {put.facts["data"]: put for put in self._of("put")}
+        puts = {put.facts["data"]: put for op in ("put", "on_end", "on_cancel") for put in self._of(op)}
         for key, deliveries in self._deliveries.items():
             for delivery in deliveries:
                 put = puts.get(delivery.facts["data"])
                 if put is None or put.facts["tube"] != key[0] or not put.possible:
                     yield Violation("I2", f"{key} was handed out with data that nobody put: {delivery.facts}")
-                elif put.ok and put.task != key:
+                elif put.op == "put" and put.ok and put.task != key:
                     yield Violation("I2", f"{key} was handed out with the data of {put.task}")
 
     def _leases_grow(self) -> Iterator[Violation]:
@@ -205,6 +205,8 @@ class Checker:
                 calls = [call for call in self._of(op) if call.facts["tube"] == tube]
                 sure = sum(call.ok and (op != "take" or "id" in call.facts) for call in calls)
                 most = sure + sum(call.possible and not call.ok for call in calls)
+                if op == "put":
+                    most += len(self._of("on_end")) + len(self._of("on_cancel"))
                 if op == "take" and self._final.answers_lost:
                     most = counted[op]
                 if op == "take" and self._final.leases_lost:

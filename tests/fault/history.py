@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import penstock
+import penstock.aio
 
 T = TypeVar("T")
 
@@ -55,23 +56,41 @@ class Recorder:
 
     def call(self, op: str, work: Callable[[], T], **facts: object) -> T | None:
         """Do the work between its two lines; None when penstock refused it."""
-        self._calls += 1
-        self._line(n=self._calls, op=op, facts=facts)
+        number = self._begin(op, facts)
         try:
             result = work()
         except penstock.PenstockError as error:
-            self._line(n=self._calls, error=type(error).__name__)
+            self._line(n=number, error=type(error).__name__)
             return None
-        self._line(n=self._calls, facts=_facts(result))
+        self._line(n=number, facts=_facts(result))
         return result
+
+    async def await_call(self, op: str, work: Callable[[], Awaitable[T]], **facts: object) -> T | None:
+        """The same with work that is awaited."""
+        number = self._begin(op, facts)
+        try:
+            result = await work()
+        except penstock.PenstockError as error:
+            self._line(n=number, error=type(error).__name__)
+            return None
+        self._line(n=number, facts=_facts(result))
+        return result
+
+    def _begin(self, op: str, facts: dict[str, object]) -> int:
+        self._calls += 1
+        self._line(n=self._calls, op=op, facts=facts)
+        return self._calls
 
     def _line(self, **line: object) -> None:
         os.write(self._file, (json.dumps({"at": time.monotonic(), **line}) + "\n").encode())
 
 
 def _facts(result: object) -> dict[str, object]:
-    if isinstance(result, penstock.Task):
+    if isinstance(result, penstock.Task | penstock.aio.Task):
         return {"id": result.id, "lease": result.lease, "data": result.data, "utube": result.utube}
+    if isinstance(result, list):  # of a reliable tube
+        tasks = [each for each in result if isinstance(each, penstock.Task)]
+        return {"ids": [task.id for task in tasks], "data": [task.data for task in tasks]} if tasks else {"ids": result}
     return {} if result is None else {"count": result}
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
 
 from penstock.store.open import with_pool
 from tests.fault.history import Recorder
@@ -20,12 +24,15 @@ from tests.servers.vaults import bare_url
 POOLS = tuple(os.environ.get("PENSTOCK_POOL", "sqlite").split(","))
 STORES = ("postgres", "mariadb", "redis", *(f"pool-{name}" for name in POOLS))
 CLUSTER = "redis-cluster"
+# A cluster's nodes and a pool's two parts would have to be set back together.
+TAILS = ("postgres", "mariadb", "redis")
 
 
 class Outages:
     """A server of its own, and the proxy that all its clients go through; behind a pool, a database of its own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, loses_tails: bool = False) -> None:
+        self.loses_tails = loses_tails
         self.pooled = name.startswith("pool-")
         self._server: Server = Redis() if self.pooled else DURABLE[name]()
         self._behind: Server | None = None
@@ -39,6 +46,10 @@ class Outages:
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
             self._strikes.append(("flush", self._flush))
+        self._copies = Path(mkdtemp(prefix="penstock-copy-"))
+        self._copied: float | None = None
+        if loses_tails:
+            self._strikes[0] = ("restart", self._copy)
 
     def _database(self, name: str) -> str:
         if name == "sqlite":
@@ -49,9 +60,25 @@ class Outages:
 
     def strike(self, dice: random.Random, recorder: Recorder) -> None:
         """One of them, each as often as the others; it is over when this returns."""
+        if self._copied is not None and dice.random() < 0.3:
+            recorder.call("lose_tail", self._lose_tail, since=self._copied)
+            return
         if not self._coming:
             self._coming = dice.sample(self._strikes, len(self._strikes))
         recorder.call(*self._coming.pop())
+
+    def _copy(self) -> None:
+        """Killed and started again; its data is copied in between."""
+        self._server.kill()
+        _replace(self._server.folder, self._copies)
+        self._copied = time.monotonic()
+        self._server.start()
+
+    def _lose_tail(self) -> None:
+        """As where a replica is promoted that lacks the newest writes: the server starts with the last copy."""
+        self._server.kill()
+        _replace(self._copies, self._server.folder)
+        self._server.start()
 
     def _flush(self) -> None:
         """All that Redis has is gone."""
@@ -61,7 +88,7 @@ class Outages:
     @property
     def deeds(self) -> set[str]:
         """What all befalls it."""
-        return {name for name, _ in self._strikes}
+        return {name for name, _ in self._strikes} | ({"lose_tail"} if self.loses_tails else set())
 
     def _cut_nodes(self) -> None:
         assert isinstance(self._server, RedisCluster)
@@ -73,9 +100,17 @@ class Outages:
         for server in (self._server, self._behind):
             if server is not None:
                 server.stop()
+        shutil.rmtree(self._copies, ignore_errors=True)
 
     def _swallow(self) -> None:
         """For so long every answer is lost, and its connection with it."""
         self._proxy.swallow = True
         time.sleep(0.05)
         self._proxy.swallow = False
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Make a folder's content that of another; files keep their owners."""
+    for left in target.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=True)

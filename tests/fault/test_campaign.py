@@ -12,11 +12,13 @@ import pytest
 from tests.fault.actors import SABOTAGE
 from tests.fault.campaign import PATIENCE, Campaign, Deeds, seed
 from tests.fault.checker import summary
-from tests.fault.outages import CLUSTER, STORES, Outages
+from tests.fault.outages import CLUSTER, STORES, TAILS, Outages
 
 ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and a cluster
 LONG = ASKED == "long"
 SECONDS, SERVER_SECONDS = (1800.0, 600.0) if LONG else (0.0, 0.0)
+if asked := os.environ.get("PENSTOCK_CAMPAIGN_SECONDS"):  # at least so long, each
+    SECONDS = SERVER_SECONDS = float(asked)
 BROKEN_TRIES = 8  # caught in the first or second as a rule; each is longer than the one before
 
 
@@ -41,6 +43,15 @@ def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> N
 @pytest.mark.parametrize("store", (*STORES, CLUSTER) if ASKED else STORES)  # each restart of a node takes two seconds
 def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(store: str, tmp_path: Path) -> None:
     with closing(Outages(store)) as outages:
+        campaign = Campaign(tmp_path, seed(), outages=outages)
+        violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
+    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+
+
+@pytest.mark.timeout(SERVER_SECONDS + PATIENCE + 240)
+@pytest.mark.parametrize("store", TAILS)
+def test_no_older_hand_out_settles_anything_after_the_newest_writes_are_lost(store: str, tmp_path: Path) -> None:
+    with closing(Outages(store, loses_tails=True)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
         violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
     assert not violations, f"{summary(violations)}\n{campaign.told()}"

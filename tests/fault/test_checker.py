@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.fault import rules
 from tests.fault.checker import Checker, Final
 from tests.fault.history import Call
+from tests.fault.invariants import Violation
 
 TTR = 10.0
 KEY = ("t", 1)
@@ -115,3 +118,52 @@ def test_a_micro_queue_out_of_order_is_seen() -> None:
     assert judged(*puts, *takes, stored={KEY: 1}, put=2, take=2) == {"I6"}
     aside = call("bury", 1.6, 1.9, by="admin")
     assert judged(*puts, aside, *takes, stored={KEY: 1}, put=2, take=2) == set()
+
+
+# what addresses, groups, tubes without leases and lost writes add
+
+REMOVED = call("ack", 2, lease=1)
+GROUP: dict[str, Any] = {"tube": "t", "group": "g"}
+END, MEMBER = call("on_end", 0, data="end-g", **GROUP), call("put", 0, by="p", data="d1", **GROUP)
+STARTED = call("start_group", 1, **GROUP)
+
+
+def of_group(op: str, begun: float) -> Call:
+    return call(op, begun, **GROUP)
+
+
+def message(op: str, begun: float, **facts: Any) -> Call:
+    return Call("w1", op, begun, {"tube": "m", **facts}, begun + 0.5)
+
+
+POPPED = message("pop", 1, ids=["1-1"], data=["d"])
+PUSHED, ACKED = message("push", 0, ids=["1-1"], pushed=["d"]), message("remove", 2, asked=["1-1"], ids=["1-1"])
+LOST = Call("nemesis", "lose_tail", 5, {"since": 0.5}, 6)
+
+
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        (rules.addresses([put(0, address="a"), REMOVED, put(3, 2, address="a")], rules.Left()), []),
+        (rules.addresses([put(0, address="a"), put(1, 2, address="a")], rules.Left()), ["I8"]),
+        (rules.addresses([put(0, address="a")], rules.Left({"a": ("done", "d9")})), ["I4"]),
+        (rules.groups([MEMBER, END, STARTED, take(2), call("ack", 3, lease=1), take(4, id=2, data="end-g")]), []),
+        (rules.groups([MEMBER, END, STARTED, take(2), take(3, id=2, data="end-g")]), ["I9"]),
+        (rules.groups([END, STARTED]), ["I9"]),
+        (rules.groups([END, STARTED, take(4, id=2, data="end-g"), take(5, id=3, data="end-g")]), ["I9"]),
+        (rules.groups([MEMBER, of_group("cancel_group", 1), take(2, id=2, data="cancel-g"), take(4)]), ["I9"]),
+        (rules.rounds([message("turn", 0, id="e"), message("turn", 9, id="e")], rules.Left(), 5, []), []),
+        (rules.rounds([message("turn", 0, id="e"), message("turn", 1, id="e")], rules.Left(), 5, []), ["I10"]),
+        (rules.rounds([message("element", 0, id="e")], rules.Left(), 5, []), ["I1"]),
+        (rules.messages([PUSHED, POPPED, ACKED], rules.Left()), []),
+        (rules.messages([PUSHED, POPPED], rules.Left()), ["I1"]),
+        (rules.messages([PUSHED, POPPED, POPPED, ACKED], rules.Left()), ["I5"]),
+        (rules.messages([PUSHED, POPPED, ACKED, ACKED], rules.Left()), ["I4"]),
+        (rules.messages([PUSHED, ACKED, message("recover", 4, ids=["1-1"], data=["d"])], rules.Left()), ["I4"]),
+        (rules.messages([PUSHED, message("pop", 1, ids=["1-1"], data=["x"]), ACKED], rules.Left()), ["I2"]),
+        (rules.lost_tails([take(1), LOST, call("ack", 7, lease=1)]), ["I3"]),
+        (rules.lost_tails([take(1), LOST, take(7), call("ack", 8, lease=1)]), []),
+    ],
+)
+def test_each_further_rule_sees_what_breaks_it(found: Iterator[Violation], names: list[str]) -> None:
+    assert [violation.name for violation in found] == names

@@ -1,0 +1,59 @@
+"""How soon a thousand running handlers learn that their tasks were cancelled, and what it costs to be able to tell."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import quantiles
+
+import penstock
+from bench.noop import sleep
+from bench.report import Line, Size, Target
+from bench.worker import cpu_seconds, worker_process
+from tests.servers import SERVERS
+
+STORES = ("sqlite", "redis", "postgres", "mariadb")
+
+
+def cancel(size: Size) -> Iterator[Line]:
+    """1,000 coroutines in one worker, on each store."""
+    handlers = size.pick(200, 1_000)
+    for store in STORES:
+        with ExitStack() as opened:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+            url = f"sqlite:///{folder}/queue.db"
+            if store in SERVERS:
+                server = SERVERS[store]()
+                opened.callback(server.stop)
+                url = server.fresh_url()
+            yield from _told(store, url, Path(folder, "told"), handlers)
+
+
+def _told(store: str, url: str, told: Path, handlers: int) -> Iterator[Line]:
+    with penstock.connect(url) as broker, worker_process(url, "sleep", "--concurrency", str(handlers)) as pid:
+        sleep.connection.use(url)
+        ids = [handle.id for handle in sleep.put_many([str(told)] * handlers)]
+        sleep.connection.close()
+        tube = broker.tube("sleep")
+        while tube.stats().tasks.taken < handlers:
+            time.sleep(0.1)
+        time.sleep(2)  # all of them have begun
+        used, began = cpu_seconds(pid), time.monotonic()
+        time.sleep(5)
+        share = (cpu_seconds(pid) - used) / (time.monotonic() - began) * 100
+        cancelled = {}
+        for id in ids:
+            tube.cancel(id)
+            cancelled[id] = time.monotonic_ns()
+        while len(lines := told.read_text().splitlines() if told.exists() else []) < handlers:
+            time.sleep(0.1)
+    waits = [(int(at) - cancelled[int(id)]) / 1e9 for id, at in map(str.split, lines)]
+    second = (Target("SPEC 10", 1, "s", at_most=True, absolute=True),)
+    yield Line(f"{store}: cancel→told, {handlers:,} running handlers, p50", quantiles(waits, n=100)[49], "s")
+    yield Line(
+        f"{store}: cancel→told, {handlers:,} running handlers, p99", quantiles(waits, n=100)[98], "s", targets=second
+    )
+    yield Line(f"{store}: a worker with {handlers:,} running handlers that do nothing", share, "% of a core")
