@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -155,11 +156,15 @@ def worker_process(url: str, tube: str = "noop", *options: str) -> Iterator[int]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()  # its banner
+    reader = threading.Thread(target=process.stderr.read)  # else its log fills the pipe, and it waits
+    reader.start()
     try:
         yield process.pid
     finally:
         process.terminate()
-        process.communicate()
+        reader.join()
+        process.stderr.close()
+        process.wait()
 
 
 def cpu_seconds(pid: int) -> float:
