@@ -138,7 +138,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "ahead": (NAMED, (f"{_READY} AND (rank1,rank2)<(?,?))",)),
     "newest_group": (NAMED, ("penstock_named_group (tube=? AND name=?)",)),
     "live_groups": (NAMED, ("penstock_live_group (tube=? AND name>?)",)),
-    "outcome_by_id": (NAMED, ("INTEGER PRIMARY KEY (rowid=?)",)),
+    "outcomes_by_id": (NAMED, ("INTEGER PRIMARY KEY (rowid=?)",)),
     "ended_addresses": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
     "outcome_by_address": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
     "outcomes_after": (NAMED, ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),

@@ -141,6 +141,32 @@ def test_one_question_a_second_and_none_while_nothing_runs(
     assert len(asked) <= seen + 1  # one may have been on its way
 
 
+def test_many_lost_leases_cost_a_few_questions(
+    app: App, run: Run, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    store = app.broker.runtime.store
+    for name in ("get", "endings", "outcome", "groups", "sessions"):
+        monkeypatch.setattr(store, name, _counted(getattr(store, name), name, asked))
+    for _ in range(8):
+        jobs.watch_lease.put()
+    run("watched")
+    assert [heard() for _ in range(8)] == [["began", 1]] * 8
+    asked.clear()
+    app.broker.tube("watched").truncate()
+    assert [heard() for _ in range(8)] == [["Cancelled", "deleted", 1]] * 8
+    assert asked.count("outcome") == 0
+    assert len(asked) <= 4  # the truncate may have come between two checks
+
+
+def _counted(call: Callable[..., object], name: str, asked: list[str]) -> Callable[..., object]:
+    def counted(*args: object, **options: object) -> object:
+        asked.append(name)
+        return call(*args, **options)
+
+    return counted
+
+
 def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run, heard: Heard) -> None:
     @app.task(tube="watched", name="settle_itself")
     def settle_itself() -> None:

@@ -363,6 +363,9 @@ class Step(Protocol):
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         """How the task of an id ended, or the last one of an address, if that is still kept."""
 
+    def outcomes_of(self, tube: Tube, ids: Sequence[int]) -> dict[int, Kept]:
+        """How the tasks of these ids ended, where that is still kept, by one question."""
+
     def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
         """Those of the addresses of which an outcome is kept."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.group import CANCELLED, CANCELLING
 from penstock.core.lifecycle import Move
+from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Lease
 from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.operations.store_ops import settle
@@ -32,7 +33,7 @@ RUNNING_TICK = 0.2
 # Checks within the time of a lease.
 LEASE_LOOKS = 6
 # Seconds between questions whether the leases of running tasks are still held: a loss is known within one second.
-CHECK = 0.9
+CHECK = 0.8
 
 
 class LeaseExtender:
@@ -121,27 +122,7 @@ class LeaseExtender:
         except StoreError as error:
             log.warning("could not check %d leases (%s); retrying", len(leases), error)
             return
-        for item, holds in zip(running, held, strict=True):
-            if not holds:
-                self._lose(item)
-
-    def _cause(self, item: RunningTask) -> str:
-        """How a lease was lost."""
-        store, tube, id = self.session_handle.runtime.store, item.tube.stored, item.record.id
-        group = item.record.group_no
-        try:
-            record = store.get(tube, [id])[0]
-            if record is None:
-                ending = store.outcome(tube, id).ending
-                groups = [] if group is None or ending is not None else store.groups(tube, no=group)
-                cancelled = groups and groups[0].state in (CANCELLING, CANCELLED)
-                return "cancelled" if cancelled or (ending and ending.status == "cancelled") else "deleted"
-            if record.state == "!":
-                return "buried"
-            late = item.deadline is not None and item.deadline <= time.monotonic()
-            return "lapsed" if late or not store.sessions(item.session) else "released"
-        except NoSuchTube:
-            return "deleted"
+        self._lose([item for item, holds in zip(running, held, strict=True) if not holds])
 
     def _give_back(self, now: float) -> None:
         """Release tasks that have waited too long to start: another worker may have a free slot."""
@@ -154,7 +135,7 @@ class LeaseExtender:
         if item.lost:
             return None
         if item.session != self.session_handle.number:
-            self._lose(item, "lapsed")  # the session has ended, and all its leases with it
+            self._tell(item, "lapsed")  # the session has ended, and all its leases with it
             return None
         record, progress = item.record, item.progress
         if item.new_ttr and item.ttr is not None and item not in self._state.in_flight.unstarted:
@@ -173,31 +154,70 @@ class LeaseExtender:
             log.warning("could not extend %d leases (%s); retrying", len(pairs), error)
             for item, _ in pairs:
                 if item.deadline is not None and item.deadline <= time.monotonic():
-                    self._lose(item, "lapsed")
+                    self._tell(item, "lapsed")
             return
+        lost: list[RunningTask] = []
         for (item, move), record in zip(pairs, records, strict=True):
             if record is None:
-                self._lose(item)
+                lost.append(item)
                 continue
             item.told = move.progress
             if move.ttr is not None:
                 item.new_ttr, item.deadline = False, sent + move.ttr / 1000
             elif item.deadline is not None:
                 item.deadline += move.extra / 1000
+        self._lose(lost)
 
-    def _lose(self, item: RunningTask, cause: str | None = None) -> None:
-        """Tell a handler that its lease is lost. Looks up the cause unless it is given."""
-        if _is_settled(item):
-            return
-        try:
-            cause = cause or self._cause(item)
-        except StoreError as error:
-            log.warning("could not look up why the lease of %r was lost (%s); retrying", item, error)
-            return
+    def _lose(self, items: Sequence[RunningTask]) -> None:
+        """Tell handlers that their leases are lost, and why. However many are lost, a tube is asked three times."""
+        tubes: dict[Tube, list[RunningTask]] = {}
+        for item in items:
+            if not _is_settled(item):
+                tubes.setdefault(item.tube, []).append(item)
+        for tube, lost in tubes.items():
+            try:
+                causes = self._causes(tube.stored, lost)
+            except NoSuchTube:
+                causes = ["deleted"] * len(lost)
+            except StoreError as error:
+                log.warning("could not look up why %d leases were lost (%s); retrying", len(lost), error)
+                continue
+            for item, cause in zip(lost, causes, strict=True):
+                self._tell(item, cause)
+
+    def _causes(self, tube: StoredTube, items: Sequence[RunningTask]) -> list[str]:
+        """How each lease was lost."""
+        store, now = self.session_handle.runtime.store, time.monotonic()
+        found = {record.id: record for record in store.get(tube, [_id(item) for item in items]) if record is not None}
+        gone = [item for item in items if _id(item) not in found]
+        endings = store.endings(tube, [_id(item) for item in gone]) if gone else {}
+        unexplained = {item.record.group_no for item in gone if _id(item) not in endings} - {None}
+        groups = [group for no in unexplained for group in store.groups(tube, no=no)]
+        cancelled = {group.no for group in groups if group.state in (CANCELLING, CANCELLED)}
+        sessions = {item.session for item in items if _id(item) in found}
+        live = {session for session in sessions if store.sessions(session)}
+
+        def cause(item: RunningTask) -> str:
+            record, ending = found.get(_id(item)), endings.get(_id(item))
+            if record is None:
+                is_cancelled = ending.status == "cancelled" if ending else item.record.group_no in cancelled
+                return "cancelled" if is_cancelled else "deleted"
+            if record.state == "!":
+                return "buried"
+            late = item.deadline is not None and item.deadline <= now
+            return "lapsed" if late or item.session not in live else "released"
+
+        return [cause(item) for item in items]
+
+    def _tell(self, item: RunningTask, cause: str) -> None:
         if not _is_settled(item):  # else it was settled just now
             log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})
             self._state.stats.count("lost", item)
             item.lose(cause)
+
+
+def _id(item: RunningTask) -> int:
+    return item.record.id
 
 
 def _is_settled(item: RunningTask) -> bool:

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from penstock.core import group as rules
 from penstock.core.address import duplicate, linked
-from penstock.core.ending import OutcomeLookup
+from penstock.core.ending import Ending, OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
@@ -409,6 +409,10 @@ class RedisStore(TransferCalls, Store):
 
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         return self._find_outcome(tube, key, now)[0]
+
+    def endings(self, tube: Tube, ids: Sequence[int]) -> dict[int, Ending]:
+        found = {id: self.outcome(tube, id).ending for id in ids}
+        return {id: ending for id, ending in found.items() if ending is not None}
 
     def used_addresses(self, tube: Tube, addresses: Sequence[str], *, now: int | None = None) -> set[str]:
         found = {address: self.outcome(tube, address, now=now) for address in addresses}

@@ -172,8 +172,8 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 
 -- outcomes
 
--- name: outcome_by_id
-SELECT $kept FROM penstock_outcome WHERE pk = :pk AND until > $now;
+-- name: outcomes_by_id
+SELECT $kept FROM penstock_outcome WHERE pk IN $ids AND until > $now;
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
 SELECT $kept FROM penstock_outcome

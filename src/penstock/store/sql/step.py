@@ -269,10 +269,13 @@ class SqlStep:
 
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         if id is not None:
-            found = self.rows(self.Q.outcome_by_id, pk=first_pk(tube) | id)
-        else:
-            found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
+            return self.outcomes_of(tube, [id]).get(id)
+        found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
         return _kept(found[0]) if found else None
+
+    def outcomes_of(self, tube: Tube, ids: Sequence[int]) -> dict[int, Kept]:
+        rows = self.rows(self.Q.outcomes_by_id, ids=[first_pk(tube) | id for id in ids])
+        return {kept.id: kept for kept in map(_kept, rows)}
 
     def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
         return {row[0] for row in self.rows(self.Q.ended_addresses, tube=tube.no, texts=addresses)}
