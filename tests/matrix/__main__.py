@@ -126,8 +126,9 @@ def kept_results() -> dict[tuple[str, str], Result]:
 
 
 def write_table() -> None:
-    """Replace the table in docs/matrix.md."""
-    results = kept_results()
+    """Replace the lines in docs/matrix.md of rows that were run on this machine; the others stay."""
+    results, page = kept_results(), PAGE.read_text()
+    there = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     lines = [f"| row | version | {' | '.join(COLUMNS)} | date |", f"|---|---|{'---|' * len(COLUMNS)}---|"]
     for row in ROWS.values():
         of_row = [results[row.name, suite.name] for suite in row.suites if (row.name, suite.name) in results]
@@ -136,7 +137,8 @@ def write_table() -> None:
             cells = " | ".join(by_suite.get(name, "–") for name in COLUMNS)
             dates = min(result.date for result in of_row)
             lines.append(f"| `{row.name}` | {row.title.split(' ')[0]} {of_row[-1].version} | {cells} | {dates} |")
-    page = PAGE.read_text()
+        elif row.name in there:
+            lines.append(there[row.name])
     PAGE.write_text(re.sub(r"^\| row \|.*?(?=\n\n|\n?\Z)", "\n".join(lines), page, flags=re.M | re.S))
 
 

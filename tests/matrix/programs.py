@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, write_script
+from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, write_inside_script, write_script
 from tests.servers.base import find
 
 PROJECT = Path(__file__).parents[2]
@@ -107,6 +107,27 @@ class Debian:
         if (root / "usr/bin/mariadb-install-db").exists() and self.programs[0][0] == "mariadbd":
             _write_installer(prefix, root)
         return prefix / "bin"
+
+
+@dataclass(frozen=True)
+class DebianInside:
+    """Programs that run inside their root, because they look for their own files at fixed paths."""
+
+    release: str
+    packages: tuple[str, ...]
+    programs: tuple[tuple[str, str], ...]  # name, and a pattern of its path in the root
+
+    def folder(self) -> Path:
+        root = root_with(self.release, self.packages)
+        (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        folder = CACHE / "programs" / f"{self.release}-{self.packages[0]}" / "bin"
+        for name, pattern in self.programs:
+            write_inside_script(folder / name, root, next(root.glob(pattern)))
+        # Its own programs would start a daemon to say their version.
+        version = folder / "package-version"
+        version.write_text(f"#!/bin/sh\nexec dpkg-query --admindir={root}/var/lib/dpkg --show {self.packages[0]}\n")
+        version.chmod(0o755)
+        return folder
 
 
 def _write_installer(prefix: Path, root: Path) -> None:

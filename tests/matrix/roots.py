@@ -54,6 +54,17 @@ def write_script(script: Path, root: Path, program: str, *arguments: str, argv0:
     return script
 
 
+def write_inside_script(script: Path, root: Path, program: Path) -> None:
+    """Write a script that runs a program inside the root, with this system's /tmp and /dev, where tests keep files."""
+    mounts = f"mount --rbind /tmp {root}/tmp && mount --rbind /dev {root}/dev && mount -t proc proc {root}/proc"
+    inside = f'exec chroot {root} "$0" "$@"'
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(
+        f"#!/bin/sh\nexec unshare --mount sh -c '{mounts} && {inside}' /{program.relative_to(root)} \"$@\"\n"
+    )
+    script.chmod(0o755)
+
+
 @contextmanager
 def locked() -> Iterator[None]:
     """One process at a time changes the cache; the kernel releases the lock of one that was killed."""

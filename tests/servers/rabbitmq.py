@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 from tests.servers import guard
 from tests.servers.base import Server, find, held_ports, listens
@@ -56,11 +55,6 @@ class RabbitMQ(Server):
 
     def answers(self) -> bool:
         return listens(self.port)
-
-    def control(self, *words: str) -> None:
-        """Run rabbitmqctl."""
-        program = str(Path(self.binary).with_name("rabbitmqctl"))
-        subprocess.run([program, *words], env=self.environment, check=True, capture_output=True, timeout=120)
 
     def stop(self) -> None:
         super().stop()
