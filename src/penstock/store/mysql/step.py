@@ -229,14 +229,6 @@ class MysqlStep(SqlStep):
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
         return super()._groups(self._reading(query), tube, **values)
 
-    def open_group(self, tube: Tube, name: str) -> Group:
-        found = self.groups(tube, name=name)
-        if not found:
-            with self._refusals(tube):
-                self.send(fill(Q.require_tube, tube=tube.no), fill(Q.add_group, tube=tube.no, name=name), safe=True)
-            found = self.groups(tube, name=name)
-        return found[0]
-
     # put and take
 
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:

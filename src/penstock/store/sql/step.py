@@ -260,10 +260,11 @@ class SqlStep:
         return [make_group(row) for row in rows]
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        self.must_live(tube)
         found = self.groups(tube, name=name)
         if not found:
-            self.change(self.Q.add_group, tube=tube.no, name=name)
+            with self.together():
+                self.must_live(tube)
+                self.change(self.Q.add_group, tube=tube.no, name=name)
             found = self.groups(tube, name=name)
         return found[0]
 
