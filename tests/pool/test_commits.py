@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 import penstock
+from penstock.store.pool.index import PAGE
 from penstock.store.pool.store import PoolStore
 from tests.pool.conftest import Connect
 
@@ -85,3 +87,16 @@ def test_what_another_process_has_written_is_not_written_again(connect: Connect)
     tube.put("b")
     assert scripts == ["put"]
     assert [task.data for task in one.take_many(3)] == ["a", "b", "c"]
+
+
+def test_a_commit_has_all_pages_of_what_others_marked_meanwhile(connect: Connect) -> None:
+    one, two = connect(), connect()
+    tube, other = one.tube("t"), two.tube("t")
+    pool_of(two)._mirror.write_all = lambda dirty: None  # type: ignore[method-assign]  # as if it died before its commit
+    many = 2 * PAGE + 1
+    put_many = [partial(other.put_many, range(many))]
+    # After the script of the put and before its commit.
+    scripts_of(one, lambda name: put_many.pop()() if put_many and name.startswith("put") else None)
+    tube.put("first")
+    assert one.check() == []
+    assert len(tube.take_many(many + 1)) == many + 1

@@ -151,7 +151,9 @@ class Mirror:
             """What is marked in the tube at one moment, read in pages."""
             nonlocal last
             after, upto = 0 if whole else _written(beside, epoch), ""
-            while after < version:
+            if after >= version:
+                return
+            while True:  # all pages: the first one says up to which version everything is written
                 with self._runner.servers.strictly():
                     reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
                 found, marks = cast(int, reply[0]), reply[2:]

@@ -79,13 +79,13 @@ class PoolOutbox(Outbox):
         self._mirror = mirror
         self._pool_runner = runner
 
-    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         epoch = str(self._pool_runner.servers.epoch)
-        super()._receive(source, name, batch, effects, now)
-        tube = self._by_name[name]
+        tube = super()._receive(source, name, batch, effects, now)
         self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.versions[1])})
         if tube.no != source:
             self._pool_runner.written(tube)
+        return tube
 
 
 def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:

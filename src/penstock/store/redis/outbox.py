@@ -150,7 +150,8 @@ class Outbox:
                     self._postpone(error)
         return found[-1].no
 
-    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
+        """Put the entries into the reply tube of that name, and return the tube. Other threads may forget it."""
         while True:
             tube = self._by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._by_name[name] = tube
@@ -162,10 +163,10 @@ class Outbox:
                     "receive_replies", stored, source, facts, spec, *words, idempotent=True, now=now
                 )
             except NoSuchTube:
-                del self._by_name[name]  # dropped since it was found
+                self._by_name.pop(name, None)  # dropped since it was found
             else:
                 read_log(stored, reply, effects)
-                return
+                return tube
 
     def _pack_link(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> bytes:
         if waiting.link is None:
