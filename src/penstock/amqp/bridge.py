@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.amqp.connection import ConnectionLost, QueueConnection
 from penstock.amqp.message import Message, is_tube_name, make_message, read_data, read_options
@@ -47,18 +46,6 @@ class NotConfirmed(PenstockError):
     """RabbitMQ does not have the message of a task, as far as is known."""
 
 
-class Direction(Protocol):
-    """One way of the bridge. `counts` says what it has done."""
-
-    counts: Counter[str]
-
-    def begin(self, link: QueueConnection) -> None:
-        """Prepare a new connection."""
-
-    def step(self, link: QueueConnection) -> int:
-        """Move one batch. Returns how many messages or tasks it had; 0 if none came."""
-
-
 class Consume:
     """From the queue into the tube. A message is acked when its task is stored, and never stored twice by its id."""
 
@@ -77,7 +64,7 @@ class Consume:
         link.consume(2 * self._batch)
 
     def step(self, link: QueueConnection) -> int:
-        """Store the messages that have come, and ack them."""
+        """Store the messages that have come, and ack them. Returns how many; 0 if none came."""
         messages = self._messages = self._messages or link.receive(self._batch, IDLE_SECONDS)
         if messages:
             link.check()
@@ -157,7 +144,7 @@ class Publish:
         self.tube = self._session.tube(self._name)
 
     def step(self, link: QueueConnection) -> int:
-        """Publish the tasks that are ready, and settle them."""
+        """Publish the tasks that are ready, and settle them. Returns how many; 0 if none came."""
         self._ack()
         link.check()
         tasks = self.tube.take_many(self._batch, IDLE_SECONDS)
@@ -183,6 +170,9 @@ class Publish:
             self.counts["published"] += len(acked)
             self.counts["repeated"] += sum(not each for each in acked)  # their lease had ended: they come again
             self._confirmed = ()
+
+
+Direction = Consume | Publish
 
 
 class Bridge:
