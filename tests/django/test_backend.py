@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections, transaction
+from django.test import override_settings
 
 import penstock
 from penstock.django import results
@@ -19,6 +20,7 @@ from tests.django.conftest import Use, work
 from tests.django.shop import tasks
 from tests.servers import empty_url
 
+PATH = "penstock.django.PenstockBackend"
 DAY = timedelta(days=1)
 
 
@@ -268,6 +270,26 @@ def test_other_programs_put_tasks_by_name(backend: Any) -> None:
     tasks.ran.clear()
     work(backend)
     assert tasks.ran == [((1,), {}), ((), {"two": 2}), ((), {})]
+
+
+def test_a_worker_serves_the_queues_of_its_backend_and_no_other(use: Use) -> None:
+    app = use().app
+    app.load()
+    assert {handler.rules.tube for handler in app.handlers.values()} == {"default", "mail"}
+    with override_settings(
+        TASKS={"default": {"BACKEND": PATH, "QUEUES": ["other"], "OPTIONS": {"url": app.connection.url}}}
+    ):
+        other = results.task_backends["default"].app
+        other.load()
+        assert {handler.rules.tube for handler in other.handlers.values()} == {"other"}
+
+
+def test_times_are_naive_without_time_zones(backend: Any) -> None:
+    with override_settings(USE_TZ=False):
+        when = datetime.now() + DAY  # noqa: DTZ005 - as such a project has them
+        result = tasks.note.using(run_after=when).enqueue()
+        assert backend.get_result(result.id) == result
+        assert (result.task.run_after, result.enqueued_at.tzinfo) == (when, None)
 
 
 def test_the_backends_of_all_threads_share_a_connection(backend: Any) -> None:

@@ -36,7 +36,7 @@ class TaskApp(App):
     def load(self) -> None:
         """Have a handler for every task that this process knows."""
         results.load_tasks()
-        for path, task in results.known.items():
+        for path, task in list(results.known.items()):
             if path not in self.handlers:
                 self.handlers[path] = _TaskHandler(self, task)
 
@@ -105,7 +105,9 @@ class _TaskHandler(NamedHandler):
     """One of Django's tasks, as a worker runs it."""
 
     def __init__(self, app: TaskApp, task: Any) -> None:
-        super().__init__(app.connection, task.module_path, task.queue_name, app.hooks)
+        queues = app.connection.tube_options  # others are another backend's, where the task was declared
+        queue = task.queue_name if task.queue_name in queues or not queues else next(iter(queues))
+        super().__init__(app.connection, task.module_path, queue, app.hooks)
         is_async = inspect.iscoroutinefunction(task.func)
         self.rules = self.rules._replace(executor="async" if is_async else "thread")
         self.function = _run_async(app, task) if is_async else _run(app, task)
