@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.store.postgres.wire import Call, Row, Wire
+from tests.support.quiet_broker import quiet
 
 
 class Counted:
@@ -16,23 +18,25 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
-        run = Wire._run
+        run, thread = Wire._run, threading.get_ident()  # the background thread's are not of a verb
 
         def counted(wire: Wire, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
             assert wire.connection.autocommit  # else BEGIN and COMMIT would be round trips of their own
-            self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
+            if threading.get_ident() == thread:
+                self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
             return run(wire, calls, prepare)
 
         monkeypatch.setattr(Wire, "_run", counted)
 
     @property
     def mine(self) -> list[list[str]]:
-        """Without those of the heartbeat, and those that are made by chance."""
-        return [sent for sent in self.sent if not {"beat", "fold", "raise_bounds"} & set(sent)]
+        """Without those that are made by chance."""
+        return [sent for sent in self.sent if not {"fold", "raise_bounds"} & set(sent)]
 
 
 @pytest.fixture
 def counted(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    quiet(broker, beats=True)
     return Counted(monkeypatch)
 
 
