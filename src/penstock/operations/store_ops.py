@@ -88,6 +88,9 @@ class LatePutOp(PutOp):
     def run(self) -> list[Record]:
         return self._put(self._remake(self._runtime.store.now()))
 
+    def run_batch(self, ops: Sequence[PutOp]) -> list[list[Record]]:
+        return [op.run() for op in ops]  # only itself: its key is its own
+
 
 def put_items(
     runtime: BrokerRuntime, tube: StoredTube, items: Iterable[object], timeout: Seconds | None, shared: TimedOptions,
