@@ -17,6 +17,7 @@ from bench import (
     pool,
     pool_crowd,
     processes,
+    recovery,
     redis,
     scale,
     sql,
@@ -54,6 +55,8 @@ BENCHES: dict[str, Bench] = {
     "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,
     "cancel": cancelled.cancel,
+    "recovery": recovery.recovery,
+    "recovery-loaded": recovery.recovery_loaded,
 }
 
 

@@ -130,10 +130,11 @@ def consume(actor: Actor) -> None:
     if name == RELIABLE:
         _read_messages(actor, tube)
         return
-    task = actor.recorder.call("take", lambda: tube.take(0.2), tube=name)
+    hand = next(_numbers)
+    task = actor.recorder.call("take", lambda: tube.take(0.2), tube=name, hand=hand)
     if task is None:
         return
-    about = {"tube": name, "id": task.id, "lease": task.lease}
+    about = {"tube": name, "id": task.id, "lease": task.lease, "hand": hand}
     call, ack = actor.recorder.call, partial(task.ack, task.data)
     match actor.random.choices(["ack", "slow", "release", "touch", "bury", "drop"], [35, 40, 8, 8, 5, 4])[0]:
         case "ack":
@@ -182,10 +183,11 @@ async def work_awaited(name: str, url: str, folder: Path, seed: int) -> None:
         data = f"{name}-{next(_numbers)}"
         if (await tube.stats()).tasks.ready <= DEEP:
             await recorder.await_call("put", lambda: tube.put(data), tube="plain", data=data, utube=None)
-        task = await recorder.await_call("take", lambda: tube.take(0.2), tube="plain")
+        hand = next(_numbers)
+        task = await recorder.await_call("take", lambda: tube.take(0.2), tube="plain", hand=hand)
         if task is not None:
-            await asyncio.sleep(dice.choice([0, 0, 0, 0.5 * TTR, 1.5 * TTR]))
-            about = {"tube": "plain", "id": task.id, "lease": task.lease}
+            await asyncio.sleep(dice.choice([0, 0, 0, 0.5 * TTR, 1.5 * TTR, 10 * TTR]))
+            about = {"tube": "plain", "id": task.id, "lease": task.lease, "hand": hand}
             await recorder.await_call("ack", lambda: task.ack(task.data), **about)
 
     async def until_over() -> None:

@@ -159,7 +159,7 @@ class Campaign:
     def _drained(self, tube: penstock.Tube) -> list[Violation]:
         """L2: with the faults over, everything can be taken and acked."""
         tube.kick(10_000)
-        while (task := self._recorder.call("take", lambda: tube.take(1.0), tube=tube.name)) is not None:
+        while (task := self._recorder.call("take", lambda: tube.take(1.0), tube=tube.name, hand=0)) is not None:
             # A busy machine outlasts its short lease: then it comes again.
             self._recorder.call("ack", task.ack, tube=tube.name, id=task.id, lease=task.lease)
         left = tube.stats().tasks

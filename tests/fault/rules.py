@@ -128,15 +128,11 @@ def messages(calls: Sequence[Call], left: Left) -> Iterator[Violation]:
 
 def lost_tails(calls: Sequence[Call]) -> Iterator[Violation]:
     """I3, I4: a hand-out that the store has forgotten settles nothing after its newest writes were lost."""
-    taken: dict[tuple[str, str, int, int], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.op == "take" and call.ok and "id" in call.facts:
-            taken[call.process, *call.task, call.facts["lease"]].append(call)
+    taken = {(call.process, call.facts["hand"]): call for call in calls if call.op == "take" and call.ok}
     for loss in (call for call in calls if call.op == "lose_tail"):
         for call in calls:
             if call.op not in SETTLES or not call.ok or call.begun < (loss.ended or loss.begun):
                 continue
-            hands = [each for each in taken[call.process, *call.task, call.facts["lease"]] if each.begun < call.begun]
-            hand = hands[-1] if hands else None
+            hand = taken.get((call.process, call.facts["hand"]))
             if hand and hand.begun > loss.facts["since"] and (hand.ended or 0) < loss.begun:
                 yield Violation("I3", f"{call.op} of {call.task} by a hand-out from before {loss}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.fault.actors import SABOTAGE
 from tests.fault.campaign import PATIENCE, Campaign, Deeds, seed
 from tests.fault.checker import summary
+from tests.fault.invariants import Violation
 from tests.fault.outages import CLUSTER, STORES, TAILS, Outages
 
 ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and a cluster
@@ -32,11 +34,16 @@ def some(deeds: Deeds, strikes: set[str]) -> bool:
     return deeds["ack", True] > 50 and all(deeds[strike, True] for strike in ("kill", *strikes))
 
 
+def judge(campaign: Campaign, violations: list[Violation]) -> None:
+    sys.stdout.write(f"{campaign.told()}\n")  # shown by pytest -rP
+    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+
+
 @pytest.mark.timeout(SECONDS + PATIENCE + 240)
 def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, seed())
     violations = campaign.run(much, SECONDS)
-    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+    judge(campaign, violations)
 
 
 @pytest.mark.timeout(SERVER_SECONDS + PATIENCE + 240)
@@ -45,7 +52,7 @@ def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(st
     with closing(Outages(store)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
         violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
-    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+    judge(campaign, violations)
 
 
 @pytest.mark.timeout(SERVER_SECONDS + PATIENCE + 240)
@@ -54,7 +61,7 @@ def test_no_older_hand_out_settles_anything_after_the_newest_writes_are_lost(sto
     with closing(Outages(store, loses_tails=True)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
         violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
-    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+    judge(campaign, violations)
 
 
 def enough(deeds: Deeds, acks: int) -> bool:

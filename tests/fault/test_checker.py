@@ -161,8 +161,8 @@ LOST = Call("nemesis", "lose_tail", 5, {"since": 0.5}, 6)
         (rules.messages([PUSHED, POPPED, ACKED, ACKED], rules.Left()), ["I4"]),
         (rules.messages([PUSHED, ACKED, message("recover", 4, ids=["1-1"], data=["d"])], rules.Left()), ["I4"]),
         (rules.messages([PUSHED, message("pop", 1, ids=["1-1"], data=["x"]), ACKED], rules.Left()), ["I2"]),
-        (rules.lost_tails([take(1), LOST, call("ack", 7, lease=1)]), ["I3"]),
-        (rules.lost_tails([take(1), LOST, take(7), call("ack", 8, lease=1)]), []),
+        (rules.lost_tails([take(1, hand=1), LOST, take(7, hand=2), call("ack", 8, lease=1, hand=1)]), ["I3"]),
+        (rules.lost_tails([take(1, hand=1), LOST, take(7, hand=2), call("ack", 8, lease=1, hand=2)]), []),
     ],
 )
 def test_each_further_rule_sees_what_breaks_it(found: Iterator[Violation], names: list[str]) -> None:
