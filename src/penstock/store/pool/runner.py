@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from math import inf
 from typing import TypeVar, cast
 
 from penstock.core.options import Tube
@@ -120,9 +119,10 @@ class WatchedServer(OneServer):
         look = [] if meta is None else [(b"HGET", meta, b"version")]
         tries.append(key)
         replies = exchange_scripts(self._connections, [*look, command, *look], [*(None for _ in look), request, None])
-        before = _number(replies[0]) if look and len(tries) == 1 else 0  # an earlier try may have changed something
-        self._thread.versions = before, _number(replies[-1]) if look else 0
-        return unwrap(replies[len(look)])
+        reply = unwrap(replies[len(look)])
+        before, after = (int(cast("bytes | None", each) or 0) if look else 0 for each in (replies[0], replies[-1]))
+        self._thread.versions = before if len(tries) == 1 else 0, after  # an earlier try may have changed something
+        return reply
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
         return self._watched(lambda: super(WatchedServer, self)._call_all(calls))
@@ -206,7 +206,3 @@ class PoolRunner(Runner):
         dirty = getattr(self._thread, "dirty", None)
         if dirty is not None:
             dirty.pop(tube.no, None)
-
-
-def _number(version: object) -> float:
-    return int(version) if isinstance(version, bytes) else inf
