@@ -137,8 +137,9 @@ def write_table() -> None:
             cells = " | ".join(by_suite.get(name, "–") for name in COLUMNS)
             dates = min(result.date for result in of_row)
             lines.append(f"| `{row.name}` | {row.title.split(' ')[0]} {of_row[-1].version} | {cells} | {dates} |")
-        elif row.name in there:
-            lines.append(there[row.name])
+        else:
+            not_run = f"| `{row.name}` | {row.title} | {'– | ' * len(COLUMNS)}not run |"
+            lines.append(there.get(row.name, not_run))
     PAGE.write_text(re.sub(r"^\| row \|.*?(?=\n\n|\n?\Z)", "\n".join(lines), page, flags=re.M | re.S))
 
 
