@@ -24,7 +24,11 @@ _PUT = (Target("T2", 0.9, "× a bare EVALSHA loop"),)
 _LPUSH = (Target("T2", 0.7, "× a bare LPUSH loop"),)
 _MANY = (Target("T3", 0.6, "× a bare pipeline of LPUSH"),)
 _BULLMQ = (Target("T3", 4, "× BullMQ"),)
-_MEMORY = {"fifo": Target("T5", 300, "bytes", at_most=True), "fifottl": Target("T5", 400, "bytes", at_most=True)}
+_MEMORY = {
+    "fifo": Target("T5", 300, "bytes", at_most=True),
+    "fifottl": Target("T5", 400, "bytes", at_most=True),
+    "reliable": Target("T5", 212, "bytes", at_most=True),
+}
 
 
 class Bare:

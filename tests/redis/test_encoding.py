@@ -36,7 +36,7 @@ def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
     other.bury("ö" * 500)
     take(tube).release(delay=9)
     take(tube)
-    assert must_be_the_same(broker, tube) == {b"r", b"q", b"t", b"p", b"~", b"g", b"!"}
+    assert must_be_the_same(broker, tube) == {b"r", b"q", b"t", b"~", b"g", b"!"}
 
 
 @pytest.mark.parametrize("kind", ["round", "reliable"])

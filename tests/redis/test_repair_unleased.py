@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 import penstock
-from penstock.store.redis.encoding import task_key
+from penstock.store.redis.encoding import decode, encode, task_key
 from penstock.store.redis.store import RedisStore
 from tests.redis.test_check import run
 
@@ -22,20 +23,20 @@ def rewrite(store: RedisStore, no: int, key: bytes, change: Callable[[bytes], by
     run(store, no, "HSET", "tasks", key, change(stored))
 
 
-def lease(stored: bytes) -> bytes:
-    """The delivered message, held by session 1: its owner stands behind rank1 and the hand-out."""
-    return stored[:1] + bytes([stored[1] | 2]) + stored[2:35] + task_key(1) + stored[35:]
+def changed(**fields: object) -> Callable[[bytes], bytes]:
+    """The same task with other fields."""
+    return lambda stored: encode(replace(decode(1, stored), **fields))
 
 
 # name -> what damages the store, and what is found
 DAMAGE: dict[str, tuple[Callable[[RedisStore], object], str]] = {
     "an element out of its place": (
-        lambda store: rewrite(store, FEEDS, FIRST, lambda stored: stored[:9] + bytes(8) + stored[17:]),
+        lambda store: rewrite(store, FEEDS, FIRST, changed(rank1=0)),
         "is not where",
     ),
     "a buried element": (lambda store: rewrite(store, FEEDS, FIRST, lambda stored: b"!" + stored[1:]), "state !"),
     "a taken element": (lambda store: rewrite(store, FEEDS, FIRST, lambda stored: b"t" + stored[1:]), "state t"),
-    "a leased message": (lambda store: rewrite(store, QUEUE, FIRST, lease), "held by session 1"),
+    "a leased message": (lambda store: rewrite(store, QUEUE, FIRST, changed(owner=1)), "held by session 1"),
     "a delayed message": (lambda store: rewrite(store, QUEUE, SECOND, lambda stored: b"~" + stored[1:]), "state ~"),
     "a last id that is too low": (
         lambda store: run(store, QUEUE, "HSET", "meta", "ms", 5, "seq", 9),

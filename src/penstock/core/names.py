@@ -45,6 +45,8 @@ def queue_name(value: object) -> str:
 
 def label(what: str, value: object) -> str:
     """Validate a caller's own key (micro-queue, address): text without control or invisible characters."""
+    if type(value) is str and value.isascii() and value.isprintable() and len(value) <= MAX_NAME and value.strip():
+        return value
     text = _text(what, value)
     if text.isspace():
         raise BadValue(f"{what} is blank: give it at least one visible character")

@@ -30,17 +30,19 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
         _must_live(work, plan.fresh, leaving)
         _must_hold(work, len(plan.fresh), leaving)
+    ends = _ends_a_group(work, leaving, plan.fresh)
     for record in leaving:
         work.remove_if_gone(record)
-    if _ends_a_group(work, leaving, plan.fresh):
+    if ends:
         work.flush()  # it is over before its name is put to again; else replies come after what is put
     for name, no in _given_groups(plan.fresh):
         if guess:
             work.know_group(Group(no, name))
         else:
             work.group(no)
+    opened: dict[str, int] = {}
     for entry in plan.fresh:
-        work.put(_in_group(work, entry))
+        work.put(_in_group(work, entry, opened))
     kept = dict(there)
     for id, entry in plan.replaced.items():
         kept[id] = replaced(there[id], entry, work.now)
@@ -57,8 +59,9 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
 
 def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry]) -> bool:
     """Whether a group that an entry names is over with those that leave."""
-    numbers = {record.group_no for record in leaving if record.group_no is not None}
-    over = {group.name for no in numbers if (group := work.group(no)) is not None and group.state in rules.OVER}
+    going = Counter(record.group_no for record in leaving if record.group_no is not None)
+    groups = [(group, count) for no, count in going.items() if (group := work.group(no)) is not None]
+    over = {group.name for group, count in groups if group.state != rules.OPEN and group.left == count}
     return any(entry.group in over for entry in entries)
 
 
@@ -67,12 +70,13 @@ def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
     return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
 
 
-def _in_group(work: Work, entry: Entry) -> Entry:
-    """The entry with the number of its group, which the work knows."""
+def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
+    """The entry with the number of its group, which the work knows; each group is looked up once."""
     if entry.group is None or entry.group_no is not None:
         return entry
-    group = work.know_group(work.step.open_group(work.tube, entry.group))
-    return replace(entry, group_no=group.no)
+    if entry.group not in opened:
+        opened[entry.group] = work.know_group(work.step.open_group(work.tube, entry.group)).no
+    return replace(entry, group_no=opened[entry.group])
 
 
 def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) -> None:

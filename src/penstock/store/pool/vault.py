@@ -17,7 +17,7 @@ from penstock.store.sql.migrations import Migration, must_fit
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 # The layout of the tables and records. A pool of another one is refused, because it would be misread.
-FORMAT = 4
+FORMAT = 5
 LAYOUTS = [Migration(FORMAT, "layout", "")]
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500

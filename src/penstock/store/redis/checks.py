@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.group import Group
-from penstock.core.ids import Mark, needed_mark, shown_mark
+from penstock.core.ids import Mark, needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
@@ -29,6 +29,7 @@ from penstock.store.redis.encoding import (
     decode,
     encode,
     index_entries,
+    lane_name,
     pack_lane,
     read_lane,
     read_outcome,
@@ -107,7 +108,12 @@ class Look:
         self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
         outcomes = queries.scan(runner, tube, "outcomes")
         self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in outcomes}
-        self._addresses = {name.decode(): task_id(key) for name, key in queries.scan(runner, tube, "addresses")}
+        addresses = dict(queries.scan(runner, tube, "addresses"))
+        self._spans = {
+            name: addresses.pop(name) for name in [*addresses] if tube.kind.hand_out == DELIVER and name.isdigit()
+        }
+        self._addresses = {name.decode(): task_id(key) for name, key in addresses.items()}
+        self._handed = queries.handed(runner, tube)
         moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
         live = queries.scan(runner, tube, "groups")
         self._live = {name[1:].decode(): int(no) for name, no in live if name[:1] == b"n"}
@@ -115,7 +121,7 @@ class Look:
         for no, group in self._groups.items():
             group.moving = no in moving
         self._sessions = {int(no) for no, _ in queries.scan(runner, tube, "ends")}
-        self._lanes = dict(queries.scan(runner, tube, "lanes"))
+        self._lanes = {name[1:]: stored for name, stored in queries.scan(runner, tube, "lanes")}
         self._stored = {
             index: {name: float(score) for name, score in queries.scan(runner, tube, index)} for index in _INDEXES
         }
@@ -140,6 +146,8 @@ class Look:
         self._needed_mark: Mark | None = None
         if tube.kind.hand_out == DELIVER and self._records:
             self._needed_mark = needed_mark(self._counters.mark, self._records[max(self._records)])
+        self._needed_handed: int | None = None
+        self._wrong_spans: list[tuple[bytes, bytes | None]] = []
         self._found: list[Problem] = []
         self._writes: defaultdict[int, list[Write]] = defaultdict(list)  # by the task that they rest on
         for id in self.changed:
@@ -167,7 +175,7 @@ class Look:
             self._report(id, what, "bury it" if leased else "keep the bytes as its data")
             record = unreadable(id, value, self._now, leased=leased)
         if record.reason == UNREADABLE or id in self.changed:
-            address, group = lost.get(id, (None, None))
+            address, group = lost.get(id, (self._spanned_name(id), None))
             if record.address is None and record.group_no is None and (address or group):
                 record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
                 self.changed.setdefault(id, [])
@@ -191,6 +199,12 @@ class Look:
             ms, seq = self._counters.mark
             return replace(record, address=shown_mark((max(ms, self._now), seq + record.id)))
         return record
+
+    def _spanned_name(self, id: int) -> str | None:
+        """The name of a message that could not be read, from the entry of its millisecond."""
+        aheads = {int.from_bytes(span[:6], "big"): ms for ms, span in self._spans.items()}
+        ahead = max((ahead for ahead in aheads if ahead < id), default=None)
+        return None if ahead is None else f"{aheads[ahead].decode()}-{id - ahead}"
 
     def _report(self, id: int, what: str, remedy: str, *, shown: int | str | None = None) -> None:
         self.changed.setdefault(id, []).append((id if shown is None else shown, what, remedy))
@@ -258,6 +272,8 @@ class Look:
 
     def _compare_addresses(self) -> None:
         held = {id: record.address for id, record in self._records.items() if record.address is not None}
+        if self.tube.kind.hand_out == DELIVER:
+            self._compare_spans(held)
         for id, address in held.items():
             if self._addresses.get(address) != id:
                 what = f"address {address} is that of another task, or of none"
@@ -272,6 +288,24 @@ class Look:
                 self._wrong(id, "its outcome has no end", "set its end", ("ZADD", "kept", kept.until, b"o" + key))
         leads = self._addresses.items()
         self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
+
+    def _compare_spans(self, held: dict[int, str]) -> None:
+        """Messages in the order of their ids, by the millisecond of their names. They are taken out of those `held`."""
+        wanted: dict[bytes, list[int]] = {}
+        for id, address in sorted(held.items()):
+            mark = read_mark(address)
+            ahead = -1 if mark is None else id - mark[1]
+            if mark is not None and ahead >= 0:
+                span = wanted.setdefault(str(mark[0]).encode(), [ahead, 0])
+                if span[0] == ahead and self._addresses.get(address) != id:
+                    span[1] += 1
+                    del held[id]
+        spans = {ms: task_key(ahead) + left.to_bytes(4, "big") for ms, (ahead, left) in wanted.items() if left}
+        for ms in self._spans.keys() | spans.keys():
+            if self._spans.get(ms) != spans.get(ms):
+                self._wrong_spans.append((ms, spans.get(ms)))
+        waiting = min((record.id for record in self._records.values() if record.state == "r"), default=None)
+        self._needed_handed = waiting - 1 if waiting is not None and waiting <= self._handed else None
 
     # findings
 
@@ -289,6 +323,10 @@ class Look:
         if (mark := self._needed_mark) is not None:
             kept = shown_mark(self._counters.mark)
             yield None, f"the last id is kept as {kept}, there is {shown_mark(mark)}", "keep the newest"
+        if self._needed_handed is not None:
+            yield None, f"messages up to {self._handed} count as handed out, but not all were", "hand them out"
+        for ms, _ in self._wrong_spans:
+            yield None, f"the ids of {ms.decode()} do not lead to its messages", "list them again"
         for address in self._dangling:
             yield None, f"address {address} leads to no task and to no outcome", "forget it"
         for no, problems in self.wrong_groups().items():
@@ -315,6 +353,9 @@ class Look:
         yield from (([self._is(id)], writes) for id, writes in self._writes.items())
         for dangling in self._dangling:
             yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
+        for ms, span in self._wrong_spans:
+            write = ("HDEL", "addresses", ms) if span is None else ("HSET", "addresses", ms, span)
+            yield [("addresses", ms, self._spans.get(ms))], [write]
         if self.quiet:
             yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
 
@@ -332,8 +373,8 @@ class Look:
             numbers = queue.counted[0], heads, len(queue.ready) - heads
             if queue.stored != numbers or ids[utube]:
                 writes = [write for id in ids[utube] for write in self._writes.pop(id)]
-                writes.append(("HSET", "lanes", utube, pack_lane(*numbers, queue.turn)))
-                yield [("lanes", utube, stored), *map(self._is, ids[utube])], writes
+                writes.append(("HSET", "lanes", lane_name(utube), pack_lane(*numbers, queue.turn)))
+                yield [("lanes", lane_name(utube), stored), *map(self._is, ids[utube])], writes
 
     def _counter_writes(self) -> Iterable[Write]:
         counts, there = self._counters.counts, Counter[str]()
@@ -346,6 +387,8 @@ class Look:
         yield "HINCRBY", "meta", "bury", buried
         if (mark := self._needed_mark) is not None:
             yield "HSET", "meta", "ms", mark[0], "seq", mark[1]
+        if self._needed_handed is not None:
+            yield "HSET", "meta", "handed", self._needed_handed
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:

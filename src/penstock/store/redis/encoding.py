@@ -1,33 +1,34 @@
 """Tasks, groups, outcomes and micro-queues as the scripts store them: see lua/record.lua, groups.lua, addresses.lua.
 
-A task is one state letter, 16 bits of flags and 48 of `created`, then, in this order, the fields that the flags name,
-then the payload. Fields with their default value are left out: a fresh fifo task costs nine bytes beside its payload.
+A task is a state letter, a byte of flags and 48 bits of `created`, then, in this order, the parts that the flags name,
+then the payload. What takes and acks read stands at fixed places before the texts. A fresh fifo task costs eight bytes
+beside its payload.
 
-flag  field                              flag  field
-1     rank1, a double                    512   owner, 48 bits
-2     rank2, a double                    1024  utube, one byte of length before it
-4     pri, 32 bits                       2048  reason, two bytes of length
-8     attempts (32), lease (64), taken   4096  extra, two bytes of length
-16    expires, 48 bits                   8192  rank1 equals pri
-32    at, 48 bits                        16384 address, one byte of length
-64    at equals expires                  32768 reply_to, one byte of length; number of the group, 48 bits; its name,
-128   ttr, 48 bits                             one byte of length; empty and 0 if it has none
+flag  part
+1     hand-out: attempts (32 bits), taken (48), lease (64), owner (48), `at` of a taken task (48); 0 for none
+2     expires and ttr, 48 bits each, 0 for none
+4     `at`, 48 bits, if the task is not taken and it is not expires
+8     rank1 and rank2, doubles, and pri, 32 bits
+16    utube, one byte of length before it
+32    address, the same; of a message, a zero byte stands for its time and the hyphen
+64    number of the group, 48 bits, its name and reply_to, one byte of length each; 0 and empty if it has none
+128   progress, a double (infinite: none), reason and extra, two bytes of length each
 
-The highest bit of the attempts is set where errors of attempts are kept, in a hash of their own. A taken task whose
-handler reported its progress has the letter p, and the progress, a double, before the payload.
+The highest bit of the attempts is set where errors of attempts are kept, in a hash of their own.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from math import inf
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.ending import Ending
-from penstock.core.entry import new_record
 from penstock.core.group import Group
+from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
 from penstock.core.transfer import Kept
@@ -38,145 +39,134 @@ ON_FAILURE = {"h": rules.HOLD, "n": rules.CONTINUE, "x": rules.CANCEL}
 GROUP_LETTERS = {state: letter for letter, state in GROUP_STATES.items()}
 MAX_ID = 2**48 - 1
 _LANE = struct.Struct(">IIIHI")
-_double = struct.Struct(">d").unpack_from
-# flag -> how its numbers are packed: 48 bits are two numbers
-_PACKED = {1: "d", 2: "d", 4: "I", 8: "IQHI", 16: "HI", 32: "HI", 128: "HI", 512: "HI"}
-_TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
-_RELATED = 32768
-# State letter, flags, created.
-_HEAD = ">B2xHI"
-_STATES = {ord(letter): letter for letter in "rqt~g!-"} | {ord("p"): "t"}
-_WITH_PROGRESS = ord("p")
+# Numbers of 48 bits are two numbers.
+_HANDED, _TIMED, _AT, _PLACED = "IHIQHIHI", "HIHI", "HI", "ddI"
+# By the four lowest flags: the numbers of a task.
+_NUMBERS = [
+    struct.Struct(">" + "".join(code for bit, code in enumerate((_HANDED, _TIMED, _AT, _PLACED)) if flags >> bit & 1))
+    for flags in range(16)
+]
+_NUMBERS_AT = 8
+_STATES = {ord(letter): letter for letter in "rqt~g!-"}
 # The highest bit of the attempts says that the task has errors, which stand elsewhere: decoded as b"".
 _ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
 # The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
-
-
-class _Layout:
-    """The position of each number among those of a record with these flags; 0 if it has none."""
-
-    __slots__ = ("at", "end", "expires", "handed", "more", "owner", "pri", "pri_rank", "rank1", "rank2", "ttr",
-                 "unpack")  # fmt: skip
-
-    def __init__(self, flags: int) -> None:
-        places: dict[int, int] = {}
-        packed, place = _HEAD, 3
-        for flag, codes in _PACKED.items():
-            places[flag] = place if flags & flag else 0
-            if flags & flag:
-                packed, place = packed + codes, place + len(codes)
-        self.rank1, self.rank2, self.pri, self.handed = places[1], places[2], places[4], places[8]
-        self.expires, self.ttr, self.owner = places[16], places[128], places[512]
-        self.at = places[16] if flags & 64 else places[32]
-        self.pri_rank = bool(flags & 8192)
-        self.more = bool(flags & (1024 | 2048 | 4096 | 16384 | _RELATED))
-        fixed = struct.Struct(packed)
-        self.unpack, self.end = fixed.unpack_from, fixed.size
-
-
-_layouts: dict[int, _Layout] = {}
 _int = int.from_bytes
+_double = struct.Struct(">d").unpack_from
 
 
 def decode(id: int, value: bytes) -> Record:
     """Decode the task of that id."""
     try:
         return _decode(id, value)
-    except (IndexError, struct.error) as error:
+    except (IndexError, KeyError, struct.error) as error:
         what = f"task {id} is stored in a form that penstock did not write"
         raise StoreCorrupt(f"{what}: broker.check(repair=True) buries it") from error
 
 
 def _decode(id: int, value: bytes) -> Record:
-    flags = value[1] << 8 | value[2]
-    layout = _layouts.get(flags)
-    if layout is None:
-        layout = _layouts[flags] = _Layout(flags)
-    numbers = layout.unpack(value)
-    handed, end = layout.handed, layout.end
-    pri = numbers[layout.pri] if layout.pri else 0
-    utube = reason = extra = address = reply_to = group = group_no = progress = None
-    if layout.more:
-        utube, reason, extra, address, end = _texts(value, flags, end)
-        if flags & _RELATED:
-            reply_to, end = _text(value, end, 1)
+    state, flags = _STATES[value[0]], value[1]
+    layout = _NUMBERS[flags & 15]
+    numbers, place, end = layout.unpack_from(value, _NUMBERS_AT), 0, _NUMBERS_AT + layout.size
+    attempts = lease = owner = deadline = expires = ttr = rank1 = rank2 = pri = 0
+    utube = reason = extra = address = reply_to = group = group_no = progress = taken = at = errors = None
+    if flags & 1:
+        attempts, t1, t2, lease, o1, o2, a1, a2 = numbers[:8]
+        taken, owner, deadline, place = t1 << 32 | t2, o1 << 32 | o2, a1 << 32 | a2, 8
+        if attempts > _ATTEMPTS:
+            attempts, errors = attempts & _ATTEMPTS, b""
+    if flags & 2:
+        e1, e2, r1, r2 = numbers[place : place + 4]
+        expires, ttr, place = e1 << 32 | e2, r1 << 32 | r2, place + 4
+    if state == "t":
+        at = deadline or None
+    elif flags & 4:
+        at, place = numbers[place] << 32 | numbers[place + 1], place + 2
+    else:
+        at = expires or None
+    if flags & 8:
+        rank1, rank2, pri = numbers[-3:]
+    if flags & 240:
+        if flags & 16:
+            utube, end = _text(value, end, 1)
+        if flags & 32:
+            address, end = _text(value, end, 1)
+            if address[:1] == "\0":
+                address = f"{_int(value[2:8], 'big')}-{address[1:]}"
+        if flags & 64:
             group_no = _int(value[end : end + 6], "big") or None
             group, end = _text(value, end + 6, 1)
-    if value[0] == _WITH_PROGRESS:
-        progress, end = _double(value, end)[0], end + 8
-    if end > len(value) or value[0] not in _STATES:
-        raise IndexError("it is too short, or in no state")
+            reply_to, end = _text(value, end, 1)
+        if flags & 128:
+            progress = _double(value, end)[0]
+            reason, end = _text(value, end + 8, 2)
+            extra, end = _text(value, end, 2)
+            progress = None if progress == inf else progress
+    if end > len(value):
+        raise IndexError("it is too short")
     return Record(
-        id,
-        _STATES[value[0]],
-        numbers[layout.rank1] if layout.rank1 else pri if layout.pri_rank else 0,
-        numbers[layout.rank2] if layout.rank2 else 0,
-        pri,
-        utube,
-        numbers[handed] & _ATTEMPTS if handed else 0,
-        numbers[handed + 1] if handed else 0,
-        numbers[1] << 32 | numbers[2],
-        numbers[handed + 2] << 32 | numbers[handed + 3] if handed else None,
-        numbers[layout.expires] << 32 | numbers[layout.expires + 1] if layout.expires else None,
-        numbers[layout.at] << 32 | numbers[layout.at + 1] if layout.at else None,
-        numbers[layout.ttr] << 32 | numbers[layout.ttr + 1] if layout.ttr else None,
-        numbers[layout.owner] << 32 | numbers[layout.owner + 1] if layout.owner else None,
-        reason,
-        extra,
-        value[end:],
-        address,
-        reply_to or None,
-        group or None,
-        group_no,
-        progress,
-        b"" if handed and numbers[handed] > _ATTEMPTS else None,
-    )
-
-
-def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
-    """The bytes of a new ready task up to `created`, from there to `expires`, and from there to the payload."""
-    packed = encode(new_record(msgspec.structs.replace(entry, payload=b""), 0, 0))
-    start = struct.calcsize(_HEAD)
-    expires = start + sum(struct.calcsize(">" + _PACKED[flag]) for flag in (1, 2, 4) if packed[2] & flag)
-    return packed[:3], packed[start:expires], packed[expires if entry.ttl is None else expires + 6 :]
+        id, state, rank1, rank2, pri, utube, attempts, lease, _int(value[2:8], "big"), taken, expires or None, at,
+        ttr or None, owner or None, reason or None, extra or None, value[end:], address, reply_to or None,
+        group or None, group_no, progress, errors,
+    )  # fmt: skip
 
 
 def encode(record: Record) -> bytes:
     """The bytes of a task, as lua/record.lua makes them."""
-    pri_rank = record.rank1 == record.pri != 0
-    at_expires = record.at is not None and record.at == record.expires
-    attempts = record.attempts if record.errors is None else record.attempts | _WITH_ERRORS
-    handed = None if record.taken is None else (attempts, record.lease, *_halves(record.taken))
-    numbers: dict[int, tuple[float, ...] | None] = {
-        1: None if pri_rank or not record.rank1 else (record.rank1,),
-        2: (record.rank2,) if record.rank2 else None,
-        4: (record.pri,) if record.pri else None,
-        8: handed,
-        16: None if record.expires is None else _halves(record.expires),
-        32: None if record.at is None or at_expires else _halves(record.at),
-        128: None if record.ttr is None else _halves(record.ttr),
-        512: None if record.owner is None else _halves(record.owner),
-    }
-    texts = {1024: record.utube, 2048: record.reason, 4096: record.extra, 16384: record.address}
-    flags, parts = 64 * at_expires | 8192 * pri_rank, list[bytes]()
-    for flag, values in numbers.items():
-        if values is not None:
-            flags |= flag
-            parts.append(struct.pack(">" + _PACKED[flag], *values))
-    for flag, text in texts.items():
-        if text is not None:
-            flags |= flag
-            parts.append(_packed_text(text, _TEXTS[flag]))
-    if record.reply_to is not None or record.group_no is not None:
-        flags |= _RELATED
-        parts += [_packed_text(record.reply_to or "", 1), task_key(record.group_no or 0)]
-        parts.append(_packed_text(record.group or "", 1))
-    letter = record.state
-    if letter == "t" and record.progress is not None:
-        letter = "p"
-        parts.append(struct.pack(">d", record.progress))
-    return letter.encode() + flags.to_bytes(2, "big") + task_key(record.created) + b"".join(parts) + record.payload
+    flags, numbers = 0, list[float]()
+    if record.taken is not None:
+        attempts = record.attempts if record.errors is None else record.attempts | _WITH_ERRORS
+        deadline = (record.at or 0) if record.state == "t" else 0
+        flags, owner = 1, record.owner or 0
+        numbers += [attempts, *_halves(record.taken), record.lease, *_halves(owner), *_halves(deadline)]
+    if record.expires is not None or record.ttr is not None:
+        flags |= 2
+        numbers += [*_halves(record.expires or 0), *_halves(record.ttr or 0)]
+    if record.at is not None and record.at != record.expires and record.state != "t":
+        flags |= 4
+        numbers += _halves(record.at)
+    if record.rank1 or record.rank2 or record.pri:
+        flags |= 8
+        numbers += [record.rank1, record.rank2, record.pri]
+    lead, address = f"{record.created}-", record.address
+    if address is not None and address.startswith(lead):
+        record = replace(record, address="\0" + address[len(lead) :])
+    more, texts = pack_texts(record, record.reason, record.progress if record.state == "t" else None)
+    head = record.state.encode() + bytes([flags | more]) + task_key(record.created)
+    return head + _NUMBERS[flags].pack(*numbers) + texts + record.payload
+
+
+def pack_texts(task: Entry | Record, reason: str | None = None, progress: float | None = None) -> tuple[int, bytes]:
+    """What stands before the payload of a task, and its flags."""
+    flags, texts = 0, b""
+    if task.utube is not None:
+        flags, texts = 16, _packed_text(task.utube, 1)
+    if task.address is not None:
+        flags |= 32
+        texts += _packed_text(task.address, 1)
+    if task.reply_to is not None or task.group is not None:
+        flags |= 64
+        texts += task_key(task.group_no or 0) + _packed_text(task.group or "", 1) + _packed_text(task.reply_to or "", 1)
+    if reason or task.extra or progress is not None:
+        flags |= 128
+        packed = struct.pack(">d", inf if progress is None else progress)
+        texts += packed + _packed_text(reason or "", 2) + _packed_text(task.extra or "", 2)
+    return flags, texts
+
+
+def new_pieces(entry: Entry) -> tuple[bytes, bytes]:
+    """The bytes of a new ready task before `created`, and from its `expires`, if it has a ttl, to its payload."""
+    flags, texts = pack_texts(entry)
+    numbers = b"" if entry.ttl is None and entry.ttr is None else task_key(entry.ttr or 0)
+    if entry.ttl is None and entry.ttr is not None:
+        numbers = task_key(0) + numbers
+    flags |= 2 if numbers else 0
+    ranks = entry.rank1.base, entry.rank2.base, entry.pri
+    if any(ranks):
+        flags |= 8
+        numbers += _NUMBERS[8].pack(*ranks)
+    return b"r" + bytes([flags]), numbers + texts
 
 
 def _halves(number: int) -> tuple[int, int]:
@@ -186,18 +176,6 @@ def _halves(number: int) -> tuple[int, int]:
 def _packed_text(text: str, width: int) -> bytes:
     packed = text.encode()
     return len(packed).to_bytes(width, "big") + packed
-
-
-def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, str | None, int]:
-    found: list[str | None] = []
-    for flag, width in _TEXTS.items():
-        if not flags & flag:
-            found.append(None)
-            continue
-        text, place = _text(value, place, width)
-        found.append(text)
-    utube, reason, extra, address = found
-    return utube, reason, extra, address, place
 
 
 def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
@@ -244,6 +222,11 @@ def pack_outcome(kept: Kept) -> bytes:
     return task_key(kept.until) + b"".join(_packed_text(*text) for text in texts) + result
 
 
+def lane_name(utube: str) -> bytes:
+    """A micro-queue in the hash of these and, before letter and place, in the queue."""
+    return _packed_text(utube, 1)
+
+
 def read_lane(stored: bytes) -> tuple[int, int, int, int]:
     """Decode a micro-queue: taken, heads, waiting and turn."""
     taken, heads, waiting, high, low = _LANE.unpack(stored)
@@ -259,7 +242,7 @@ def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple
     """What a task must have in the indexes of its tube: index, member, score. `second`: a second rank orders it."""
     key, state = task_key(record.id), record.state
     one, two = sortable(record.rank1), sortable(record.rank2) if second else b""
-    if state in "r!":
+    if state == "!" or (state == "r" and tube.kind.hand_out != DELIVER):
         yield "ready" if state == "r" else "buried", two + key, record.rank1
     elif state == "t":
         yield ("taken", key, record.owner or 0) if tube.kind.leased else ("delivered", key, record.rank1)
@@ -267,7 +250,7 @@ def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple
         yield "due", key, record.at
     if tube.kind.per_utube and state in "rq":
         letter = b"h" if state == "r" else b"w"
-        yield "queue", _packed_text(record.utube or "", 1) + letter + one + (b"" if tube.fair else two) + key, 0
+        yield "queue", lane_name(record.utube or "") + letter + one + (b"" if tube.fair else two) + key, 0
     if record.group_no is not None:
         yield "members", task_key(record.group_no) + b"m" + key, 0
         if state == UNSTARTED:

@@ -16,6 +16,7 @@ from typing import cast
 import msgspec
 
 from penstock.core.chain import MARK, Link, link_entry, next_link
+from penstock.core.entry import plain_entry
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
 from penstock.core.results import Effects
@@ -157,10 +158,9 @@ class Outbox:
             self._by_name[name] = tube
             try:
                 stored = self._tubes.shards.for_replies(tube, source)
-                facts, spec = puts.pack_facts(stored), puts.pack_plain_spec(tube)
-                words = [word for entry in batch for word in (entry.no, self._pack_link(tube, entry, now), entry.data)]
+                words = [word for entry in batch for word in (entry.no, *self._pack(tube, entry, now))]
                 reply = self._runner.on_tube(
-                    "receive_replies", stored, source, facts, spec, *words, idempotent=True, now=now
+                    "receive_replies", stored, source, puts.pack_facts(stored), *words, idempotent=True, now=now
                 )
             except NoSuchTube:
                 self._by_name.pop(name, None)  # dropped since it was found
@@ -168,14 +168,14 @@ class Outbox:
                 read_log(stored, reply, effects)
                 return tube
 
-    def _pack_link(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> bytes:
+    def _pack(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> tuple[Argument, ...]:
         if waiting.link is None:
-            return b""
+            return puts.pack_received(plain_entry(tube, waiting.data))
         moment = 0 if waiting.link.at is None else self._runner.now(tube.no, now)
         entry = link_entry(tube, waiting.link, waiting.data, moment)
         if entry.reply_to is not None:
             self.register(tube)
-        return puts.pack_link(entry)
+        return puts.pack_received(entry)
 
 
 class Steps:

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from penstock.core.entry import new_record, plain_entry, record_maker, stands_alone
 from penstock.core.ids import shown_mark
+from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.redis.connection import Argument, Reply, packed
-from penstock.store.redis.encoding import new_pieces, sortable
+from penstock.store.redis.encoding import new_pieces, pack_texts, sortable, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import Request
 from penstock.store.redis.tubes import Shard
@@ -22,70 +23,73 @@ _encode = msgspec.msgpack.Encoder().encode
 Spec = tuple[object, ...]
 
 
-def pack_entries(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
-    """The arguments of a put: runs of entries that differ in their payload and micro-queue only; then the payloads."""
-    runs: list[tuple[Spec, list[str | None]]] = []
-    last, laned = None, tube.kind.per_utube
+def pack_put(
+    tube: Tube, entries: Sequence[Entry], *, related: bool = True, guessed: bool = False
+) -> tuple[list[Argument], list[int]]:
+    """The arguments of a put: capacity, facts, runs of entries that differ in their texts and payloads only, tails.
+
+    Also the length of each run. `guessed`: nothing is known of their groups.
+    """
+    runs: list[tuple[Spec, int]] = []
+    tails: list[bytes] = []
+    last, count = None, 0
     for entry in entries:
-        spec = _spec(entry, None if laned else entry.utube)
+        flags, texts = (0, b"") if not related and entry.utube is entry.extra is None else pack_texts(entry)
+        spec = _spec(flags, entry, guessed)
         if spec != last:
-            runs.append((spec, []))
-            last = spec
-        runs[-1][1].append(entry.utube)
-    packed = [(spec, len(utubes), utubes if laned else None) for spec, utubes in runs]
-    return [_encode(packed), *[entry.payload for entry in entries]]
-
-
-def pack_related(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
-    """The arguments of a put with addresses, reply tubes or groups: the tube's facts, entries, payloads."""
-    packed = [
-        (_spec(entry, entry.utube), entry.address, entry.duplicate, entry.reply_to, entry.group, entry.group_no)
-        for entry in entries
-    ]
-    return [pack_facts(tube), _encode(packed), *[entry.payload for entry in entries]]
+            runs += [(last, count)] if last else []
+            last, count = spec, 0
+        count += 1
+        tails.append(texts + entry.payload)
+    runs.append((last or (), count))
+    capacity = "" if tube.capacity is None else tube.capacity
+    return [capacity, pack_facts(tube) if related else "", _encode(runs), *tails], [length for _, length in runs]
 
 
 def pack_facts(tube: Tube) -> bytes:
-    """What scripts must know of a tube whose tasks have relations: retention, name, and the spec of a plain task.
+    """What scripts must know of a tube whose tasks have relations: retention, name, and a plain task.
 
     A shard has no name, so that replies to its own tube go to the right shard, but the number of shards, its place and
     its floor, for the ids in replies.
     """
-    spec = _spec(plain_entry(tube, b""))
-    if isinstance(tube, Shard):
-        return _encode((tube.retention, "", spec, tube.of, tube.place, tube.floor))
-    return _encode((tube.retention, tube.name, spec))
+    plain = plain_entry(tube, b"")
+    flags, texts = pack_texts(plain)
+    shard = (tube.of, tube.place, tube.floor) if isinstance(tube, Shard) else ()
+    packed = _encode((tube.retention, "" if shard else tube.name, _spec(flags, plain), *shard))
+    return task_key(tube.retention) + len(packed).to_bytes(2, "big") + packed + texts
 
 
-def pack_plain_spec(tube: Tube) -> bytes:
-    """The spec of a task put without options."""
-    return _encode(_spec(plain_entry(tube, b"")))
+def pack_received(entry: Entry) -> tuple[Argument, Argument, Argument]:
+    """What receive_replies needs of a reply, or of a link of a chain, which has an address."""
+    flags, texts = pack_texts(entry)
+    return "" if entry.address is None else 1, _encode(_spec(flags, entry)), texts + entry.payload
 
 
-def pack_link(entry: Entry) -> bytes:
-    """What receive_replies needs of a link of a chain."""
-    return _encode((_spec(entry, entry.utube), entry.address, entry.reply_to))
-
-
-def _spec(entry: Entry, utube: str | None = None) -> Spec:
+def _spec(flags: int, entry: Entry, guessed: bool = False) -> Spec:
     one, two = entry.rank1, entry.rank2
     return (
-        one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, utube, entry.ttl, entry.ttr,
-        entry.delay, entry.extra,
+        flags, one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, entry.ttl or False,
+        entry.ttr or False, entry.delay, entry.group_no or entry.group or False, None if guessed else entry.unstarted,
+        entry.reply_to is not None,
     )  # fmt: skip
 
 
-def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, decided: list[Reply]) -> list[Record]:
-    """The records that a put script stored, with ids from `first` on, and what else the script decided."""
+def joined_entries(entries: Sequence[Entry], runs: Sequence[int], joined: Sequence[int]) -> Sequence[Entry]:
+    """Entries in the groups that the script found: of each run the number, and whether it is not started."""
+    if not any(joined):
+        return entries
+    found: list[Entry] = []
+    for no, unstarted, length in zip(joined[::2], joined[1::2], runs, strict=True):
+        some = entries[len(found) : len(found) + length]
+        found += [replace(entry, group_no=no, unstarted=unstarted == 1) for entry in some] if no else some
+    return found
+
+
+def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, mark: Sequence[Reply]) -> list[Record]:
+    """The records that a put script stored, with ids from `first` on; messages follow a mark."""
     records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
-    if tube.kind.per_utube:  # states, and of fair tubes second ranks: which tasks are heads
-        states, ranks = cast("tuple[bytes, list[bytes]]", tuple(decided))
-        if tube.fair:
-            records = [replace(one, rank2=float(rank)) for one, rank in zip(records, ranks, strict=True)]
-        both = zip(records, states.decode(), strict=True)
-        return [record if record.state == state else replace(record, state=state) for record, state in both]
-    if not tube.kind.leased:  # the message id that theirs follow
-        ms, seq = cast("list[int]", decided)
+    if tube.kind.hand_out == DELIVER:
+        ms, seq = cast("list[int]", mark)
         return [replace(record, address=shown_mark((ms, place))) for place, record in enumerate(records, seq + 1)]
     return records
 
@@ -117,6 +121,6 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
 def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
     """The arguments of the script between the time and the data."""
     second = "2" in runner.shape(tube).letters
-    head, middle, end = new_pieces(entry)
+    head, rest = new_pieces(entry)
     ttl = "" if entry.ttl is None else entry.ttl
-    return [head, middle, ttl, end, entry.rank1.base, sortable(entry.rank2.base) if second else b""]
+    return [head, ttl, rest, entry.rank1.base, sortable(entry.rank2.base) if second else b""]

@@ -82,6 +82,11 @@ def counters(runner: Runner, tube: Tube) -> TubeCounters:
     return TubeCounters(last or frozen, (ms, seq), count(runner, [tube], frozen=True))
 
 
+def handed(runner: Runner, tube: Tube) -> int:
+    """The id up to which the messages of a reliable tube were handed out, or are gone."""
+    return int(cast("bytes | None", runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)
+
+
 class Found(NamedTuple):
     """A stored value: its public id, its shard, and its id there."""
 

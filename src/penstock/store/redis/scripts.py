@@ -15,19 +15,21 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local band, fair, limit, update_lane, take_head, ack_taken, save_lanes, forget_idle, queue_member, lease, "
-    "removals, additions, save_last, apply_group, task_removed, cancelled, hold, unhold, follow_groups, "
-    "groups_are_turning, put_pending_work, finish_relations, forget_expired, key_named, delivered, message_names, "
-    "name_reply, next_hand_out, bury_unreadable, mark_changed, lease_floor = bit.band"
+    "local band, fair, limit, update_lane, enter_lane, load_lanes, take_head, ack_taken, settle_lanes, "
+    "save_lanes, forget_idle, queue_place, lease, removals, additions, save_last, apply_group, task_removed, "
+    "cancelled, hold, unhold, join_group, save_groups, follow_groups, groups_are_turning, put_pending_work, "
+    "finish_relations, find_conflict, holders, keep_relations, check_fresh, add_fresh, forget_expired, key_named, "
+    "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
+    "bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
 _OPTIONAL = {
     "lease_leased?": (PLAIN, MICRO_QUEUES), "micro_queues?": (MICRO_QUEUES,),
-    "unleased?": (UNLEASED,), "hand_over?": (UNLEASED,), "lease_unleased?": (UNLEASED,),
+    "names?": (UNLEASED,), "unleased?": (UNLEASED,), "hand_over?": (UNLEASED,), "lease_unleased?": (UNLEASED,),
 }  # fmt: skip
 # What `relations` stands for. A tube that never had any runs scripts without these parts, and pays nothing for them.
-_RELATIONS = ("new_record", "add_task", "replies", "outcomes", "groups", "relations")
+_RELATIONS = ("new_record", "add_entries", "replies", "outcomes", "groups", "relations")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 

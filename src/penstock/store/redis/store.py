@@ -10,10 +10,10 @@ from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
 
 from penstock.core import group as rules
-from penstock.core.address import duplicate, linked
+from penstock.core.address import addresses, linked
 from penstock.core.ending import Ending, OutcomeLookup
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, Kind
+from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import refuse_busy, tube_full
@@ -37,23 +37,25 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
+from penstock.engine import puts as linked_puts
 from penstock.engine import settling
 from penstock.engine.lost_takes import LostTake, LostTakes, give_back
-from penstock.engine.port import Step, new_call
+from penstock.engine.port import Conflict, Step, new_call
 from penstock.engine.store import Store
-from penstock.errors import NoSuchTube, OutcomeUnknown, PenstockError, SchemaMismatch, StoreError, UnsupportedOption
+from penstock.engine.work import Work
+from penstock.errors import NoSuchTube, OutcomeUnknown, SchemaMismatch, StoreError, TubeFull, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
 from penstock.store.redis.connection import Argument, Reply
-from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, ON_FAILURE, read_group, read_outcome, task_key
+from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, ON_FAILURE, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, Steps
 from penstock.store.redis.queries import Pages
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
-from penstock.store.redis.step import RedisStep
+from penstock.store.redis.step import RedisStep, find_group
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes
@@ -62,7 +64,7 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A store of another layout is refused, because it would be misread.
-SCHEMA = 10
+SCHEMA = 11
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 
@@ -230,39 +232,25 @@ class RedisStore(TransferCalls, Store):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        if linked(entries) or True in [e.reply_to is not None for e in entries] or tube.kind.hand_out == CLOCK:
-            return self._put_related(tube, entries, now)
-        name = "put_micro_queues" if tube.kind.per_utube else "put"
-        capacity = "" if tube.capacity is None else tube.capacity
-        reply = self._runner.on_tube(name, tube, capacity, *puts.pack_entries(tube, entries), now=now)
-        moment, first = cast("list[int]", reply[:2])
-        if first < 0:
-            self._subscriber.interests.add(tube.no)
-            raise tube_full(tube, cast(int, reply[2]), len(entries))
-        records = puts.stored_records(tube, entries, first, moment, reply[2:])
-        ready = sum(record.state == "r" for record in records)
-        events = [Event(tube.no, "put", record) for record in records]
-        return Stored(records, Effects(events, {tube.no: ready} if ready else {}))
-
-    def _put_related(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
-        """A put of entries of which some have addresses, reply tubes or groups."""
-        if any(entry.reply_to is not None for entry in entries):
+        """As the contract says; a shorter way for a single task is `plain_put`."""
+        effects, decides, named = Effects(), linked(entries), addresses(entries)
+        if True in [entry.reply_to is not None for entry in entries]:
             self._outbox.register(tube)
-        capacity = "" if tube.capacity is None else tube.capacity
-        effects, packed = Effects(), puts.pack_related(tube, entries)
-        records, rest = self._steps.attempt("put_related", tube, effects, capacity, *packed, now=now)
-        if records is None:
-            raise self._refusal(tube, entries, rest)
-        return Stored([records[place - 1] for place in cast("list[int]", rest[0])], effects)
 
-    def _refusal(self, tube: Tube, entries: Sequence[Entry], why: list[Reply]) -> PenstockError:
-        if why[0] == b"full":
+        def put(step: Step, guess: bool) -> list[Record]:
+            with suppress(Conflict):
+                if not decides or (guess and len(set(named)) == len(named)):
+                    records, readied = cast(RedisStep, step).add(tube, entries, guessed=True)
+                    effects.events += [Event(tube.no, "put", record) for record in records]
+                    effects.readied |= {tube.no: readied} if readied else {}
+                    return records
+            return linked_puts.put_linked(Work(step, tube, effects), entries, guess=False)
+
+        try:
+            return Stored(self._run(put, (tube,), now=now), effects)
+        except TubeFull:
             self._subscriber.interests.add(tube.no)
-            return tube_full(tube, cast(int, why[1]), len(entries))
-        entry = entries[cast(int, why[1]) - 1]
-        if why[0] == b"ended":
-            return rules.ended(entry.group or "")
-        return duplicate(entry.address, cast(bytes, why[2]).decode())
+            raise
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return puts.plain_put(self._runner, tube, entry)
@@ -434,14 +422,10 @@ class RedisStore(TransferCalls, Store):
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         letter = next((letter for letter, policy in ON_FAILURE.items() if policy == on_failure), "")
-        found = self._find_group(tube, "", name, puts.pack_facts(tube), letter, now=now)
+        found = find_group(self._runner, tube, "", name, puts.pack_facts(tube), letter, now=now)
         if not found:
             raise rules.is_live(name)
         return found[0]
-
-    def _find_group(self, tube: Tube, *words: Argument, now: int | None) -> list[Group]:
-        _, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=now)
-        return [read_group(*cast("tuple[int, bytes]", tuple(found)))] if len(found) == 2 else []
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
@@ -450,9 +434,9 @@ class RedisStore(TransferCalls, Store):
         """As the contract says; a listing reads all groups, in pages."""
         if no is not None:
             self._subscriber.interests.add(tube.no)  # before anybody may notify
-            return self._find_group(tube, no, now=now)
+            return find_group(self._runner, tube, no, now=now)
         if name is not None:
-            return self._find_group(tube, "newest", name, now=now)
+            return find_group(self._runner, tube, "newest", name, now=now)
         groups = queries.groups(self._runner, tube).values()
         live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
         return [live[name] for name in sorted(live)[:limit]]

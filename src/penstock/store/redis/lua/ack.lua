@@ -1,70 +1,105 @@
 -- script: ack
--- The common case of an ack: by one session, of distinct tasks without reply tubes and groups, whose events nobody subscribed
--- to. Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
--- KEYS: tasks taken outcomes kept
--- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 8 bytes (0: any), result, ...: of
---   each task, '' for none; or no results at all
--- Returns: now, readied, {places of those that cannot be}, {places of those that are left to apply: with
---   reply tubes, groups or errors, or not held and maybe unreadable}, {places of those whose outcome is kept}, 0 unless tasks that
---   could not be read were buried
--- WITH: now tube layout lanes? outcomes?
+-- The common case of an ack: by one session, of distinct tasks without reply tubes, whose events nobody subscribed to.
+-- Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
+-- KEYS: tasks taken outcomes kept members
+-- ARGV: now, shape, limit, keys of the tasks, of each the lease in 8 bytes (0: any) and the session in 6, or that once for all,
+--   result, ...: of each task, '' for none; or no results at all
+-- Returns: now, readied, {places of those that do not exist}, {places of those that are left to apply: with reply tubes,
+--   the last ones of their groups, with errors, or not held}, {places of those whose outcome is kept} or 1 for all, 0 unless tasks that could not be
+--   read were buried
+-- WITH: now tube encode lanes? outcomes?
 -- FLAGS: allow-oom
-local owner, listed, sub, byte = ARGV[4], ARGV[5], string.sub, string.byte
-local ANY, HANDED, ADDRESSED, TIED = string.rep('\0', 8), 8 + 512, 16384, 32768
-
-local keys, leases = {}, {}
-for i = 1, #listed, 14 do
-  keys[#keys + 1] = sub(listed, i, i + 5)
-  leases[#leases + 1] = sub(listed, i + 6, i + 13)
-end
-
-local gone, timed, missed, tied, kept = {}, {}, {}, {}, {}
-local outcomes, over = {}, meta[5] and now + cmsgpack.unpack(meta[5])[1]
-local lead = over and struct.pack('>I6', over) .. '\4done'
-
--- As keep_outcome does, but many by one command.
-local function keep(place, value, flags)
-  local start, n = text_place(value, flags, ADDRESSED), #kept
-  kept[n + 1] = place
-  outcomes[2 * n + 1] = keys[place]
-  outcomes[2 * n + 2] = lead .. sub(value, start, start + byte(value, start)) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
-end
-
-if ack_taken then removals, additions = {}, {} end
-local seen, lease_at, owner_at, deadline
+local keys, values, gone, timed, missed, tied, kept = {}, {}, {}, {}, {}, {}, {}
+local outcomes_kept, of_group, over = {}, {}, meta[5] and now + struct.unpack('>I6', meta[5])
+local sub, byte, lead = string.sub, string.byte, over and struct.pack('>I6', over) .. '\4done'
+for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
 for first = 1, #keys, 1000 do
-  local values = redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))
-  for i, value in ipairs(values) do
-    local place = first + i - 1
-    local state, high, low = byte(value or '', 1, 3)
-    local flags = low and high * 256 + low or 0
-    if flags ~= seen then -- mostly all have the same
-      local at = layout_of(flags)
-      seen, lease_at, owner_at = flags, at[8] + 4, band(flags, HANDED) == HANDED and at[512]
-      deadline = band(flags, 64) ~= 0 and at[16] or band(flags, 32) ~= 0 and at[32]
-    end
-    local held = owner_at and (state == 116 or state == 112) and sub(value, owner_at, owner_at + 5) == owner -- t or p
-      and (leases[place] == ANY or sub(value, lease_at, lease_at + 7) == leases[place])
-    if flags >= TIED or (flags >= ADDRESSED and not held) or (held and byte(value, lease_at - 4) > 127) then -- has errors
-      tied[#tied + 1] = place
-    elseif not held or (deadline and struct.unpack('>I6', value, deadline) <= now) then
-      missed[#missed + 1] = place
+  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
+    values[first + i - 1] = value
+  end
+end
+
+local lanes_of = ack_taken and load_lanes(values)
+
+-- Remove a task, and keep its outcome if it has an address, as keep_outcome does, but many by one command.
+local function remove(place, value, flags)
+  gone[#gone + 1] = keys[place]
+  if struct.unpack('>I6', value, 33) > 0 then timed[#timed + 1] = keys[place] end
+  if ack_taken then ack_taken(lanes_of[place]) end
+  if band(flags, 32) ~= 0 then
+    local at = texts_place(flags)
+    if band(flags, 16) ~= 0 then at = at + 1 + byte(value, at) end
+    local n = #kept
+    kept[n + 1] = place
+    outcomes_kept[2 * n + 1] = keys[place]
+    local address = sub(value, at, at + byte(value, at))
+    if byte(address, 2) == 0 then address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3)))) end
+    outcomes_kept[2 * n + 2] = lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+  end
+end
+
+-- The number of its group, or nil if it has a reply tube.
+local function group_in(value, flags)
+  local at, text = texts_place(flags), nil
+  if band(flags, 16) ~= 0 then text, at = text_at(value, at) end
+  if band(flags, 32) ~= 0 then text, at = text_at(value, at) end
+  local no, _, reply_to = struct.unpack('>I6Bc0Bc0', value, at)
+  return reply_to == '' and no or nil
+end
+
+-- Whether a task is held under that lease and by that session, and has no errors.
+local function is_held(value, wanted)
+  if byte(value, 1) ~= 116 or #value < 38 or byte(value, 2) % 2 == 0 or byte(value, 9) > 127 then return false end -- t
+  if string.find(value, wanted, 19, true) ~= 19
+    and (sub(wanted, 1, 8) ~= '\0\0\0\0\0\0\0\0' or sub(value, 27, 32) ~= sub(wanted, 9)) then
+    return false
+  end
+  local deadline = struct.unpack('>I6', value, 33)
+  return deadline == 0 or deadline > now
+end
+
+local all = #ARGV[5] == 14 and ARGV[5]
+for place, value in ipairs(values) do
+  if not value then
+    missed[#missed + 1] = place
+  elseif not is_held(value, all or sub(ARGV[5], 14 * place - 13, 14 * place)) then
+    tied[#tied + 1] = place
+  elseif band(byte(value, 2), 64) == 0 then
+    remove(place, value, byte(value, 2))
+  else
+    local group = group_in(value, byte(value, 2))
+    if group then
+      of_group[group] = of_group[group] or {}
+      table.insert(of_group[group], place)
     else
-      gone[#gone + 1] = keys[place]
-      if deadline then timed[#timed + 1] = keys[place] end
-      if flags >= ADDRESSED then keep(place, value, flags) end
-      if ack_taken then ack_taken(value, flags) end
+      tied[#tied + 1] = place
     end
   end
 end
 
-if ack_taken then flush_gathered() end
+local members = {}
+for no, places in pairs(of_group) do
+  local group = group_of(no)
+  local started = group and group.state == 's'
+  for _, place in ipairs(places) do
+    if started and group.left > 1 then -- the last one ends it
+      group.left, touched[no] = group.left - 1, true
+      members[#members + 1] = key_of(no) .. 'm' .. keys[place]
+      remove(place, values[place], byte(values[place], 2))
+    else
+      tied[#tied + 1] = place
+    end
+  end
+end
+table.sort(tied)
+
 call_with('HDEL', k_tasks, gone)
 call_with('ZREM', k_taken, gone)
 call_with('ZREM', k_due, timed)
+call_with('ZREM', k_members, members)
 if #kept > 0 then
   forget_expired(2 * #kept)
-  call_with('HSET', k_outcomes, outcomes)
+  call_with('HSET', k_outcomes, outcomes_kept)
   for first = 1, #kept, 100 do
     local some = { 'o' }
     for i = first, math.min(first + 99, #kept) do some[#some + 1] = keys[kept[i]] end
@@ -75,6 +110,7 @@ end
 removed = #gone
 count('taken', -removed)
 count('ack', removed)
-if ack_taken then save_lanes() end
+if save_groups then save_groups() end
+if save_lanes then save_lanes() end
 finish()
-return { now, readied, missed, tied, kept, ack_taken and #log or 0 }
+return { now, readied, missed, tied, #kept == #keys and 1 or kept, ack_taken and #log or 0 }

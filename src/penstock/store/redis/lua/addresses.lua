@@ -36,15 +36,20 @@ outcomes.flush = function()
   end
 end
 
--- The address is put again: its last outcome is forgotten within a minute; see SUPERSEDED_MS in penstock.core.ending.
-local function supersede(address)
+-- The addresses of these tasks are put again: what is kept of the tasks is forgotten within a minute; see SUPERSEDED_MS in
+-- penstock.core.ending.
+local function supersede(keys)
   outcomes.flush() -- the task that made room may have had it
-  local key = redis.call('HGET', k_addresses, address)
-  local stored = key and redis.call('HGET', k_outcomes, key)
-  if not stored or struct.unpack('>I6', stored) <= now + 60000 then return end
-  redis.call('HSET', k_outcomes, key, struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
-  redis.call('ZADD', k_kept, now + 60000, 'o' .. key)
-  if mark_changed then mark_changed('o' .. key) end
+  for first = 1, #keys, 1000 do
+    for i, stored in ipairs(redis.call('HMGET', k_outcomes, unpack(keys, first, math.min(first + 999, #keys)))) do
+      local key = keys[first + i - 1]
+      if stored and struct.unpack('>I6', stored) > now + 60000 then
+        redis.call('HSET', k_outcomes, key, struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
+        redis.call('ZADD', k_kept, now + 60000, 'o' .. key)
+        if mark_changed then mark_changed('o' .. key) end
+      end
+    end
+  end
 end
 
 local function forget_outcome(key)

@@ -6,14 +6,17 @@
 -- Release up to `most` tasks of a session that is dead, or was closed. Returns how many.
 local function release_of(session, most, closed)
   local held = redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, most)
+  gather()
+  if #held > 0 then prefetch(held) end
   for _, key in ipairs(held) do
     local rec = fetch(key)
-    if rec then
+    if rec and rec.state == 't' then
       change(key, rec, lease_ended(rec, 'release', not closed and 'not settled before its session ended'))
     else
-      redis.call('ZREM', k_taken, key)
+      remove_from('ZREM', k_taken, key)
     end
   end
+  flush_gathered()
   return #held
 end
 
@@ -41,10 +44,13 @@ local function advance(most, most_cancelled, closed)
   local done = end_sessions(most, closed)
   if done >= most then return true end
   local due = redis.call('ZRANGEBYSCORE', k_due, '-inf', now, 'LIMIT', 0, most - done)
+  gather()
+  if #due > 0 then prefetch(due) end
   for _, key in ipairs(due) do
     local rec = fetch(key)
-    if rec and rec.at then change(key, rec, deadline_passed(rec)) else redis.call('ZREM', k_due, key) end
+    if rec and rec.at then change(key, rec, deadline_passed(rec)) else remove_from('ZREM', k_due, key) end
   end
+  flush_gathered()
   if forget_idle then forget_idle() end
   done = done + #due
   if done >= most or not follow_groups then return done >= most end
@@ -70,7 +76,7 @@ end
 -- Apply what is due, up to a number of tasks.
 -- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
 -- Returns: now, readied, removed, log, follow_ups, 1 if more is due, ms until the next deadline or -1
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? advance
 -- FLAGS: allow-oom
 local more = advance(tonumber(ARGV[4]), nil, ARGV[5] == '1')
 if forget_expired then forget_expired(tonumber(ARGV[4])) end

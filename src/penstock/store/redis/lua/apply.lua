@@ -6,13 +6,16 @@
 -- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or an index, the place to begin at
 --   (negative: from its end) and how many
 -- Returns: now, {id, record, ...}, {number, record, ...}
--- WITH: now tube encode decode groups
+-- WITH: now tube encode decode names? groups with_groups
 -- FLAGS: no-writes
-local from, keys, tasks, found = ARGV[4], {}, {}, {}
+local from, keys = ARGV[4], {}
 if from == 'tasks' then
   for i = 5, #ARGV do keys[i - 4] = ARGV[i] end
 elseif from == 'addresses' then
-  for i = 5, #ARGV do keys[#keys + 1] = redis.call('HGET', k_addresses, ARGV[i]) or nil end
+  for i = 5, #ARGV do
+    local key = key_named and key_named(ARGV[i]) or redis.call('HGET', k_addresses, ARGV[i])
+    keys[#keys + 1] = key or nil
+  end
 else
   local index = ({ ready = k_ready, buried = k_buried, delivered = k_delivered })[from]
   local start, total = tonumber(ARGV[5]), redis.call('ZCARD', index)
@@ -21,19 +24,24 @@ else
   local names = start < 0 and {} or start <= stop and redis.call('ZRANGE', index, start, stop) or {}
   for i, name in ipairs(names) do keys[i] = key_in(name) end
 end
-for first = 1, #keys, 1000 do
-  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
-    if value then
-      tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[first + i - 1]), value
-      local rec = (string.byte(value, 2) or 0) > 127 and decode(value)
+return { now, with_groups(keys) }
+
+-- part: with_groups
+-- Tasks by their keys, as {id, record, ...}, and the groups that they are in, as {number, record, ...}.
+local function with_groups(keys)
+  local tasks, found = {}, {}
+  for first = 1, #keys, 1000 do
+    for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
+      local rec = value and band(string.byte(value, 2) or 0, 64) ~= 0 and decode(value)
       local no = rec and rec.group_no
+      if value then tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[first + i - 1]), value end
       if no and groups[no] == nil and group_of(no) then
         found[#found + 1], found[#found + 2] = no, redis.call('HGET', k_groups, 'g' .. key_of(no))
       end
     end
   end
+  return tasks, found
 end
-return { now, tasks, found }
 
 -- script: held_leases
 -- Whether a session holds these leases. What is left of a cancelled group is held by nobody.
@@ -80,14 +88,26 @@ answer[2] = id
 return answer
 
 -- script: apply
--- Write each row whose guard holds: what the engine decided about a task. A task of a cancelled group is removed instead.
+-- Write what the engine decided: each row whose guard holds, and new tasks. A task of a cancelled group is removed instead.
+-- With new tasks, it is all or nothing.
 -- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
 --   rank1, owner, until; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason, events,
 --   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it,
---   error of the attempt that ends], ...], result, ...
--- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased?
+--   error of the attempt that ends, which of the results is the whole task, if it is rewritten], ...], number of results, result,
+--   ...; then nothing
+--   or what follows shape and limit in a put
+-- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}, first new id; or now, 0, -1
+--   and total or -1: as a put refuses
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? apply_rows
 -- FLAGS: allow-oom
+
+-- script: apply_put
+-- The same with new tasks.
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? find_conflict count_tasks fresh apply_rows
+
+-- part: apply_rows
+local rows, results, keys, leaving, missed = cmsgpack.unpack(ARGV[4]), tonumber(ARGV[5]), {}, {}, {}
+
 local function holds(rec, row)
   local lease, at, owner, ends = row[3], row[4], row[6], row[7]
   if (rec.state == 'q' and 'r' or rec.state) ~= row[2] then return false end
@@ -107,41 +127,79 @@ local function decided(rec, row)
   end
   local ending = row[15]
   if ending then
-    local result = ending[4] and ARGV[4 + ending[4]]
+    local result = ending[4] and ARGV[5 + ending[4]]
     to.ending = { status = ending[1], error = ending[2], code = ending[3], result = result, base64 = ending[5] }
   end
   return to
 end
 
-local rows, keys, missed, all_leave, all_taken = cmsgpack.unpack(ARGV[4]), {}, {}, true, true
+-- Give a task new content.
+local function rewrite(key, rec, new)
+  local place = queue_place and queue_place(key, rec)
+  leave(key, rec)
+  if rec.state == 'r' then readied = readied - 1 end
+  if update_lane then update_lane(key, new, rec.state, place) end
+  if mark_changed then mark_changed('t' .. key) end
+  save(key, new)
+  set_timer(key, rec.at, new.at)
+  enter(key, new)
+end
+
 for i, row in ipairs(rows) do
   keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
-  all_leave = all_leave and row[8] == '-'
-  all_taken = all_taken and row[2] == 't'
+  if row[8] == '-' then leaving[keys[i]] = true end
 end
 for i = 1, #keys, 1000 do
   prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
 end
-
--- All are written by few commands; in micro-queues only what leaves, if all do, because others are promoted. These can be
--- among those that leave, unless all are taken.
-if all_leave or not update_lane then removals = {} end
-if not update_lane or (all_leave and all_taken) then additions = {} end
-
 for i, row in ipairs(rows) do
-  local key = keys[i]
+  local rec = fetch(keys[i])
+  local group = rec and rec.group_no and group_of(rec.group_no)
+  local gone = group and group.state == 'x' and row[13] ~= 'ttl' and not (row[15] and row[15][1] == 'cancelled')
+  -- Who guessed that it is buried did not know its group.
+  local fails = group and row[8] == '!' and group.on_failure ~= 'h'
+  if not rec or gone or fails or not holds(rec, row) then missed[#missed + 1] = i end
+end
+
+local refused = check_fresh and check_fresh(7 + results, leaving, #missed)
+if refused then return { now, 0, -1, refused } end
+gather()
+local next_missed = 1
+for i, row in ipairs(rows) do
+  local key, left_out = keys[i], missed[next_missed] == i
   local rec = fetch(key)
-  local gone = rec and rec.group_no and cancelled(rec)
-  local fails = rec and rec.group_no and row[8] == '!' and group_of(rec.group_no)
-  if fails and fails.on_failure ~= 'h' then
-    missed[#missed + 1] = i -- who guessed that it is buried did not know its group
-  elseif rec and not gone and holds(rec, row) then
+  if left_out then next_missed = next_missed + 1 end
+  if left_out and rec and rec.group_no and cancelled(rec) then
+    change(key, rec, cancelled_with_group(rec))
+  elseif row[18] and not left_out then
+    rewrite(key, rec, decode(ARGV[5 + row[18]]))
+  elseif not left_out then
     change(key, rec, decided(rec, row))
-  else
-    if gone then change(key, rec, cancelled_with_group(rec)) end
-    missed[#missed + 1] = i
   end
 end
 flush_gathered()
+local first = add_fresh and add_fresh() or 0
 commit()
-return { now, readied, removed, log, follow_ups, missed }
+return { now, readied, removed, log, follow_ups, missed, first }
+
+-- part: fresh
+-- The new tasks of apply, which follow the results.
+local put = nil
+
+check_fresh = function(place, leaving, missed)
+  local gone = 0
+  for _ in pairs(leaving) do gone = gone + 1 end
+  put = { capacity = tonumber(ARGV[place - 1]), facts = ARGV[place], runs = cmsgpack.unpack(ARGV[place + 1]), place = place + 1 }
+  if missed > 0 or find_conflict(put.runs, ARGV, put.place, leaving) then return -1 end
+  if put.capacity and count_tasks() + #ARGV - put.place - gone > put.capacity then
+    redis.call('HSET', k_meta, 'full', '1')
+    return count_tasks()
+  end
+end
+
+add_fresh = function()
+  local first = last + 1
+  keep_relations(put.runs, put.facts)
+  add_entries(put.runs, ARGV, put.place)
+  return first
+end

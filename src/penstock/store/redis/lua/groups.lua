@@ -37,7 +37,16 @@ local function open_group(name, on_failure)
   return groups[no], no
 end
 
-local function save_groups()
+-- So many tasks are put into a group, given by its number, or by a name: then it is opened if there is none. Returns its
+-- number and whether it is not started.
+join_group = function(no, wanted)
+  if type(no) == 'string' then no = select(2, open_group(no)) end
+  local group = group_of(no)
+  group.total, group.left, touched[no] = group.total + wanted, group.left + wanted, true
+  return no, group.state == 'o'
+end
+
+save_groups = function()
   for no in pairs(touched) do
     local group = groups[no]
     if mark_changed then mark_changed('g' .. key_of(no)) end
@@ -87,7 +96,7 @@ return { now, 1 }
 -- ARGV: now, shape, limit, number, s or x, capacity or '', most tasks
 -- Returns: now, readied, removed, log, follow_ups, 1 if more tasks must follow; or now, 0, -1, total if there is no room
 --   for the group's work
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations count_tasks
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations count_tasks
 -- FLAGS: allow-oom
 local no, to, most = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[7])
 local group, more = group_of(no), false

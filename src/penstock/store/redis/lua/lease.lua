@@ -17,23 +17,13 @@ local function blocked_by_cancelled()
   return rec and cancelled(rec)
 end
 
--- The number of a stored task's group, without decoding the rest, or nil.
-local function group_in(value)
-  local high, low = string.byte(value or '', 2, 3)
-  if not low or high < 128 then return nil end
-  local at = text_place(value, high * 256 + low, 32768)
-  at = at + 1 + (string.byte(value, at) or 0) -- behind reply_to
-  return at + 5 <= #value and struct.unpack('>I6', value, at) or nil
-end
-
 -- Remove tasks of cancelled groups from the ready index. Returns the others.
 local function sift(names)
-  local keys, gone, left, known = {}, {}, {}, {}
+  local keys, gone, left = {}, {}, {}
   for i, name in ipairs(names) do keys[i] = key_in(name) end
   for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
-    local no = group_in(value)
-    if no and known[no] == nil then known[no] = cancelled({ group_no = no }) or false end
-    if no and known[no] then gone[#gone + 1] = names[i] else left[#left + 1] = names[i] end
+    local rec = band(string.byte(value or '', 2) or 0, 64) ~= 0 and decode(value)
+    if rec and cancelled(rec) then gone[#gone + 1] = names[i] else left[#left + 1] = names[i] end
   end
   if #gone > 0 then redis.call('ZREM', k_ready, unpack(gone)) end
   withdrawn = withdrawn + #gone
@@ -68,7 +58,7 @@ end
 -- part: lease_leased
 -- Tubes of kinds with leases: whole batches in few commands. In a fair tube whose micro-queues may have several heads, one by
 -- one, because each lease decides which task may come next.
-local plans = {}
+local HANDED_OUT, firsts = '>I4I6I8I6I6', {}
 
 -- As penstock.core.lease defines it: the number of the hand-out above the 28 bits of the call.
 local function next_lease(last)
@@ -76,47 +66,29 @@ local function next_lease(last)
   return math.min(number, 33554431) * 268435456 + ARGV[8]
 end
 
--- How the bytes of a ready task with these flags become those of a taken one (see record.lua). False if it must be decoded:
--- it may have a group.
-local function plan_of(flags)
-  local HANDED, EXPIRES, TTR = 8, 16, 128
-  if band(flags, 32 + 512 + 32768) ~= 0 then return false end
-  local at = layout_of(flags)
-  local again, timed, due = band(flags, HANDED) ~= 0, band(flags, TTR) ~= 0, band(flags, 64) ~= 0
-  local to = flags - (due and 64 or 0) + (again and 0 or HANDED) + (timed and 32 or 0) + 512
-  return {
-    lead = 't' .. struct.pack('>I2', to), handed = at[HANDED], again = again, expires = at[EXPIRES], ttr = at[TTR],
-    mortal = band(flags, EXPIRES) ~= 0, timed = timed, rest = at.texts, due = due,
-  }
-end
-
 -- The bytes of a ready task once it is handed out, its deadline, and whether it had a deadline before; nil if it must be
--- decoded. Not decoding is most of what makes a take of many cheap.
-local function handed_out(value, owner)
-  local state, high, low = string.byte(value or '', 1, 3)
-  if mark_changed or fair or state ~= 114 or not low then return nil end -- r; leases of a pool begin at its epoch's floor
-  local flags = high * 256 + low
-  local plan = plans[flags]
-  if plan == nil then
-    plan = plan_of(flags)
-    plans[flags] = plan
+-- decoded: it may have a group. Not decoding is most of what makes a take of many cheap.
+local function handed_out(value, session)
+  local state, flags = string.byte(value or '', 1, 2)
+  if fair or state ~= 114 or not flags or band(flags, 64) ~= 0 or #value < texts_place(flags) - 1 then return nil end -- r
+  local again, expires, ttr = flags % 2 == 1, 0, 0
+  local rest = again and 39 or 9
+  if band(flags, 2) ~= 0 then expires, ttr = struct.unpack('>I6I6', value, rest) end
+  if expires > 0 and expires <= now then return nil end
+  local deadline, handed = ttr > 0 and now + ttr or 0, nil
+  if again then
+    local attempts, _, last = struct.unpack('>I4I6I8', value, 9)
+    handed = struct.pack(HANDED_OUT, attempts + 1, now, next_lease(last), session, deadline)
+  else
+    handed = firsts[deadline]
+    if not handed then
+      handed = struct.pack(HANDED_OUT, 1, now, next_lease(0), session, deadline)
+      firsts[deadline] = handed
+    end
+    flags = flags + 1
   end
-  if not plan or #value < plan.rest then return nil end
-  if plan.mortal and struct.unpack('>I6', value, plan.expires) <= now then return nil end
-  local handed, at, deadline = plans.first, '', nil
-  if plan.again then
-    local attempts, last = struct.unpack('>I4I8', value, plan.handed)
-    handed = struct.pack('>I4I8I6', attempts + 1, next_lease(last), now)
-  elseif not handed then
-    handed = struct.pack('>I4I8I6', 1, 268435456 + ARGV[8], now)
-    plans.first = handed
-  end
-  if plan.timed then
-    deadline = now + struct.unpack('>I6', value, plan.ttr)
-    at = struct.pack('>I6', deadline)
-  end
-  return plan.lead .. string.sub(value, 4, plan.handed - 1) .. handed .. string.sub(value, plan.expires, plan.ttr - 1)
-    .. at .. string.sub(value, plan.ttr, plan.rest - 1) .. owner .. string.sub(value, plan.rest), deadline, plan.due
+  return 't' .. string.char(flags) .. string.sub(value, 3, 8) .. handed .. string.sub(value, rest),
+    deadline > 0 and deadline or nil, expires > 0
 end
 
 -- The same for any task; nil and whether it keeps its place if it must not be handed out.
@@ -128,21 +100,27 @@ local function handed_out_slowly(key, value, session)
   local due = rec.at ~= nil
   rec.state, rec.owner, rec.at = 't', session, rec.ttr and now + rec.ttr or nil
   rec.attempts, rec.lease, rec.taken = rec.attempts + 1, next_lease(rec.lease), now
+  rec.progress = nil
   if update_lane then update_lane(key, rec, 'r') end
   return encode(rec), rec.at, due
 end
 
+local one_by_one = fair and limit > 1
+
 local function lease_batch(members, values, most, session)
-  local ready, tasks, taken, due, undue = {}, {}, {}, {}, {}
-  local owner = struct.pack('>I6', session)
+  local ready, tasks, taken, due, undue, lanes_of = {}, {}, {}, {}, {}, nil
+  if take_head then
+    gather()
+    lanes_of = load_lanes(values)
+  end
   for i, name in ipairs(members) do
     if #leased >= 2 * most then break end
     local key = key_in(name)
-    local value, deadline, timed = handed_out(values[i], owner)
+    local value, deadline, timed = handed_out(values[i], session)
     if not value then
       value, deadline, timed = handed_out_slowly(key, values[i], session)
     elseif take_head then
-      take_head(name, values[i])
+      take_head(lanes_of[i], name, values[i])
     end
     if value then
       local last = #tasks
@@ -164,11 +142,10 @@ local function lease_batch(members, values, most, session)
   call_with('ZADD', k_taken, taken)
   call_with('ZADD', k_due, due)
   call_with('ZREM', k_due, undue)
-  if removals then flush_gathered() end
+  if one_by_one then settle_lanes() elseif take_head then flush_gathered() end
 end
 
 lease = function(wanted, session)
-  local one_by_one = fair and limit > 1
   while #leased < 2 * wanted and may_skip() do
     local members = candidates(one_by_one and 1 or math.min(wanted - #leased / 2, 1000))
     if #members == 0 then break end
@@ -195,18 +172,36 @@ local function hand_batch(names, values, most)
     elseif rec then
       keys[#keys + 1], recs[#recs + 1] = name, rec
     end
-    if not rec or (not clocked and not expired(rec)) then out[#out + 1] = name end
+    if not rec then out[#out + 1] = name end
   end
   call_with('ZREM', k_ready, out)
   hand_over(keys, recs, leased)
 end
 
+-- Messages are handed out in the order of their keys. Keys that are gone are passed once.
+local function lease_in_order(wanted)
+  local from, last = tonumber(redis.call('HGET', k_meta, 'handed') or 0), tonumber(meta[1])
+  while #leased < 2 * wanted and from < last do
+    local keys, names, recs, most = {}, {}, {}, wanted - #leased / 2
+    for i = 1, math.min(last - from, math.max(100, math.min(most, 1000))) do keys[i] = key_of(from + i) end
+    for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
+      local rec = value and decode(value)
+      if #recs == most then break end
+      from = from + 1
+      if rec and rec.state == 'r' then names[#names + 1], recs[#recs + 1] = keys[i], rec end
+    end
+    hand_over(names, recs, leased)
+  end
+  redis.call('HSET', k_meta, 'handed', from)
+  count('taken', #leased / 2)
+end
+
 lease = function(wanted)
+  if in_order then return lease_in_order(wanted) end
   while #leased < 2 * wanted and may_skip() do
     local most = math.min(wanted - #leased / 2, 1000)
     local names = candidates(most)
     if #names == 0 then break end
     hand_batch(names, redis.call('HMGET', k_tasks, unpack(names)), most)
   end
-  if not clocked then count('taken', #leased / 2) end
 end

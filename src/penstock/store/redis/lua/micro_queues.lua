@@ -1,23 +1,54 @@
 -- part: micro_queues
 -- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as decided by penstock.core.lane.
 -- lanes: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
--- tasks by micro-queue and rank. idle: empty micro-queues of a fair tube whose turn still matters, by turn.
+-- tasks by micro-queue and place, which is rank and key. idle: empty micro-queues of a fair tube whose turn still matters,
+-- by turn. The name of a micro-queue stands after its length everywhere, as in tasks.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
+-- What becomes ready waits at first. Before a script reads the ready index, and at its end, settle_lanes makes the first
+-- (limit - taken) ready tasks of each micro-queue that it touched heads.
 -- KEYS: lanes queue idle
 fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
 local lanes = {}
 
-local function lane_of(utube)
-  local lane = lanes[utube]
-  if lane == nil then
-    local stored = redis.call('HGET', k_lanes, utube)
-    lane = false
-    if stored then
-      lane = {}
-      lane.taken, lane.heads, lane.waiting, lane.turn = struct.unpack('>I4I4I4I6', stored)
+local function read_lane(stored)
+  if not stored then return false end
+  local lane = {}
+  lane.taken, lane.heads, lane.waiting, lane.turn = struct.unpack('>I4I4I4I6', stored)
+  return lane
+end
+
+-- The name of the micro-queue that begins at this place of a stored task or of a tail.
+local function name_at(value, place) return string.sub(value, place, place + (string.byte(value, place) or 0)) end
+
+-- The micro-queues of stored tasks, or of the tails behind a place, which are read at once.
+load_lanes = function(values, tails_from)
+  local names, asked, wanted = {}, {}, {}
+  for i = (tails_from or 0) + 1, #values do
+    local value, name = values[i], nil
+    local flags = not tails_from and value and string.byte(value, 2)
+    if tails_from then
+      name = name_at(value, 1)
+    elseif flags then
+      name = band(flags, 16) ~= 0 and name_at(value, texts_place(flags)) or '\0'
     end
-    lanes[utube] = lane
+    names[i] = name
+    if name and lanes[name] == nil and not asked[name] then
+      asked[name], wanted[#wanted + 1] = true, name
+    end
   end
+  for first = 1, #wanted, 1000 do
+    local stored = redis.call('HMGET', k_lanes, unpack(wanted, first, math.min(first + 999, #wanted)))
+    for i, one in ipairs(stored) do lanes[wanted[first + i - 1]] = read_lane(one) end
+  end
+  return names
+end
+
+-- The micro-queue of a name; with `new`, also one that is not stored.
+local function lane_of(name, new)
+  local lane = lanes[name]
+  if lane == nil then lane = read_lane(redis.call('HGET', k_lanes, name)) end
+  if not lane and new then lane = { taken = 0, heads = 0, waiting = 0, turn = 0 } end
+  lanes[name] = lane
   return lane
 end
 
@@ -25,238 +56,201 @@ local function empty(lane) return lane.taken == 0 and lane.heads == 0 and lane.w
 
 local function next_turn(lane) return math.max(now, lane.turn + 1) end
 
-local function lead(utube) return string.char(#utube) .. utube end
-
-queue_member = function(key, rec, letter)
-  local place = sortable(rec.rank1)
-  if second and not fair then place = place .. sortable(rec.rank2) end
-  return lead(rec.utube or '') .. letter .. place .. key
+queue_place = function(key, rec)
+  return sortable(rec.rank1) .. (second and not fair and sortable(rec.rank2) or '') .. key
 end
 
-local function before(key, rec, other_key, other)
-  if rec.rank1 ~= other.rank1 then return rec.rank1 < other.rank1 end
-  if not fair and rec.rank2 ~= other.rank2 then return rec.rank2 < other.rank2 end
-  return id_of(key) < id_of(other_key)
-end
-
--- The first task of a range of the queue; entries of tasks that cannot be read are removed.
-local function first_of(command, from, to)
-  while true do
-    local found = redis.call(command, k_queue, from, to, 'LIMIT', 0, 1)[1]
-    local key = found and key_in(found)
-    if not key or fetch(key) then return key end
-    redis.call('ZREM', k_queue, found)
+-- Whether one place is before another. Strings cannot be compared: Lua does that by the server's locale.
+local function before(place, other)
+  for at = 1, #place - 6, 8 do
+    local one, two = number_of(string.sub(place, at)), number_of(string.sub(other, at))
+    if one ~= two then return one < two end
   end
+  return id_of(place) < id_of(other)
 end
 
--- Write what was gathered before an index is read or a task is changed a second time.
-local function write_additions()
-  if additions then
-    local gathered = removals and {}
-    flush_gathered()
-    removals, additions = gathered, {}
+-- A task changes its state; `old_place`: its place, if its ranks have changed.
+update_lane = function(key, rec, before_state, old_place)
+  local lead = with_length(rec.utube or '')
+  local lane = lane_of(lead, rec.state == 'r')
+  if not lane then return end
+  local place = queue_place(key, rec)
+  if fair then
+    rec.rank2 = 0
+    if rec.state == 'r' and empty(lane) then lane.turn = next_turn(lane) end
   end
-end
-
-local function first_waiting(utube)
-  return first_of('ZRANGEBYLEX', '[' .. lead(utube) .. 'w', '(' .. lead(utube) .. 'x')
-end
-
--- A micro-queue with a single head remembers it: `head`.
-local function worst_head(lane, utube)
-  if limit > 1 then write_additions() end
-  local head = lane.head or first_of('ZREVRANGEBYLEX', '(' .. lead(utube) .. 'i', '[' .. lead(utube) .. 'h')
-  if limit == 1 then lane.head = head end
-  return head
-end
-
-local function make_head(lane, key, rec)
-  lane.heads = lane.heads + 1
-  if limit == 1 then lane.head = key end
-  add_to('ZADD', k_queue, 0, queue_member(key, rec, 'h'))
-  rec.state = 'r'
-  if fair then rec.rank2 = lane.turn end
-end
-
-local function make_waiting(lane, key, rec)
-  lane.waiting = lane.waiting + 1
-  add_to('ZADD', k_queue, 0, queue_member(key, rec, 'w'))
-  rec.state = 'q'
-  if fair then rec.rank2 = 0 end
-end
-
-local function promote(lane, key)
-  local rec = fetch(key)
-  write(additions and removals, 'ZREM', k_queue, queue_member(key, rec, 'w'))
-  lane.waiting = lane.waiting - 1
-  make_head(lane, key, rec)
-  save(key, rec)
-  enter(key, rec)
-end
-
-local function demote(lane, key)
-  local rec = fetch(key)
-  write_additions()
-  redis.call('ZREM', k_queue, queue_member(key, rec, 'h'))
-  leave(key, rec)
-  lane.heads, lane.head = lane.heads - 1, nil
-  make_waiting(lane, key, rec)
-  save(key, rec)
-  readied = readied - 1
-end
-
-local function free_slots(lane) return limit - lane.taken - lane.heads end
-
--- Make the first waiting task a head; false if there is none. Unless the tube is fair, that changes the state alone, so the
--- record is not decoded: its rank is in its member of the queue.
-local function promote_first(lane, utube)
-  local lead = lead(utube)
-  local found = redis.call('ZRANGEBYLEX', k_queue, '[' .. lead .. 'w', '(' .. lead .. 'x', 'LIMIT', 0, 1)[1]
-  local key = found and key_in(found)
-  local value = key and not fair and fetched[key] == nil and redis.call('HGET', k_tasks, key)
-  if not value or string.byte(value) ~= 113 then -- q
-    key = first_waiting(utube)
-    if key then promote(lane, key) end
-    return key ~= nil
-  end
-  local rest = string.sub(found, #lead + 2)
-  lane.waiting, lane.heads, lane.head = lane.waiting - 1, lane.heads + 1, limit == 1 and key or nil
-  write(additions and removals, 'ZREM', k_queue, found)
-  add_to('ZADD', k_queue, 0, lead .. 'h' .. rest)
-  add_to('HSET', k_tasks, key, 'r' .. string.sub(value, 2))
-  add_to('ZADD', k_ready, number_of(rest), string.sub(rest, 9))
-  readied = readied + 1
-  return true
-end
-
-local function fill(lane, utube)
-  while lane.waiting > 0 and free_slots(lane) > 0 do
-    if limit > 1 then write_additions() end
-    if not promote_first(lane, utube) then break end
-  end
-end
-
--- `newest`: the task comes last in its micro-queue, so it overtakes nothing.
-local function add_ready(lane, key, rec, was_empty, newest)
-  if fair and was_empty then lane.turn = next_turn(lane) end
-  local utube = rec.utube or ''
-  if lane.waiting > 0 and free_slots(lane) > 0 then write_additions() end
-  if free_slots(lane) > 0 then
-    local first = lane.waiting > 0 and first_waiting(utube)
-    if not first or before(key, rec, first, fetch(first)) then return make_head(lane, key, rec) end
-    promote(lane, first)
-    return make_waiting(lane, key, rec)
-  end
-  local worst = not newest and lane.heads > 0 and worst_head(lane, utube)
-  if not worst or not before(key, rec, worst, fetch(worst)) then return make_waiting(lane, key, rec) end
-  demote(lane, worst)
-  make_head(lane, key, rec)
-end
-
--- After a hand-out, a fair micro-queue moves behind the others with its remaining heads.
-local function pass_turn(lane, utube)
-  if not fair then return end
-  lane.turn = next_turn(lane)
-  local low, high = '[' .. lead(utube) .. 'h', '(' .. lead(utube) .. 'i'
-  for _, found in ipairs(redis.call('ZRANGEBYLEX', k_queue, low, high)) do
-    local key = key_in(found)
-    local rec = fetch(key)
-    if rec then
-      redis.call('ZREM', k_ready, member(key, rec))
-      rec.rank2 = lane.turn
-      save(key, rec)
-      redis.call('ZADD', k_ready, rec.rank1, member(key, rec))
-    end
-  end
-end
-
--- `old_member`: the task's former member of the queue, if its ranks have changed.
-local function leave_state(lane, key, rec, before_state, old_member)
   if before_state == 't' then
     lane.taken = lane.taken - 1
   elseif before_state == 'r' then
-    lane.heads, lane.head = lane.heads - 1, nil
-    redis.call('ZREM', k_queue, old_member or queue_member(key, rec, 'h'))
+    lane.heads = lane.heads - 1
+    remove_from('ZREM', k_queue, lead .. 'h' .. (old_place or place))
   elseif before_state == 'q' then
     lane.waiting = lane.waiting - 1
-    redis.call('ZREM', k_queue, old_member or queue_member(key, rec, 'w'))
+    remove_from('ZREM', k_queue, lead .. 'w' .. (old_place or place))
   end
-end
-
--- A task changes its state: update its micro-queue's numbers, decide between r and q, promote and demote others.
-update_lane = function(key, rec, before_state, newest, old_member)
-  if fair then rec.rank2 = 0 end
-  local utube = rec.utube or ''
-  local lane = lane_of(utube)
-  if not lane then
-    if rec.state ~= 'r' then return end
-    lane = { taken = 0, heads = 0, waiting = 0, turn = 0 }
-    lanes[utube] = lane
-  end
-  local was_empty = empty(lane)
-  leave_state(lane, key, rec, before_state, old_member)
   if rec.state == 'r' then
-    add_ready(lane, key, rec, was_empty, newest)
+    rec.state, lane.waiting = 'q', lane.waiting + 1
+    add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
   elseif rec.state == 't' then
     lane.taken = lane.taken + 1
-    if before_state == 'r' then pass_turn(lane, utube) end
+    if fair then lane.turn, lane.turned = next_turn(lane), true end
+  end
+  lane.touched = true
+end
+
+-- A new task enters its micro-queue: `r` if it is a head, for now, else `q`; and in a fair tube its second rank. `start`
+-- is its place without its key; `last`: it comes after all others.
+local entered = {} -- words to add to the queue
+
+enter_lane = function(lead, rec, start, key, last)
+  local lane, n = lanes[lead] or lane_of(lead, true), #entered
+  if fair and empty(lane) then lane.turn = next_turn(lane) end
+  if lane.waiting == 0 and lane.taken + lane.heads < limit then
+    if lane.heads == 0 or lane.worst then lane.worst = math.max(lane.worst or rec.rank1, rec.rank1) end
+    lane.heads = lane.heads + 1
+    entered[n + 1], entered[n + 2] = 0, lead .. 'h' .. start .. key
+    return 'r', lane.turn
+  end
+  lane.waiting = lane.waiting + 1
+  entered[n + 1], entered[n + 2] = 0, lead .. 'w' .. start .. key
+  -- Mostly it is behind the heads, and the worst of these was put by the same call.
+  local behind = last or (lane.worst and (rec.rank1 > lane.worst or (rec.rank1 == lane.worst and #start == 8)))
+  if not behind or lane.taken + lane.heads < limit then lane.touched = true end
+  return 'q', 0
+end
+
+local function rank_of(place) return string.find(place, '\128\0\0\0\0\0\0\0', 1, true) == 1 and 0 or number_of(place) end
+
+-- Write a ready task as a head (r) or as a waiting one (q), if its bytes are as they should be. Unless the tube is fair,
+-- that changes its state alone.
+local function restate(place, value, from, to, turn)
+  local key, rank2, stored = key_in(place), nil, nil
+  if not value or string.byte(value) ~= string.byte(from) then return false end
+  if fair then
+    local rec = decode(value)
+    if not rec then return false end
+    rec.state, rank2, rec.rank2 = to, rec.rank2, turn
+    stored = encode(rec)
   else
-    fill(lane, utube)
+    stored = to .. string.sub(value, 2)
+  end
+  fetched[key] = nil
+  add_to('HSET', k_tasks, key, stored)
+  if from == 'r' then
+    remove_from('ZREM', k_ready, fair and sortable(rank2) .. key or string.sub(place, 9))
+    readied = readied - 1
+  end
+  if to == 'r' then
+    add_to('ZADD', k_ready, rank_of(place), fair and sortable(turn) .. key or string.sub(place, 9))
+    readied = readied + 1
+  end
+  return true
+end
+
+local function demote(lane, lead, place)
+  lane.heads = lane.heads - 1
+  remove_from('ZREM', k_queue, lead .. 'h' .. place)
+  if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then -- else it is left to a repair
+    lane.waiting = lane.waiting + 1
+    add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
   end
 end
 
--- What update_lane does for a task that is handed out or acked, from its stored bytes. Not for fair tubes.
-local function lead_in(value, flags)
-  local at = layout_of(flags).texts
-  return band(flags, 1024) ~= 0 and string.sub(value, at, at + string.byte(value, at)) or '\0'
+local function places_in(lead, letter, behind, most)
+  local found = redis.call('ZRANGEBYLEX', k_queue, '[' .. lead .. letter, '(' .. lead .. behind, 'LIMIT', 0, most)
+  for i, name in ipairs(found) do found[i] = string.sub(name, #lead + 2) end
+  return found
 end
 
--- `name`: the task's member of the ready index.
-take_head = function(name, value)
-  local high, low = string.byte(value, 2, 3)
-  local flags, rank1 = high * 256 + low, 0
-  if band(flags, 1) ~= 0 then
-    rank1 = struct.unpack('>d', value, layout_of(flags)[1])
-  elseif band(flags, 8192) ~= 0 then
-    rank1 = struct.unpack('>I4', value, layout_of(flags)[4])
+-- Demote heads that are too many or overtaken. Adds the places that become heads to `chosen`.
+local function choose_heads(lead, lane, chosen)
+  local slots = math.max(0, limit - lane.taken)
+  local waiting = lane.waiting > 0 and slots > 0 and places_in(lead, 'w', 'x', slots) or {}
+  local heads = {}
+  if lane.heads > 0 and (#waiting > 0 or lane.turned or lane.heads > slots) then heads = places_in(lead, 'h', 'i', lane.heads) end
+  local free = slots - lane.heads
+  for _ = free, -1 do demote(lane, lead, table.remove(heads)) end
+  free = math.max(0, free)
+  for _, place in ipairs(waiting) do
+    if free > 0 then
+      free = free - 1
+    elseif #heads > 0 and before(place, heads[#heads]) then
+      demote(lane, lead, table.remove(heads))
+    else
+      break
+    end
+    chosen[#chosen + 1] = { lane, lead, place }
   end
-  local utube = lead_in(value, flags)
-  local lane = lane_of(string.sub(utube, 2))
-  if lane then
-    lane.heads, lane.taken, lane.head = lane.heads - 1, lane.taken + 1, nil
+  if lane.turned then -- after a hand-out, a fair micro-queue moves behind the others with its remaining heads
+    for _, place in ipairs(heads) do restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'r', lane.turn) end
   end
-  removals = removals or {}
-  remove_from('ZREM', k_queue, utube .. 'h' .. sortable(rank1) .. name)
+  lane.touched, lane.turned, lane.worst = false, false, nil
 end
 
-ack_taken = function(value, flags)
-  local utube = string.sub(lead_in(value, flags), 2)
-  local lane = lane_of(utube)
-  if lane then
-    lane.taken = lane.taken - 1
-    fill(lane, utube)
-  end
+settle_lanes = function()
+  flush_gathered()
+  call_with('ZADD', k_queue, entered)
+  entered = {}
+  repeat
+    local chosen, keys, stale = {}, {}, false
+    gather()
+    for name, lane in pairs(lanes) do
+      if lane and lane.touched then choose_heads(name, lane, chosen) end
+    end
+    for i, one in ipairs(chosen) do keys[i] = key_in(one[3]) end
+    for first = 1, #keys, 1000 do
+      for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
+        local lane, lead, place = unpack(chosen[first + i - 1])
+        remove_from('ZREM', k_queue, lead .. 'w' .. place)
+        if restate(place, value, 'q', 'r', lane.turn) then
+          lane.waiting, lane.heads = lane.waiting - 1, lane.heads + 1
+          add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
+        else -- left to a repair, but it must not hold up those behind it
+          readable(key_in(place), value)
+          lane.touched, stale = true, true
+        end
+      end
+    end
+    flush_gathered()
+  until not stale
+end
+
+-- A head is handed out, or a taken task acked: what update_lane does, from its stored bytes. Not for fair tubes. `name`: of
+-- the task in the ready index.
+take_head = function(lead, name, value)
+  local flags, rank1 = string.byte(value, 2), 0
+  local lane = lane_of(lead, true)
+  if band(flags, 8) ~= 0 then rank1 = struct.unpack('>d', value, texts_place(flags) - 20) end
+  lane.heads, lane.taken = lane.heads - 1, lane.taken + 1
+  remove_from('ZREM', k_queue, lead .. 'h' .. sortable(rank1) .. name)
+end
+
+ack_taken = function(lead)
+  local lane = lane_of(lead)
+  if lane then lane.taken, lane.touched = lane.taken - 1, true end
 end
 
 save_lanes = function()
-  local words = {}
-  for utube, lane in pairs(lanes) do
+  settle_lanes()
+  local words, gone = {}, {}
+  for name, lane in pairs(lanes) do
     if lane and empty(lane) and (not fair or lane.turn < now) then
-      redis.call('HDEL', k_lanes, utube)
-      if fair then redis.call('ZREM', k_idle, utube) end
+      gone[#gone + 1] = name
     elseif lane then
-      words[#words + 1] = utube
+      words[#words + 1] = name
       words[#words + 1] = struct.pack('>I4I4I4I6', lane.taken, lane.heads, lane.waiting, lane.turn)
-      if fair and empty(lane) then redis.call('ZADD', k_idle, lane.turn, utube) end
+      if fair and empty(lane) then redis.call('ZADD', k_idle, lane.turn, name) end
     end
   end
   call_with('HSET', k_lanes, words)
+  call_with('HDEL', k_lanes, gone)
+  if fair then call_with('ZREM', k_idle, gone) end
 end
 
 forget_idle = function()
   if not fair then return end
-  for _, utube in ipairs(redis.call('ZRANGEBYSCORE', k_idle, '-inf', '(' .. string.format('%.0f', now), 'LIMIT', 0, 100)) do
-    lane_of(utube) -- save_lanes deletes it, unless it is in use again
-    redis.call('ZREM', k_idle, utube)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_idle, '-inf', '(' .. string.format('%.0f', now), 'LIMIT', 0, 100)) do
+    lane_of(name) -- save_lanes deletes it, unless it is in use again
+    redis.call('ZREM', k_idle, name)
   end
 end

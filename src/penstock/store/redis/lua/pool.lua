@@ -42,7 +42,7 @@ return 1
 -- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, `x` and key of a task with errors, see
 --   load_beside; `g`, `e`, `c` and number of a group: its record, end work and cancel work
 -- Returns: now
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations load
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations load
 for i = 4, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
   local letter = string.sub(name, 1, 1)
@@ -61,7 +61,7 @@ return { now }
 -- Load tasks from the database. Nobody holds them: taken ones are released.
 -- ARGV: now, shape, limit, key, record, ...
 -- Returns: now
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? load
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? load
 for i = 4, #ARGV, 2 do
   local rec = decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
   local group = rec.group_no and group_of(rec.group_no)

@@ -63,6 +63,7 @@ end
 
 -- Write the counters, and notify other processes of what their callers wait for.
 local function finish()
+  if save_names then save_names() end
   for name, by in pairs(counted) do
     if by ~= 0 then redis.call('HINCRBY', k_meta, name, by) end
   end

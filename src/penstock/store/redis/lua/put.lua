@@ -1,14 +1,178 @@
--- Puts of tasks without addresses, reply tubes and groups.
+-- Puts.
+
+-- part: add_entries
+-- New tasks from entries. What the entries of a run have in common is its spec (see new_record); the rest of each is its
+-- tail: the bytes of its texts, and its data. `last` is the last id given.
+-- KEYS: tasks ready due members addresses
+local last, newest = tonumber(meta[1]), string.find(ARGV[2], 'n', 1, true) ~= nil
+local by_two = string.find(ARGV[2], '2', 1, true) ~= nil
+
+-- Add runs, [[spec, how many], ...], of tails from a place on; `logged`: they are logged.
+local function add_entries(runs, tails, place, logged)
+  local tasks, ready, due, members, names, delayed = {}, {}, {}, {}, {}, 0
+  local stamp, from, name_of, spanned = key_of(now), place, nil, false
+  if name_entries then name_of, spanned = name_entries(#tails - place, last) end
+  local lanes_of = load_lanes and load_lanes(tails, place)
+  for _, run in ipairs(runs) do
+    local spec, rec, body, start = run[1], nil, nil, nil
+    local flags, fixed = spec[1], not (spec[4] or spec[7])
+    local unnamed = name_of and band(flags, 32) == 0
+    local no, member, waits, number = nil, nil, nil, nil
+    if spec[12] then
+      no, spec[13] = join_group(spec[12], run[2])
+      spec.no = no
+      member, number = key_of(no) .. 'm', spec[12] ~= no and key_of(no)
+    end
+
+    local function pack_body()
+      local more, numbers = pack_numbers(rec)
+      body = string.char(flags + more + (unnamed and 32 or 0)) .. stamp .. numbers
+    end
+
+    for i = 1, run[2] do
+      last, place = last + 1, place + 1
+      local key, tail = key_of(last), tails[place]
+      if i == 1 or not fixed then
+        rec = new_record(spec, last)
+        start = sortable(rec.rank1) .. (by_two and not fair and sortable(rec.rank2) or '')
+        waits = rec.state == 'g' and key_of(no) .. 'u' .. sortable(rec.rank1) .. (by_two and sortable(rec.rank2) or '')
+        pack_body()
+      end
+      local state, address, at = rec.state, nil, 1
+      if band(flags, 16) ~= 0 then at = 2 + string.byte(tail) end
+      if lanes_of and state == 'r' then
+        local turn
+        state, turn = enter_lane(lanes_of[place], rec, start, key, newest)
+        if fair then
+          rec.rank2 = turn
+          pack_body()
+        end
+      end
+      if unnamed then
+        address = name_of(place - from, key)
+        tail = with_length(in_order and short_name(address, now) or address) .. tail
+      elseif band(flags, 32) ~= 0 then
+        address = text_at(tail, at)
+        at = at + 1 + #address
+      end
+      if number then tail = string.sub(tail, 1, at - 1) .. number .. string.sub(tail, at + 6) end
+      local value, n = state .. body .. tail, #tasks
+      tasks[n + 1], tasks[n + 2] = key, value
+      if state == 'r' then
+        readied = readied + 1
+        if not in_order then
+          n = #ready
+          ready[n + 1], ready[n + 2] = rec.rank1, by_two and sortable(rec.rank2) .. key or key
+        end
+      elseif state ~= 'q' then
+        delayed = delayed + 1
+      end
+      if rec.at then
+        n = #due
+        due[n + 1], due[n + 2] = rec.at, key
+      end
+      if no then
+        n = #members
+        members[n + 1], members[n + 2] = 0, member .. key
+        if waits then members[n + 3], members[n + 4] = 0, waits .. key end
+      end
+      if address and not spanned then
+        n = #names
+        names[n + 1], names[n + 2] = address, key
+      end
+      if mark_changed then mark_changed('t' .. key) end
+      if logged then log_value('put', last, value) end
+    end
+  end
+  call_with('HSET', k_tasks, tasks)
+  call_with('ZADD', k_ready, ready)
+  call_with('ZADD', k_due, due)
+  if #members > 0 then call_with('ZADD', k_members, members) end
+  if #names > 0 then call_with('HSET', k_addresses, names) end
+  count('delayed', delayed)
+end
+
+save_last = function()
+  if last > tonumber(meta[1]) then redis.call('HSET', k_meta, 'last', last) end
+end
 
 -- part: put_entries
--- Reads the entries of a put and refuses those that find no room.
-local runs, wanted = cmsgpack.unpack(ARGV[5]), #ARGV - 5
+-- The entries of a put.
+-- ARGV: now, shape, limit, capacity or '', facts or '', runs: msgpack, tail, ...
+-- Returns: now, first id, readied, {number of its group or 0, 1 if that is not started, ... of each run}, of messages also ms
+--   and seq that the first one's id follows; or now, -1, total if there is no room; or, if a group has ended or addresses
+--   are in use, now, -2, {id, record, ...} of the tasks that have them and {number, record, ...} of their groups
+local runs, first, joined = cmsgpack.unpack(ARGV[6]), last + 1, {}
+if find_conflict and find_conflict(runs, ARGV, 6, {}) then return { now, -2, unpack({ with_groups(holders) }) } end
+if ARGV[4] ~= '' and count_tasks() + #ARGV - 6 > tonumber(ARGV[4]) then
+  redis.call('HSET', k_meta, 'full', '1')
+  return { now, -1, count_tasks() }
+end
+if keep_relations then keep_relations(runs, ARGV[5]) end
+if pass_all then pass_all(count_tasks()) end
+add_entries(runs, ARGV, 6)
+save_last()
+if save_lanes then save_lanes() end
+if save_groups then save_groups() end
+finish()
+for i, run in ipairs(runs) do
+  joined[2 * i - 1], joined[2 * i] = run[1].no or 0, run[1][13] and 1 or 0
+end
+return { now, first, readied, joined, unpack(given_mark or {}) }
 
-if ARGV[4] ~= '' then
-  local there = count_tasks()
-  if there + wanted > tonumber(ARGV[4]) then
-    redis.call('HSET', k_meta, 'full', '1')
-    return { now, -1, there }
+-- script: put
+-- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
+-- WITH: now tube encode new_record count_tasks names? lanes? add_entries put_entries
+
+-- script: put_related
+-- The same, of tasks with addresses, reply tubes or groups.
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? with_groups find_conflict count_tasks put_entries
+
+-- part: find_conflict
+local former = {} -- tasks that had the addresses of the entries
+holders = {} -- tasks that have them
+
+-- Whether entries cannot be added as they are: another task than those that leave has an address, or a group has ended, or
+-- is not as the spec says.
+find_conflict = function(runs, tails, place, leaving)
+  local names, ended = {}, false
+  for _, run in ipairs(runs) do
+    local flags, no, unstarted = run[1][1], run[1][12], run[1][13]
+    local group = type(no) == 'number' and group_of(no)
+    if type(no) == 'number' then
+      ended = ended or not (group and live(group) and (unstarted == nil or (group.state == 'o') == unstarted))
+    end
+    for _ = 1, run[2] do
+      place = place + 1
+      if band(flags, 32) ~= 0 then
+        local at = band(flags, 16) ~= 0 and 2 + string.byte(tails[place]) or 1
+        names[#names + 1] = text_at(tails[place], at)
+      end
+    end
+  end
+  for start = 1, #names, 1000 do
+    for i, key in ipairs(redis.call('HMGET', k_addresses, unpack(names, start, math.min(start + 999, #names)))) do
+      local value = key and redis.call('HGET', k_tasks, key)
+      local rec = value and decode(value) -- what cannot be read has lost its address
+      if rec and rec.address == names[start + i - 1] and not leaving[key] then
+        holders[#holders + 1] = key
+      elseif key then
+        former[#former + 1] = key
+      end
+    end
+  end
+  return ended or #holders > 0
+end
+
+-- Supersede the outcomes of former tasks, and note what the new ones need.
+keep_relations = function(runs, facts)
+  supersede(former)
+  if not meta[5] and not delivered then
+    meta[5] = facts
+    redis.call('HSET', k_meta, 'facts', facts)
+  end
+  for _, run in ipairs(runs) do
+    if run[1][14] then redis.call('HSETNX', k_meta, 'posted', 0) end
   end
 end
 
@@ -16,20 +180,20 @@ end
 -- Store one task that has nothing but data, ready at once, in a tube without micro-queues and capacity. Its record comes in
 -- pieces: see new_pieces in penstock.store.redis.encoding.
 -- KEYS: meta tasks ready due
--- ARGV: now, record up to created, from there to expires, ttl or '', record up to the data, first rank, second rank as
---   stored in the ready index or '', data
+-- ARGV: now, record up to created, ttl or '', record from expires to the data, first rank, second rank as stored in the
+--   ready index or '', data
 -- Returns: now, id
 -- WITH: now
 local meta = redis.call('HMGET', k_meta, 'last', 'take_waits')
 if not meta[1] then return { -1 } end
 local id, expires = meta[1] + 1, ''
 local key = struct.pack('>I6', id)
-if ARGV[4] ~= '' then
-  expires = struct.pack('>I6', now + ARGV[4])
-  redis.call('ZADD', k_due, now + ARGV[4], key)
+if ARGV[3] ~= '' then
+  expires = struct.pack('>I6', now + ARGV[3])
+  redis.call('ZADD', k_due, now + ARGV[3], key)
 end
-redis.call('HSET', k_tasks, key, ARGV[2] .. struct.pack('>I6', now) .. ARGV[3] .. expires .. ARGV[5] .. ARGV[8])
-redis.call('ZADD', k_ready, ARGV[6], ARGV[7] .. key)
+redis.call('HSET', k_tasks, key, ARGV[2] .. struct.pack('>I6', now) .. expires .. ARGV[4] .. ARGV[7])
+redis.call('ZADD', k_ready, ARGV[5], ARGV[6] .. key)
 redis.call('HSET', k_meta, 'last', id)
 if meta[2] then -- as in the part tube
   redis.call('HDEL', k_meta, 'take_waits')
@@ -37,77 +201,3 @@ if meta[2] then -- as in the part tube
   redis.call('PUBLISH', prefix .. ':tube_changed', no)
 end
 return { now, id }
-
--- script: put
--- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
--- KEYS: tasks ready due
--- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many, their micro-queues or nil], ...], payload, ...
--- Returns: now, first id, of messages also ms and seq that the first one's id follows; or now, -1, total if there is no room
--- WITH: now tube encode new_record count_tasks put_entries unleased?
-local id, ms, seq = tonumber(meta[1]), nil, nil
-if message_names then ms, seq = next_message_ids(wanted) end
-local first, tasks, ready, due, names, delayed = id + 1, {}, {}, {}, {}, 0
-local second = string.find(ARGV[2], '2', 1, true) ~= nil
-
-for _, run in ipairs(runs) do
-  local spec = run[1]
-  local varies = spec[3] or spec[6] or message_names
-  local rec = new_record(spec, id + 1)
-  local lead = encode(rec)
-  for _ = 1, run[2] do
-    id = id + 1
-    local key, place = key_of(id), id - first + 1
-    if varies then
-      rec = new_record(spec, id)
-      rec.address = message_names and message_id(ms, seq + place)
-      lead = encode(rec)
-    end
-    if mark_changed then mark_changed('t' .. key) end
-    tasks[2 * place - 1], tasks[2 * place] = key, lead .. ARGV[5 + place]
-    if message_names then names[2 * place - 1], names[2 * place] = rec.address, key end
-    if rec.state == 'r' then
-      ready[#ready + 1] = rec.rank1
-      ready[#ready + 1] = second and sortable(rec.rank2) .. key or key
-    else
-      delayed = delayed + 1
-    end
-    if rec.at then
-      due[#due + 1] = rec.at
-      due[#due + 1] = key
-    end
-  end
-end
-call_with('HSET', k_tasks, tasks)
-call_with('ZADD', k_ready, ready)
-call_with('ZADD', k_due, due)
-if message_names then call_with('HSET', message_names, names) end
-redis.call('HSET', k_meta, 'last', id)
-count('delayed', delayed)
-readied = wanted - delayed
-finish()
-return { now, first, ms, seq }
-
--- script: put_micro_queues
--- Store tasks of a tube with micro-queues in order, all or none.
--- ARGV: as put
--- Returns: now, first id, the tasks' states as one string, in a fair tube {second rank, ...}; or now, -1, total if there is
---   no room
--- WITH: now tube encode layout new_record count_tasks put_entries decode tasks micro_queues add_task
-local first, recs = last + 1, {}
-additions = {} -- written by few commands
-for _, run in ipairs(runs) do
-  for i = 1, run[2] do
-    last = last + 1
-    local rec = new_record(run[1], last)
-    rec.utube, rec.payload = run[3][i], ARGV[5 + last - first + 1]
-    recs[#recs + 1] = rec
-    add(rec)
-  end
-end
-flush_gathered()
-commit()
-local states, ranks = {}, {}
-for i, rec in ipairs(recs) do
-  states[i], ranks[i] = rec.state, fair and string.format('%.17g', rec.rank2) or nil
-end
-return { now, first, table.concat(states), ranks }

@@ -6,14 +6,15 @@ if meta[5] then return { -2 } end
 -- Keeps addresses, outcomes, replies and groups in step with every change of a task, as decided by penstock.core.
 -- members: a sorted set, all scores 0, of group, m, key for each task of a group, and group, u, rank, key for those that wait
 -- for its start. moving: numbers of groups whose tasks must still follow a start or a cancel.
--- `facts` of meta: msgpack [how long outcomes are kept, the tube's name, spec of a task without options]; of a shard, which
--- has no name, also: number of shards, its place among them, its floor.
+-- `facts` of meta: how long outcomes are kept; then, after its length, msgpack [the same, the tube's name, spec of a task
+-- without options], of a shard, which has no name, also number of shards, its place among them, its floor; then the texts
+-- of a task without options.
 -- KEYS: members moving
 local STATUS = { ack = 'done', fail = 'failed', delete = 'deleted', ttl = 'expired' }
 local facts, pending_work, ended, posted, notify_waiters = nil, {}, {}, false, false
 
 local function tube_facts()
-  facts = facts or cmsgpack.unpack(meta[5])
+  facts = facts or read_facts(meta[5])
   return facts
 end
 
@@ -23,9 +24,9 @@ local function unstarted_member(key, rec)
   return key_of(rec.group_no) .. 'u' .. place .. key
 end
 
-hold = function(key, rec) redis.call('ZADD', k_members, 0, unstarted_member(key, rec)) end
+hold = function(key, rec) add_to('ZADD', k_members, 0, unstarted_member(key, rec)) end
 
-unhold = function(key, rec) redis.call('ZREM', k_members, unstarted_member(key, rec)) end
+unhold = function(key, rec) remove_from('ZREM', k_members, unstarted_member(key, rec)) end
 
 -- Whether a task's group was cancelled, though the task was not removed yet.
 cancelled = function(rec)
@@ -127,17 +128,17 @@ local function follow_group(no, group, most)
   local found, keys = redis.call('ZRANGEBYLEX', k_members, low, high, 'LIMIT', 0, most), {}
   for i, name in ipairs(found) do keys[i] = key_in(name) end
   if #keys > 0 then prefetch(keys) end
-  if not started then removals = {} end -- all of them are removed, by few commands
+  gather()
   for i, name in ipairs(found) do
     local key = keys[i]
     local rec = fetch(key)
     if not rec or (started and rec.state ~= 'g') then
-      redis.call('ZREM', k_members, name)
+      remove_from('ZREM', k_members, name)
     else
       change(key, rec, started and group_started(rec) or cancelled_with_group(rec))
     end
   end
-  if removals then flush_gathered() end
+  flush_gathered()
   return #found
 end
 
@@ -159,7 +160,9 @@ follow_groups = function(most, most_cancelled)
 end
 
 put_pending_work = function()
-  for _, payload in ipairs(pending_work) do add_plain(tube_facts()[3], payload) end
+  if #pending_work == 0 then return end
+  for i, payload in ipairs(pending_work) do pending_work[i] = tube_facts().texts .. payload end
+  add_entries({ { tube_facts()[3], #pending_work } }, pending_work, 0, true)
   pending_work = {}
 end
 

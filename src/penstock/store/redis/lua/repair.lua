@@ -46,7 +46,7 @@ return { now, written }
 -- Recount a group from its index, hold back tasks that are ahead of its start, and let its tasks follow it.
 -- ARGV: now, shape, limit, number, key of a task that is ahead, ...
 -- Returns: now, readied, removed, log, follow_ups
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations
 -- FLAGS: allow-oom
 local no = tonumber(ARGV[4])
 local group, lead = group_of(no), key_of(no)

@@ -7,6 +7,13 @@
 -- numbers and then remove them from the outbox; the reply tube remembers the highest number it received. `posted` of meta is
 -- the last number.
 -- KEYS: outbox
+local function read_facts(stored)
+  local _, packed, place = struct.unpack('>I6Hc0', stored)
+  local facts = cmsgpack.unpack(packed)
+  facts.texts = string.sub(stored, place)
+  return facts
+end
+
 -- The public id. The facts of a shard end with the number of shards, its place and its floor: see penstock.core.shards.
 local function public_id(id, facts)
   local floor = facts[6] or 0
@@ -57,7 +64,7 @@ end
 -- FLAGS: allow-oom
 local ghost = redis.call('HGET', k_meta, 'ghost')
 if ghost then
-  local ids, facts = {}, cmsgpack.unpack(redis.call('HGET', k_meta, 'facts'))
+  local ids, facts = {}, read_facts(redis.call('HGET', k_meta, 'facts'))
   for i, key in ipairs(redis.call('HSCAN', k_tasks, 0, 'COUNT', 500)[2]) do
     if i % 2 == 1 then ids[#ids + 1] = id_of(key) end
   end
@@ -83,30 +90,21 @@ return { now, more and 1 or gone and 2 or 0, unpack(all and outbox_entries(ARGV[
 -- is or was in use was cancelled before its turn came.
 -- inbox: tube -> the highest number received from it. Numbers arrive in order, so lower ones were received before.
 -- KEYS: inbox addresses
--- ARGV: now, shape, limit, number of the other tube, facts, spec of a task without options: msgpack, number, of a link
---   msgpack [spec, address, reply_to], else '', data, ...
+-- ARGV: now, shape, limit, number of the other tube, facts, number, 1 if it is a link with an address, spec: msgpack, tail,
+--   ...
 -- Returns: now, readied, removed, log, follow_ups
--- WITH: now tube encode layout new_record decode tasks micro_queues? unleased? add_task
+-- WITH: now tube encode new_record decode tasks micro_queues? names? unleased? add_entries
 -- FLAGS: allow-oom
-local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[6])
-
-local function add_link(link, payload)
-  if redis.call('HEXISTS', k_addresses, link[2]) == 1 then return end
-  if not meta[5] then redis.call('HSET', k_meta, 'facts', ARGV[5]) end
-  if link[3] then redis.call('HSETNX', k_meta, 'posted', 0) end
-  last = last + 1
-  local rec = new_record(link[1], last)
-  rec.payload, rec.address, rec.reply_to = payload, link[2], link[3]
-  redis.call('HSET', k_addresses, rec.address, key_of(last))
-  log_change('put', add(rec), rec)
-end
-
-for i = 7, #ARGV, 3 do
-  local no = tonumber(ARGV[i])
-  if no > done then
-    if ARGV[i + 1] == '' then add_plain(spec, ARGV[i + 2]) else add_link(cmsgpack.unpack(ARGV[i + 1]), ARGV[i + 2]) end
-    done = no
+local done = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0)
+for i = 6, #ARGV, 4 do
+  local no, spec, tail = tonumber(ARGV[i]), cmsgpack.unpack(ARGV[i + 2]), ARGV[i + 3]
+  local at = band(spec[1], 16) ~= 0 and 2 + string.byte(tail) or 1
+  if no > done and (ARGV[i + 1] == '' or redis.call('HEXISTS', k_addresses, (text_at(tail, at))) == 0) then
+    if ARGV[i + 1] ~= '' and not meta[5] then redis.call('HSETNX', k_meta, 'facts', ARGV[5]) end
+    if spec[14] then redis.call('HSETNX', k_meta, 'posted', 0) end
+    add_entries({ { spec, 1 } }, { tail }, 0, true)
   end
+  done = math.max(done, no)
 end
 redis.call('HSET', k_inbox, ARGV[4], done)
 commit()

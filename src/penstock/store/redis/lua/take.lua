@@ -5,7 +5,7 @@
 --   call, step of advance; and, if the handle is new here: session, when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, follow_ups, 1 if the session is alive, ms until the next deadline or -1, {id,
 --   record, ...}
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance lease
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? advance lease
 -- WITH: lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
@@ -22,6 +22,7 @@ if soonest <= now or (groups_are_turning and groups_are_turning()) then
   -- If cancelled tasks block the taker, spend the time on these instead.
   advance(tonumber(ARGV[9]), blocked_by_cancelled() and 100)
   if put_pending_work then put_pending_work() end -- this call may take them
+  if settle_lanes then settle_lanes() end
 end
 
 local session = redis.call('HGET', k_handles, handle)

@@ -30,8 +30,8 @@ local function prefetch(keys)
   end
 end
 
--- Write to a hash or an index: at once, or later with others if the script gathers them in `removals` and `additions`. Such a
--- script changes no task twice.
+-- Write to a hash or an index: at once, or later with others while the script gathers them in `removals` and `additions`;
+-- meanwhile it changes no task twice.
 local function write(gathered, command, index, one, other)
   local words = gathered and gathered[index]
   if gathered and not words then
@@ -59,6 +59,10 @@ local function flush_gathered()
   removals, additions = nil, nil
 end
 
+local function gather()
+  removals, additions = {}, {}
+end
+
 local function save(key, rec) add_to('HSET', k_tasks, key, encode(rec)) end
 
 -- A task's member in the ready and buried indexes, whose score is the first rank.
@@ -68,9 +72,9 @@ local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried
 
 local function leave(key, rec)
   if rec.state == 'r' then
-    remove_from('ZREM', k_ready, member(key, rec))
+    if not in_order then remove_from('ZREM', k_ready, member(key, rec)) end
   elseif rec.state == '!' then
-    redis.call('ZREM', k_buried, member(key, rec))
+    remove_from('ZREM', k_buried, member(key, rec))
   elseif rec.state == 't' then
     remove_from('ZREM', delivered or k_taken, key)
   elseif rec.state == 'g' then
@@ -81,12 +85,12 @@ end
 
 local function enter(key, rec)
   if rec.state == 'r' then
-    add_to('ZADD', k_ready, rec.rank1, member(key, rec))
+    if not in_order then add_to('ZADD', k_ready, rec.rank1, member(key, rec)) end
     readied = readied + 1
   elseif rec.state == '!' then
-    redis.call('ZADD', k_buried, rec.rank1, member(key, rec))
+    add_to('ZADD', k_buried, rec.rank1, member(key, rec))
   elseif rec.state == 't' and delivered then
-    redis.call('ZADD', delivered, rec.rank1, key)
+    add_to('ZADD', delivered, rec.rank1, key)
   elseif rec.state == 't' then
     add_to('ZADD', k_taken, rec.owner, key)
   elseif rec.state == 'g' then
@@ -100,12 +104,12 @@ local function set_timer(key, old, new)
   if new then add_to('ZADD', k_due, new, key) else remove_from('ZREM', k_due, key) end
 end
 
--- Log a change of a task. Returns its place in the log.
-local function log_change(events, key, rec)
+log_value = function(events, id, value)
   local last = #log
-  log[last + 1], log[last + 2], log[last + 3] = events, id_of(key), encode(rec)
-  return last / 3 + 1
+  log[last + 1], log[last + 2], log[last + 3] = events, id, value
 end
+
+local function log_change(events, key, rec) log_value(events, id_of(key), encode(rec)) end
 
 -- penstock.store.redis.encoding knows the reason. The first byte keeps the data from being mistaken for what was put.
 local function unreadable(value)
@@ -117,7 +121,7 @@ end
 
 bury_unreadable = function(key, value)
   local rec = unreadable(value)
-  save(key, rec)
+  redis.call('HSET', k_tasks, key, encode(rec)) -- at once: it may be fetched again
   if mark_changed then mark_changed('t' .. key) end
   enter(key, rec)
   count('bury', 1)
@@ -133,7 +137,8 @@ local function change(key, rec, to)
     local kept = stored and cmsgpack.unpack(stored) or {}
     kept[#kept + 1] = to.error
     if #kept > 5 then table.remove(kept, 1) end
-    redis.call('HSET', k_errors, key, cmsgpack.pack(kept))
+    -- At once, if its outcome is about to take them over.
+    if to.state == '-' then redis.call('HSET', k_errors, key, cmsgpack.pack(kept)) else add_to('HSET', k_errors, key, cmsgpack.pack(kept)) end
     rec.failed = true
     if mark_changed then mark_changed('x' .. key) end
   end
@@ -216,32 +221,4 @@ local function deadline_passed(rec)
     }
   end
   return removed_by(rec, 'ttl')
-end
-
--- part: add_task
--- Adding tasks one by one. `last` is the last id given; callers raise it before they add a task.
-local last, newest = tonumber(meta[1]), string.find(ARGV[2], 'n', 1, true) ~= nil
-
-local function add(rec)
-  local key = key_of(last)
-  fetched[key] = rec
-  if update_lane and rec.state == 'r' then update_lane(key, rec, nil, newest) end
-  save(key, rec)
-  if mark_changed then mark_changed('t' .. key) end
-  set_timer(key, nil, rec.at)
-  enter(key, rec)
-  return key
-end
-
--- Add a task without options: a reply, or work of a group.
-local function add_plain(spec, payload)
-  last = last + 1
-  local rec = new_record(spec, last)
-  rec.payload = payload
-  if name_reply then name_reply(key_of(last), rec) end
-  log_change('put', add(rec), rec)
-end
-
-save_last = function()
-  if last > tonumber(meta[1]) then redis.call('HSET', k_meta, 'last', last) end
 end

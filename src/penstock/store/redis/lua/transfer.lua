@@ -67,7 +67,12 @@ end
 -- A task, unless it is here already; its group comes before it.
 local function load_task(key, rec)
   if redis.call('HEXISTS', k_tasks, key) == 1 then return false end
-  if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
+  if in_order then redis.call('HSETNX', k_meta, 'handed', id_of(key) - 1) end
+  if rec.address and add_name then
+    add_name(key, rec.address)
+  elseif rec.address then
+    redis.call('HSET', k_addresses, rec.address, key)
+  end
   if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
   fetched[key] = rec
   if update_lane and rec.state == 'r' then update_lane(key, rec) end
@@ -83,7 +88,7 @@ end
 -- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes and errors, name, value,
 --   ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with errors
 -- Returns: now
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? load
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? load
 local before, added, related, split = last, 0, false, 6 + ARGV[6]
 for i = 7, split, 2 do
   related = load_beside(ARGV[i], ARGV[i + 1]) or related

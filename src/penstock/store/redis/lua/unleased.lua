@@ -1,39 +1,100 @@
 -- Kinds without leases: round (elements) and reliable (messages).
 
--- part: unleased
--- Ids are texts, and nobody holds what was handed out.
--- addresses: public id -> key. delivered: messages that were handed out, by the serial number of the last hand-out.
--- `ms` and `seq` of meta are the last message id given, so that none is given twice.
--- KEYS: addresses delivered
-local clocked, period = string.find(ARGV[2], 'c', 1, true) ~= nil, tonumber(ARGV[3])
-delivered, message_names = k_delivered, k_addresses
+-- part: names
+-- Ids are texts. addresses: public id -> key. Messages are named in the order of their keys, so those of a millisecond are
+-- one entry: ms -> by how much keys are ahead of the second number, how many messages are left. One that came from
+-- elsewhere, where that is not so, has an entry of its own.
+-- `ms` and `seq` of meta are the last message id given, so that none is given twice. Messages up to the key `handed` of
+-- meta were handed out or are gone: those behind it need no ready index.
+-- KEYS: tasks addresses
+local clocked = string.find(ARGV[2], 'c', 1, true) ~= nil
+local spans, split_name = {}, '^(%d+)%-(%d+)$'
+in_order = not clocked
 
-key_named = function(name) return redis.call('HGET', k_addresses, name) or '' end
-
-task_removed = function(key, rec)
-  if rec.address then remove_from('HDEL', k_addresses, rec.address) end
+local function span_of(ms)
+  if spans[ms] == nil then
+    local stored = in_order and redis.call('HGET', k_addresses, ms)
+    spans[ms] = stored and { struct.unpack('>I6I4', stored) } or false
+  end
+  return spans[ms]
 end
 
--- Reserve message ids, as penstock.core.ids defines them: returns their ms and the seq that they follow.
-local function next_message_ids(wanted)
-  local last = redis.call('HMGET', k_meta, 'ms', 'seq')
-  local ms, seq = tonumber(last[1] or 0), tonumber(last[2] or 0)
+key_named = function(name)
+  local ms, seq = string.match(name, split_name)
+  local span = ms and span_of(ms)
+  local key = span and key_of(span[1] + seq)
+  local value = key and redis.call('HGET', k_tasks, key)
+  local rec = value and decode(value)
+  if rec and rec.address == name then return key end
+  return redis.call('HGET', k_addresses, name) or ''
+end
+
+-- Add so many messages, of which one has this key and name, if they fit into the entry of their millisecond.
+local function add_to_span(id, ms, seq, wanted)
+  local span = span_of(ms)
+  if span and span[1] ~= id - seq then return false end
+  if id < seq then return false end
+  spans[ms] = { id - seq, (span and span[2] or 0) + wanted, changed = true }
+  return true
+end
+
+add_name = function(key, name)
+  local ms, seq = string.match(name, split_name)
+  if in_order and ms and add_to_span(id_of(key), ms, tonumber(seq), 1) then return end
+  redis.call('HSET', k_addresses, name, key)
+end
+
+save_names = function()
+  for ms, span in pairs(spans) do
+    if span and span.changed and span[2] > 0 then
+      redis.call('HSET', k_addresses, ms, struct.pack('>I6I4', span[1], span[2]))
+    elseif span and span.changed then
+      redis.call('HDEL', k_addresses, ms)
+    end
+  end
+end
+
+-- How new tasks without a name are named: messages by their ids, elements that are replies by their own. The names are
+-- to be listed, unless the second answer is true. As penstock.core.ids defines them.
+name_entries = function(wanted, last)
+  if clocked then
+    return function(_, key)
+      local name = string.format('reply-%.0f', (struct.unpack('>I6', key)))
+      while key_named(name) ~= '' do name = name .. '-' end
+      return name
+    end
+  end
+  local ms, seq = unpack(redis.call('HMGET', k_meta, 'ms', 'seq'))
+  ms, seq = tonumber(ms or 0), tonumber(seq or 0)
   if now > ms then ms, seq = now, 0 end
   redis.call('HSET', k_meta, 'ms', ms, 'seq', seq + wanted)
-  return ms, seq
+  given_mark = { ms, seq }
+  local lead = string.format('%.0f-', ms)
+  local spanned = add_to_span(last + 1, string.sub(lead, 1, -2), seq + 1, wanted)
+  return function(place) return lead .. string.format('%.0f', seq + place) end, spanned
 end
 
-local function message_id(ms, seq) return string.format('%.0f-%.0f', ms, seq) end
-
-name_reply = function(key, rec)
-  if clocked then
-    rec.address = string.format('reply-%.0f', id_of(key))
-    while key_named(rec.address) ~= '' do rec.address = rec.address .. '-' end
-  else
-    local ms, seq = next_message_ids(1)
-    rec.address = message_id(ms, seq + 1)
+-- Nothing waits to be handed out: what is put next is the first.
+pass_all = function(there)
+  if in_order and there == tonumber(redis.call('HGET', k_meta, 'taken') or 0) then
+    redis.call('HSET', k_meta, 'handed', meta[1])
   end
-  redis.call('HSET', k_addresses, rec.address, key)
+end
+
+-- part: unleased
+-- Nobody holds what was handed out. delivered: messages that were, by the serial number of the last hand-out.
+-- KEYS: delivered
+local period = tonumber(ARGV[3])
+delivered = k_delivered
+
+task_removed = function(key, rec)
+  local ms, seq = string.match(rec.address or '', split_name)
+  local span = ms and span_of(ms)
+  if span and span[1] + seq == id_of(key) then
+    span[2], span.changed = span[2] - 1, true
+  elseif rec.address then
+    remove_from('HDEL', k_addresses, rec.address)
+  end
 end
 
 -- The highest first rank that may be handed out now; an element that never was has rank 0.
@@ -73,7 +134,7 @@ end
 -- Hand out again up to count delivered messages, oldest hand-out first, that were handed out at least elapsed ms ago.
 -- ARGV: now, shape, limit, count, elapsed
 -- Returns: now, readied, removed, log, follow_ups, {id, record, ...}
--- WITH: now tube encode decode tasks unleased hand_over
+-- WITH: now tube encode decode tasks names unleased hand_over
 -- FLAGS: allow-oom
 local elapsed, handed, young = tonumber(ARGV[5]), {}, false
 -- Each moves to the end, behind all others, so none is handed out twice in one call.
