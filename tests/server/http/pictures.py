@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,9 @@ import penstock
 from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.server.http.history import MINUTE
+from penstock.worker.settings import make_settings
+from penstock.worker.worker import Worker
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import Serving, serving
 
@@ -34,9 +38,12 @@ DOCS: dict[str, tuple[str, dict[str, Any]]] = {
     "dashboard": ("/", DESKTOP),
     "tube": ("/tubes/mail", DESKTOP | DARK),
     "phone": ("/tubes/mail", PHONE),
+    "handlers": ("/handlers", DESKTOP),
+    "task": ("/tubes/mail/tasks/1", DESKTOP),
 }
 PAGES = {
     "tubes": "/",
+    "tubes-hour": "/?span=1h",
     "tubes-none": "/?q=nothing",
     "tube": "/tubes/mail",
     "tube-buried": "/tubes/mail?status=buried",
@@ -48,8 +55,9 @@ PAGES = {
     "task-ended": "/tubes/mail/tasks/3",
     "task-unknown": "/tubes/mail/tasks/999999",
     "put": "/tubes/mail/put",
+    "handlers": "/handlers",
+    "workers": "/sessions",
     "groups": "/groups",
-    "sessions": "/sessions",
     "schedules": "/schedules",
     "callbacks": "/callbacks",
     "bulk": "/bulk",
@@ -64,14 +72,23 @@ LOOKS = {
 }
 
 app = penstock.App(URL)
+dice = random.Random(7)
 
 
-@app.task(tube="mail", max_attempts=2)
-def send_mail(to: str, subject: str) -> str:
+@app.task(tube="mail", max_attempts=2, backoff=penstock.Backoff(base=0.1))
+def send_mail(to: str, subject: str) -> None:
     """Fails for some."""
+    time.sleep(dice.random() / 20)
     if to.startswith("nobody"):
         raise ConnectionRefusedError(f"550 no such mailbox: {to}")
-    return f"sent to {to}"
+
+
+@app.task(tube="reports")
+def monthly_report(customer: int) -> int:
+    """Takes its time."""
+    penstock.current_task().progress = 0.4
+    time.sleep(dice.random())
+    return customer
 
 
 @app.cron("30 2 * * *", tube="mail")
@@ -79,19 +96,20 @@ def clean_up() -> None:
     """Every night."""
 
 
+def mail_to(name: str) -> dict[str, Any]:
+    """A task for the handler."""
+    return {"task": "send_mail", "args": {"to": f"{name}@example.org", "subject": "your order"}}
+
+
 def filled(broker: penstock.Broker) -> list[penstock.Tube]:
     """Some tubes with work in every state."""
-    mail = broker.tube("mail", ttr=60, max_attempts=3)
-    data = {"task": "send_mail", "args": {"to": "nobody@example.org", "subject": "your order"}}
-    mail.put(data)
-    mail.bury(1, "ConnectionRefusedError: 550 no such mailbox: nobody@example.org")
-    mail.put({"task": "send_mail", "args": {"to": "eve@example.org", "subject": "timed out"}})
+    mail = broker.tube("mail", ttr=60)
+    mail.put(mail_to("nobody"))
+    mail.put(mail_to("eve"))
     mail.bury(2, "timed out after 30 s")
     mail.put("not any more", address="order 7")
     mail.cancel(3, "the order was withdrawn")
-    mail.put_many(
-        {"task": "send_mail", "args": {"to": f"user{n}@example.org", "subject": "your order"}} for n in range(60)
-    )
+    mail.put_many(mail_to(f"user{n}") for n in range(60))
     mail.put_many([({"to": "ada@example.org", "subject": "reminder"}, {"delay": 3600})] * 9)
     mail.put({"order": 7}, callback="https://hooks.example.com/orders")
     crawl = broker.tube("crawl", "utubettl", ttr=30)
@@ -112,13 +130,12 @@ def filled(broker: penstock.Broker) -> list[penstock.Tube]:
 
 def work(tubes: list[penstock.Tube], over: threading.Event) -> None:
     """Puts and takes, so that the charts move."""
-    dice = random.Random(7)
     while not over.wait(0.05):
-        tubes[0].put_many([{"task": "send_mail", "args": {"to": "bob@example.org"}}] * dice.randrange(4))
+        tubes[0].put_many(mail_to("nobody" if dice.random() < 0.02 else "bob") for _ in range(dice.randrange(6)))
         tubes[1].put({"url": "https://example.org/new"}, utube="example.org")
-        for tube in tubes:
-            for task in tube.take_many(dice.randrange(1, 3)):
-                task.ack()
+        monthly_report.put(dice.randrange(100)) if dice.random() < 0.1 else None
+        for task in tubes[1].take_many(dice.randrange(1, 3)):
+            task.ack()
 
 
 @contextmanager
@@ -126,16 +143,28 @@ def playing() -> Iterator[Serving]:
     """A server on a store in which something happens."""
     over = threading.Event()
     with penstock.connect(URL) as broker, serving(URL) as server:
-        working = threading.Thread(target=work, args=(filled(broker), over))
+        tubes = filled(broker)
+        worker = Worker(app, make_settings(concurrency=4, name="shop:app"))
+        working = threading.Thread(target=work, args=(tubes, over))
+        now = int(time.time()) // MINUTE
+        for minute in range(now - 60, now):  # an hour in which this was the work
+            tubes[1].put_many([("page", {"utube": "example.net"})] * dice.randrange(150))
+            tubes[1].ack_many(tubes[1].take_many(dice.randrange(150)))
+            server.await_in_loop(server.app.history.note(minute))
+        worker.start()
         working.start()
         try:
             press(server, "/tubes/crawl/pause")
             press(server, "/tubes/crawl/resume")
+            time.sleep(12)  # until the worker has told what it did, and has failed twice with the first task
             press(server, "/tubes/mail/bulk", verb="cancel", status="delayed", all="1")
+            server.await_in_loop(server.app.history.note(now))
             yield server
         finally:
             over.set()
             working.join()
+            worker.stop(1)
+            app.close()
 
 
 def press(server: Serving, path: str, **fields: str) -> None:
@@ -144,13 +173,14 @@ def press(server: Serving, path: str, **fields: str) -> None:
     assert server.client.post(path, data={"seal": seal, **fields}).status_code == httpx.codes.SEE_OTHER, path
 
 
-def picture(browser: Browser, url: str, file: Path, settings: dict[str, Any], wait_ms: int, *, full: bool) -> None:
-    """One page as a file."""
+def look(browser: Browser, server: Serving, folder: Path, name: str, settings: dict[str, Any]) -> None:
+    """A picture of every page, as one reader sees it."""
     context = browser.new_context(**settings)
     page = context.new_page()
-    page.goto(url)
-    page.wait_for_timeout(wait_ms)
-    page.screenshot(path=file, full_page=full)
+    for page_name, path in PAGES.items():
+        page.goto(server.url + path)
+        page.wait_for_timeout(400)
+        page.screenshot(path=folder / f"{page_name}-{name}.png", full_page=True)
     context.close()
 
 
@@ -166,9 +196,8 @@ def main() -> None:
                     page.screenshot(path=IMAGES / f"{name}.png")
             return
         folder.mkdir(parents=True, exist_ok=True)
-        for look, settings in LOOKS.items():
-            for name, path in PAGES.items():
-                picture(browser, server.url + path, folder / f"{name}-{look}.png", settings, 1500, full=True)
+        for name, settings in LOOKS.items():
+            look(browser, server, folder, name, settings)
 
 
 if __name__ == "__main__":

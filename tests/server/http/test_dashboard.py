@@ -255,7 +255,7 @@ def test_all_tasks_that_match_are_cancelled_in_the_background(
     expect(page.locator("tbody progress")).to_have_attribute("value", "1.0")
     assert tube.stats().tasks.ready == 600
     page.goto(f"{server.url}/audit")
-    expect(page.locator("tbody th")).to_have_text(["cancel all ready tasks with 'odd' of tube mail"])
+    expect(page.locator("tbody th")).to_have_text(["started to cancel all ready tasks with 'odd' of tube mail"])
 
 
 def test_what_was_done_is_noted(store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path) -> None:
@@ -270,9 +270,9 @@ def test_what_was_done_is_noted(store_url: str, beside: penstock.Broker, page: P
         page.goto(f"{guarded.url}/tubes/mail/tasks/1")
         press(page, "Bury")
         page.goto(f"{guarded.url}/audit")
-        expect(page.locator("tbody th")).to_have_text(["bury task 1 of tube mail", "paused tube mail"])
+        expect(page.locator("tbody th")).to_have_text(["buried task 1 of tube mail", "paused tube mail"])
         expect(page.locator("tbody td[data-label=who]").first).to_have_text("Ada (admin, 127.0.0.1)")
-        page.get_by_role("link", name="bury task 1").click()
+        page.get_by_role("link", name="buried task 1").click()
         expect(page.locator("h1")).to_have_text("Task 1")
     assert [info.name for info in beside.tubes()] == ["mail"]
 

@@ -26,6 +26,8 @@ from penstock.server.http.http_errors import Refused
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import Form, read_form
 
+# The verbs of one task as audit lines have them.
+PAST = {**BULK, "release": "released", "bury": "buried"}
 #: What a page says after a button; nothing of it comes from the address.
 NOTICES = {
     "put": "The task is put.",
@@ -113,7 +115,7 @@ def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
         await form.call(change, form.tube.sync, id)
         own = f"{form.home}/tasks/{part(id)}"
         to = form.home if verb == "delete" else own
-        return Done(f"{to}?done={verb}", f"{verb} task {id} of tube {form.tube.name}", own)
+        return Done(f"{to}?done={verb}", f"{PAST[verb]} task {id} of tube {form.tube.name}", own)
 
     return action
 
@@ -165,13 +167,14 @@ async def _bulk(form: FormAction) -> Done:
         search = Search(Status[status.upper()] if status in ("ready", "taken", "delayed", "buried") else None, text)
         await form.server.jobs.start(tube.sync, verb, search, form.who)
         matching = f" with {text!a}" if text else ""
-        return Done("/bulk?done=bulk", f"{verb} all {status or 'its'} tasks{matching} of tube {tube.name}", back)
+        what = f"started to {verb} all {status}{' ' if status else ''}tasks{matching} of tube {tube.name}"
+        return Done("/bulk?done=bulk", what, back)
     ids = [task_id(tube, id) for id in form.form.getlist("id")]
     changed = await form.call(_change, tube.sync, verb, ids)
     if not ids:
         return Done(f"{back}&done=none", "")
     named = ", ".join(map(str, ids[:10])) + (" …" if len(ids) > 10 else "")
-    return Done(f"{back}&done=bulk-{verb}&count={changed}", f"{verb} tasks {named} of tube {tube.name}", back)
+    return Done(f"{back}&done=bulk-{verb}&count={changed}", f"{PAST[verb]} tasks {named} of tube {tube.name}", back)
 
 
 def _change(tube: Any, verb: str, ids: list[int | str]) -> int:
@@ -182,7 +185,7 @@ def _change(tube: Any, verb: str, ids: list[int | str]) -> int:
 async def _stop_bulk(form: FormAction) -> Done:
     number = form.path["number"]
     form.server.jobs.stop(int(number) if number.isdecimal() and len(number) < 12 else 0)
-    return Done("/bulk?done=stopping", f"stop bulk action {number}", "/bulk")
+    return Done("/bulk?done=stopping", f"stopped bulk action {number}", "/bulk")
 
 
 async def _start_group(form: FormAction) -> Done:

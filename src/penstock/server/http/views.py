@@ -32,8 +32,8 @@ ROWS = 100
 TASK_ROWS = 50
 # Tubes whose groups or callbacks one page looks through.
 LOOKED_THROUGH = 200
-# Tasks that one page looks through for callbacks.
-CALLBACK_TASKS = 10_000
+# Tubes, and tasks of all of them, that one page looks through for callbacks.
+CALLBACK_TUBES, CALLBACK_TASKS = 50, 2500
 
 
 SpanName = Annotated[str, Meta(pattern="^(|1h|24h)$")]
@@ -241,20 +241,22 @@ def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
 
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The hosts that callbacks go to, and how that goes."""
-    handles = await _handles(looking, path)
+    handles = await _handles(looking, path, CALLBACK_TUBES)
     sample = max(5, CALLBACK_TASKS // (4 * max(1, len(handles))))  # of each of four states
     found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
     return "callbacks.html", {"hosts": admin.by_host(found)[: ROWS * 2]}
 
 
-async def _handles(looking: Looking, path: dict[str, str]) -> list[Tube]:
-    """The tube that the path names; else those that hold tasks, up to a bound."""
+async def _handles(looking: Looking, path: dict[str, str], most: int = LOOKED_THROUGH) -> list[Tube]:
+    """The tube that the path names; else those that hold tasks, at most so many, those with the most buried first."""
     if "name" in path:
         return [(await looking.access.tube(path["name"])).sync]
     sample = await looking.sampler.read(2.0)
-    names = [name for name, counts in sample.counts.items() if _holds(counts)][:LOOKED_THROUGH]
+    names = [name for name, counts in sample.counts.items() if _holds(counts)]
+    if len(names) > most:
+        names.sort(key=lambda name: (-sample.counts[name].buried, -sample.counts[name].delayed))
     found = []
-    for name in names:
+    for name in names[:most]:
         try:
             found.append((await looking.access.tube(name)).sync)
         except NoSuchTube:
