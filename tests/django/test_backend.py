@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -152,6 +153,7 @@ def test_signals_tell_of_every_step(backend: Any) -> None:
 
         def tell(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
             assert sender is type(backend)
+            assert (sys.exc_info()[0] is tasks.Declined) == (task_result.status == Status.FAILED)
             told.append((f"{name} {task_result.status} {len(task_result.errors)}", task_result.id))
 
         connected.append(tell)

@@ -153,7 +153,7 @@ class Python:
         python = self._from_debian(place) if self.release else self._from_path(place)
         with locked():
             # Each time: the tree may be another one, or want other packages.
-            run([*_pip(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS, *self.packages])
+            run([*pip_for(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS, *self.packages])
         return place / "bin"
 
     def _from_debian(self, place: Path) -> Path:
@@ -173,7 +173,7 @@ class Python:
         return place / "bin/python"
 
 
-def _pip(python: Path) -> list[str]:
+def pip_for(python: Path) -> list[str]:
     """A pip for that Python, run from its wheel: Debian's Pythons bring none that works outside of their root."""
     place = CACHE / "wheels" / "pip"
     if not place.exists():

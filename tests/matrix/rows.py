@@ -59,6 +59,8 @@ _PYTHON = (
     ),
 )
 
+_DJANGO = (Suite("own tests", ("tests/django", "tests/matrix/django_tests.py")),)
+
 
 def _redis(name: str, title: str, source: Source, *own: Suite) -> Iterator[Row]:
     yield Row(name, title, source, "redis-server", (*_REDIS, *own))
@@ -124,7 +126,7 @@ def _rows() -> Iterator[Row]:
     for version, release in (("3.14", "sid"), ("3.13", "trixie"), ("3.12", ""), ("3.11", "bookworm")):
         yield Row(f"python-{version}", f"Python {version}", Python(version, release), "python", _PYTHON)
     newest = Python("3.13", "trixie", ("django>=6,<7",))  # `make test` has Django 5 and the backport of its tasks
-    yield Row("django-6", "Python 3.13 with Django 6", newest, "python", (Suite("own tests", ("tests/django",)),))
+    yield Row("django-6", "Python 3.13 with Django 6", newest, "python", _DJANGO)
 
 
 ROWS = {row.name: row for row in _rows()}

@@ -69,7 +69,10 @@ class TaskApp(App):
         now, shown = time.time(), getattr(error, "remote_traceback", "")
         result = self._result(task, Status.FAILED)
         result.errors.append(results.error_of(Attempt(task.attempts, now, socket.gethostname(), text, shown)))
-        self._finish(result, Status.FAILED, now)
+        try:
+            raise error.__cause__ or error
+        except BaseException:  # receivers, Django's own log among them, ask sys.exc_info() what failed
+            self._finish(result, Status.FAILED, now)
 
     def _result(self, task: Task, status: Any) -> Any:
         return results.make(self._alias, f"{task.tube}:{task.address or task.id}", task.tube, status, _facts(task))
