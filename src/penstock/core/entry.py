@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "utube": ("utube", names.utube),
 }
 _UNPLACED = _FIELDS.keys() | EXTRA_CHECKS.keys()
+#: Those of them that a kind accepts or not whatever their values.
+SINGLE_FIELDS = _FIELDS.keys() - {"on_duplicate"}
 _ZERO = Rank()
 
 
@@ -66,6 +68,13 @@ def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
     if clocked:
         fields |= _named(tube, given)
     return msgspec.structs.replace(entry, **fields) if fields else entry
+
+
+def entry_like(entry: Entry, payload: bytes, given: Mapping[str, object]) -> Entry:
+    """A put with the same options as the one of this entry, but for those given here: the same names, all among
+    `SINGLE_FIELDS`. Half of a put of 1,000 with addresses is the parsing of options."""
+    fields = {_FIELDS[option][0]: _FIELDS[option][1](value) for option, value in given.items()}
+    return msgspec.structs.replace(entry, payload=payload, **fields)
 
 
 def _terms(tube: Tube, given: dict[str, object]) -> _Terms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, TypeGuard
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from msgspec.structs import replace
 
 from penstock.core.ending import OutcomeLookup
-from penstock.core.entry import encode_payload, make_entry
+from penstock.core.entry import SINGLE_FIELDS, encode_payload, entry_like, make_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, TimedOptions, with_delay
 from penstock.core.options import Tube as StoredTube
@@ -149,13 +149,18 @@ def _unbound_entries(
     tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None
 ) -> Iterator[Entry]:
     first: Entry | None = None  # without options of its own: others of this sort only differ in their data
+    alike: Entry | None = None  # with options: others that have the same ones only differ in these
+    names: Set[str] = frozenset()
     shared = _delayed(tube, given, now)
     for item in items:
         if _has_options(item):
-            own = item[1]
-            if given:
-                own = {**given, **{option: value for option, value in own.items() if value is not None}}
-            yield make_entry(tube, item[0], _delayed(tube, own, now))  # type: ignore[arg-type]
+            own = {option: value for option, value in item[1].items() if value is not None}
+            if alike is not None and own.keys() == names:
+                yield entry_like(alike, encode_payload(tube, "data", item[0]), own)
+                continue
+            entry = make_entry(tube, item[0], _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
+            alike, names = (entry, own.keys()) if own.keys() <= SINGLE_FIELDS else (None, names)
+            yield entry
         elif first is None:
             first = make_entry(tube, item, shared)
             yield first
