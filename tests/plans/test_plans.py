@@ -21,7 +21,7 @@ NAMED: dict[str, object] = {
     "limit": 1000, "start": 0, "now": NOW, "rank1": 0, "rank2": 0, "utube": "1", "address": "a", "name": "g",
     "group": 1, "no": 1, "id": HANDLE, "session": 1, "lapse": 1, "moment": NOW, "host": "h", "pid": 1, "beat": NOW,
     "state": "open", "was": "open", "had": 1, "exact": 1, "total": 0, "remaining": 0, "end_work": None,
-    "cancel_work": None, "moving": 0, "until": None, "failed": 0, "on_failure": "hold",
+    "cancel_work": None, "moving": 0, "until": NOW, "failed": 0, "on_failure": "hold",
 }  # fmt: skip
 
 _PK, _PKS = "penstock_task USING INTEGER PRIMARY KEY (rowid=?)", "penstock_task USING INTEGER PRIMARY KEY (rowid>?"
@@ -119,6 +119,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "session_by_id": (NAMED, ("(id=?)", _OF_SESSION)),
     "session_by_no": (NAMED, (_SESSION, _OF_SESSION)),
     "resume_session": (NAMED, (_SESSION,)),
+    "lock_session": (NAMED, (_SESSION,)),
     "linger": (NAMED, (_SESSION, _OF_SESSION)),
     "forget_session": (NAMED, (_SESSION,)),
     "held": (NAMED, (_ASIDE,)),

@@ -26,3 +26,11 @@ def test_the_host_may_stand_in_a_parameter(server: Postgres) -> None:
     url = f"postgresql:///postgres?host=127.0.0.1&port={server.port}&user=penstock&schema=by_parameter"
     with penstock.connect(url) as broker:
         assert broker.tube("t").put("x").data == "x"
+
+
+def test_a_schema_may_have_the_longest_name(server: Postgres) -> None:
+    """The server cuts the names of prepared statements at 63 bytes."""
+    with penstock.connect(f"{server.url}?schema={'s' * 48}") as broker:
+        tube = broker.tube("t")
+        tube.put_many(["x", "y"])
+        assert tube.ack_many(tube.take_many(2)) == [True, True]

@@ -180,3 +180,18 @@ def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: T
         for plan in plans:
             assert "Seq Scan on penstock_durable" not in plan, plan
             assert buffers(plan) < 100, plan
+
+
+def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker, teller: Teller) -> None:
+    tube = broker.tube("work")
+    for _ in range(2):
+        tube.put_many(("x", {"address": str(n)}) for n in range(3000))
+        tube.ack_many(tube.take_many(3000))
+    for judged in (False, True):
+        tube.put("x", address="one")
+        (task,) = tube.take_many(1)
+        with teller.listening() as plans:
+            task.ack("result")
+        if judged:
+            must_be_hot("ack", plans, 1, 0)
+    assert tube.wait("one", 0).result == "result"

@@ -405,8 +405,9 @@ class Step(Protocol):
         """Ack those that are held as the moves say, have no errors and no reply to leave, and cannot be the last of
         their group.
 
-        The outcome of a task with an address is kept. A group that is started and has more tasks left than there are
-        moves is counted down; tasks of other groups are left to the engine. In a reliable tube moves go by name.
+        The outcome of a task with an address is kept. Groups that are started are counted down, but never to none left:
+        what may be the last task of its group is left to the engine, as are tasks of other groups. In a reliable tube
+        moves go by name.
         """
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:

@@ -20,7 +20,7 @@ from penstock.core.results import Counts
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, HandleRow
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed
 from penstock.errors import PenstockError
 from penstock.store.mysql import takes
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
@@ -314,11 +314,6 @@ class MysqlStep(SqlStep):
 
     def add_session(self, id: str, ttr: int) -> int:
         return self.send(self.sql(Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)).oks[0].number
-
-    def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        with self.together():
-            self.rows(Q.lock_session, no=handle.session)
-            super().remove_handle(handle, moment)
 
     # integrity
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -17,11 +18,11 @@ from penstock.core.lifecycle import UNDONE, Move
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER
-from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed, GroupRow
 from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
-from penstock.store.postgres.schema import ENTRY_FIELDS, WEIGHTS
+from penstock.store.postgres.schema import WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.queries import ID_MASK
 from penstock.store.sql.step import first_pk
@@ -29,6 +30,8 @@ from penstock.store.sql.step import first_pk
 if TYPE_CHECKING:
     from penstock.store.postgres.database import PostgresStore
     from penstock.store.postgres.step import PostgresStep
+
+T = TypeVar("T")
 
 
 def bounded(tube: Tube) -> bool:
@@ -44,9 +47,9 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     """Store tasks in order; TubeFull where there is no room."""
     if not entries:
         return []
-    opening = step.opened(tube)
+    opening, calls = step.opened(tube), _put_calls(step, tube, entries, tube.capacity)
     try:
-        found = step.run([*opening, *_put_calls(step, tube, entries, tube.capacity)])[len(opening)]
+        found = step.run([*opening, *calls])[len(opening)]
     except Conflict:
         stored = 0 if tube.capacity is None else step.counters(tube).counts.stored
         if tube.capacity is not None and stored + len(entries) > tube.capacity:
@@ -57,7 +60,7 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     if found[0][5] is None:
         raise tube_full(tube, found[0][1], len(entries))
     step.count_changes()
-    return _stored(step, tube, entries, found[0])
+    return _stored(step, tube, calls[0], entries, found[0])
 
 
 def _put_calls(
@@ -65,41 +68,87 @@ def _put_calls(
 ) -> list[Call]:
     """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
     if `strict`, as a conflict."""
-    kind = tube.kind
-    mixed, fields = _fields(entries)
-    name = ("insert_queued" if kind.per_utube else "insert") + ("_mixed" if mixed else "")
+    kind, on, no = tube.kind, step.on(tube), tube.no
+    addresses = [entry.address for entry in entries if entry.address is not None]
+    shapes = [_shape(entry) for entry in entries]
+    if shapes.count(shapes[0]) == len(shapes):
+        del shapes[1:]  # an item stands for all
+    each = len(entries) // len(shapes)
+    delayed = each * sum(entry.unstarted or entry.delay > 0 for entry in entries[: len(shapes)])
+    waits = [entry.delay or entry.ttl or 0 for entry in entries[: len(shapes)] if entry.delay or entry.ttl is not None]
+    rank1, rank2, *fields = zip(*shapes, strict=True)
+    values: dict[str, Any] = dict(zip(_SHAPED, map(list, fields), strict=True))
+    values["data"] = [entry.payload for entry in entries]
+    values["address"] = [entry.address for entry in entries] if addresses else []
+    for number, ranks in (("1", rank1), ("2", rank2)):
+        for field in ("base", "clock", "newest"):
+            values[field + number] = [getattr(rank, field) for rank in _one(ranks)]
+    queued = _queued(step, tube, entries) if kind.per_utube else {"queue": [], "after": []}
     calls = [
         step.call(
-            getattr(step.on(tube), name), tube=tube.no, process=step.db.notifier.name, capacity=capacity,
-            limit=tube.utube_limit, fair=tube.fair, marked=kind.hand_out == DELIVER, named=kind.hand_out == CLOCK,
-            strict=strict and capacity is not None, **fields,
+            on.insert_queued if kind.per_utube else on.insert, tube=no, process=step.db.notifier.name,
+            capacity=capacity, strict=strict and capacity is not None, marked=kind.hand_out == DELIVER,
+            named=kind.hand_out == CLOCK, addresses=addresses, ready=len(entries) - delayed, delayed=delayed,
+            soonest=min(waits, default=None), limit=tube.utube_limit, fair=tube.fair, **values, **queued,
         )
     ]  # fmt: skip
     if kind.per_utube and kind.order[0] != "id":  # else an arrival overtakes nobody
         calls.append(_heads(step, tube))
-    addresses = [entry.address for entry in entries if entry.address is not None]
     if addresses and kind.leased:
-        calls.append(step.call(step.Q.supersede, tube=tube.no, texts=addresses, later=SUPERSEDED_MS))
+        calls.append(step.call(step.Q.supersede, tube=no, texts=addresses, later=SUPERSEDED_MS))
     if capacity is not None:  # one caller after the other looks whether the tube holds no more than it may
-        calls.append(step.call(step.Q.lock_capacity, tube=tube.no))
-        calls.append(step.call(step.Q.admit, tube=tube.no, capacity=capacity))
+        calls.append(step.call(step.Q.lock_capacity, tube=no))
+        calls.append(step.call(step.Q.admit, tube=no, capacity=capacity))
     return calls
 
 
-def _heads(step: PostgresStep, tube: Tube) -> Call:
-    return step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair)
+_SHAPED = ("utube", "ttl", "ttr", "delay", "pri", "extra", "reply_to", "group_name", "group_no", "unstarted")
+_shape = attrgetter("rank1", "rank2", *(name.removesuffix("_name") for name in _SHAPED))
 
 
-def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:
+def _one(items: Sequence[T]) -> Sequence[T]:
+    """Of equal items the first."""
+    return items[:1] if items.count(items[0]) == len(items) else items
+
+
+def _queued(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> dict[str, list[Any]]:
+    """The micro-queues of ready tasks, in the order in which they are locked, and how many each gets; and of each task
+    the number of its micro-queue, and how many of this call come after it there."""
+    ready = [place for place, entry in enumerate(entries) if not (entry.unstarted or entry.delay)]
+    places = [(entry.rank1, entry.rank2) for entry in entries]
+    if places.count(places[0]) < len(places) or places[0][0].newest or places[0][1].newest:
+        now, fair = step.now, tube.fair
+        ready.sort(key=lambda at: (places[at][0].value(at, now), 0 if fair else places[at][1].value(at, now)))
+    counts: dict[str, int] = {}
+    after: list[int | None] = [None] * len(entries)
+    for place in reversed(ready):
+        label = entries[place].utube or NO_UTUBE
+        after[place] = behind = counts.get(label, 0)
+        counts[label] = behind + 1
+    labels = sorted(counts, key=str.encode)
+    numbers = {label: number for number, label in enumerate(labels, 1)}
+    queue = [None if one is None else numbers[entry.utube or ""] for one, entry in zip(after, entries, strict=True)]
+    return {"queues": labels, "counts": [counts[label] for label in labels], "queue": queue, "after": after}
+
+
+def _heads(step: PostgresStep, tube: Tube, *, acked: bool = False) -> Call:
+    return step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair, acked=acked)
+
+
+def _stored(step: PostgresStep, tube: Tube, call: Call, entries: Sequence[Entry], row: Row) -> list[Record]:
     """The tasks as they were stored."""
-    clock, _, notified, _, _, ids, ms, seq, states, ranks = row
+    clock, _, notified, _, _, pks, ms, seq, waiting, turns = row
     step.heard(clock)
     if notified:
         step.db.notifier.sent()
-    records = [new_record(entry, id, clock) for entry, id in zip(entries, ids, strict=True)]
-    if states is not None:
-        placed = zip(records, states, ranks, strict=True)
-        return [replace(record, state=state, rank2=rank2) for record, state, rank2 in placed]
+    placed = zip(entries, pks, strict=True)
+    if tube.kind.per_utube:
+        values: Any = call[1]
+        return [
+            _queued_record(tube, new_record(entry, pk & ID_MASK, clock), queue, after, waiting, turns)
+            for (entry, pk), queue, after in zip(placed, values["queue"], values["after"], strict=True)
+        ]
+    records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in placed]
     if ms is not None:
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
     if tube.kind.hand_out == CLOCK:
@@ -107,27 +156,16 @@ def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) 
     return records
 
 
-_shape = attrgetter(
-    "rank1", "rank2", "pri", "utube", "ttl", "ttr", "delay", "extra", "reply_to", "group",
-    "group_no", "unstarted",
-)  # fmt: skip
-
-
-def _fields(entries: Sequence[Entry]) -> tuple[bool, dict[str, Any]]:
-    """Whether entries differ in some fields; and each field once, where all entries have the same, else as a list."""
-    values: dict[str, Any] = {"datas": [entry.payload for entry in entries]}
-    values["addresses"] = _column([entry.address for entry in entries])
-    shapes = [_shape(entry) for entry in entries]
-    mixed = shapes.count(shapes[0]) < len(shapes)
-    if not mixed:
-        del shapes[1:]
-    fields = [
-        (one.base, one.clock, one.newest, two.base, two.clock, two.newest, *others) for one, two, *others in shapes
-    ]
-    for name, column in zip(ENTRY_FIELDS, zip(*fields, strict=True), strict=True):
-        same = column.count(column[0]) == len(column)
-        values[name], values[f"{name}s"] = (column[0], []) if same else (None, list(column))
-    return mixed, values
+def _queued_record(
+    tube: Tube, record: Record, queue: int | None, after: int | None, waiting: list[int], turns: list[int]
+) -> Record:
+    """A new task as its micro-queue has it."""
+    if queue is None or after is None:
+        return replace(record, rank2=0) if tube.fair else record
+    head = after >= waiting[queue - 1]
+    if not tube.fair:
+        return record if head else replace(record, state=QUEUED)
+    return replace(record, state="r" if head else QUEUED, rank2=turns[queue - 1] if head else 0)
 
 
 def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
@@ -135,7 +173,7 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     connections, notifier, clock = database.connections, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:
         return None
-    query, lives_query, make = database.queries.durable.put_plain, database.queries.all.tube_lives, record_maker(entry)
+    query, lives_query, make = database.queries.durable.put_plain, database.queries.tube_lives, record_maker(entry)
     shape = {
         "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
         "extra": entry.extra, "data": None, "process": None, "now": None,
@@ -179,22 +217,36 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     if not held:
         return Acked(set())
     base = first_pk(tube)
+    pks = [base | move.id for move in held]
     values |= {
-        "pks": [base | move.id for move in held], "leases": [move.lease or 0 for move in held],
-        "sessions": [move.session for move in held], "results": _column([move.result for move in held]),
-        "retention": tube.retention, "fair": tube.fair,
+        "key": pks, "held": [move.lease or 0 for move in held], "session": [move.session for move in held],
+        "result": [move.result for move in held], "retention": tube.retention, **_groups_of(held, base),
     }  # fmt: skip
     calls.append(step.call(on.ack_queued if queued else on.ack, **values))
     if queued:
-        calls += [_heads(step, tube), *step.notify_call(tube, ready=True)]
-    answers = step.run(calls)[at:]
-    gone, kept, notified, *_ = answers[0][0]
+        calls += [_heads(step, tube, acked=True), *step.notify_call(tube, ready=True)]
+    try:
+        answers = step.run(calls)[at:]
+    except Conflict:
+        return Acked(set())
+    acked, kept, gone, ended, notified, *_ = answers[0][0]
     if notified or (len(answers) > 2 and answers[2]):
         step.db.notifier.sent()
     step.count_changes()
-    return Acked(
-        {pk & ID_MASK for pk in gone or ()}, answers[1][0][0] if queued else 0, [pk & ID_MASK for pk in kept or ()]
-    )
+    keys = {pk & ID_MASK for pk in gone or (pks if acked else ())}
+    readied = answers[1][0][0] if queued else 0
+    return Acked(keys, readied, [pk & ID_MASK for pk in ended or ()] if kept < acked else list(keys))
+
+
+def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
+    """The groups of these tasks in the order of their numbers, how many are in each, and the last of them; none unless
+    all tasks are known."""
+    seen = [None if move.seen is None else move.seen.group_no or 0 for move in moves]
+    if None in seen or seen.count(0) == len(seen):
+        return {"groups": [], "members": [], "lasts": []}
+    members, lasts = Counter(seen), {no: base | move.id for no, move in zip(seen, moves, strict=True)}
+    groups = sorted(no for no in members if no)
+    return {"groups": groups, "members": [members[no] for no in groups], "lasts": [lasts[no] for no in groups]}
 
 
 # decisions
@@ -240,7 +292,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
             else sum((row.after.state == "r") - (row.before.state == "r") for row in readied)
         )
     for at, into, entries in puts:
-        records = _stored(step, into, entries, answers[at][0])
+        records = _stored(step, into, calls[at], entries, answers[at][0])
         flushed.readied[into.no] = flushed.readied.get(into.no, 0) + sum(record.state == "r" for record in records)
         if entries is delta.fresh:
             flushed.fresh = records
@@ -289,16 +341,13 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "address": addresses,
     }
     for field in ("rank1", "rank2", "pri", "created"):
-        columns[field] = [record and getattr(record, field) for record in rewritten] if any(rewritten) else []
+        columns[field] = [record and getattr(record, field) for record in rewritten]
     for field in ("status", "result", "error", "code"):
-        columns[field] = [ending and getattr(ending, field) for ending in endings] if any(endings) else []
-    query = on.flush_ends if any(endings) else on.flush
-    if step.passing:
-        query = on.flush_ends_passing if any(endings) else on.flush_passing
+        columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
-        query, tube=tube.no, queued=queued, fair=tube.fair, whole=delta.whole, retention=tube.retention,
-        queues=_queues(delta) if queued else [], weights=[weight for events in classes for weight in _weights(*events)],
-        **{name: _column(items) for name, items in columns.items()},
+        on.flush_passing if step.passing else on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
+        whole=delta.whole, queued=queued, queues=_queues(delta) if queued else [],
+        weights=[weight for events in classes for weight in _weights(*events)], **columns,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Connections to the server: calls, made again where that is safe, forks, and psycopg's errors as penstock's."""
+"""Connections to the server: calls, made again where that is safe, forks, and psycopg's errors as penstock's; and the
+caller's own connection in place of a pool."""
 
 from __future__ import annotations
 
@@ -7,14 +8,18 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
 
+from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
 from penstock.errors import (
+    BadValue,
     OutcomeUnknown,
     PenstockError,
     SchemaMismatch,
@@ -23,10 +28,11 @@ from penstock.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    UnsupportedOption,
 )
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres.location import Location
-from penstock.store.postgres.wire import Call, Link, Query, Row
+from penstock.store.postgres.wire import Call, Link, Query, Row, Wire
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
 from penstock.store.sql.pool import Pool
 
@@ -38,11 +44,24 @@ TRIES = 6
 # How long a statement waits for what others have locked; then the call looks again.
 PATIENCE = "2s"
 
+# What statements run with. The tables grow from empty to millions of rows and shrink again
+# within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
+_SETTINGS = {
+    "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+    "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
+}  # fmt: skip
+
 # The whole transaction was undone, and may be tried again.
 _AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
 # The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name has come
 # into use, or somebody held what it needs for two seconds.
 CONFLICTS = (*_AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
+
+
+def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
+    """What gives a connection its settings; `local`: until the end of its transaction."""
+    settings = _SETTINGS | {"lock_timeout": PATIENCE}
+    return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
 
 
 class Connections:
@@ -182,6 +201,82 @@ class Connections:
         # Never freed, so never closed: that would end the parent's sessions in the server.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool.idle))
         self._pool.reset()
+
+
+class BoundConnection(Connections):
+    """Calls go through one connection, and nothing is made again: that is for the caller to decide."""
+
+    relaxes = False
+    prepares = False
+
+    def __init__(self, own: Connections, connection: object, queries: SimpleNamespace, identity: str) -> None:
+        if isinstance(connection, psycopg.AsyncConnection):
+            connection = _blocking(connection)
+        if not isinstance(connection, psycopg.Connection):
+            raise UnsupportedOption(
+                f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
+            )
+        self.location = own.location
+        self._db = connection
+        self._wire = Wire(connection)
+        self._queries = queries
+        try:
+            found = self._joined()
+        except SchemaMismatch:
+            found = None
+        if f"postgresql:{found}" != identity:
+            place = own.location.place
+            raise BadValue(f"the connection does not lead to this store: bind one on {place}, same schema")
+
+    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
+        with self.session(snapshot=False):
+            return self.run_in(self._db, calls)
+
+    def run_in(self, db: psycopg.Connection[Any], calls: Sequence[Call]) -> list[list[Row]]:
+        return self._wire.run(calls, prepare=False)
+
+    @contextmanager
+    def session(self, *, snapshot: bool) -> Iterator[psycopg.Connection[Any]]:  # type: ignore[override]
+        """A savepoint, with the settings that statements need; the caller's own are put back."""
+        if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
+            self._joined()
+        query, settings = settings_call(self._queries, local=True)
+        try:
+            with self._db.transaction():
+                (before,), _ = self._wire.run(
+                    [(self._queries.settings_now, settings), (query, settings)], prepare=False
+                )
+                yield self._db
+                self._wire.run([(query, {**settings, "setting": before[0]})], prepare=False)  # type: ignore[dict-item]
+        except CONFLICTS as error:
+            raise Conflict from error
+        except psycopg.Error as error:
+            raise translated(error, self.location.place) from error
+
+    def _joined(self) -> object:
+        """Join the caller's transaction, which begins here if its connection begins them by itself; the store's id."""
+        if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
+            raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
+        if self._db.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise BadValue("the connection is in a pipeline() block: end it before calling the bound broker")
+        try:
+            # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts.
+            found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self._queries.meta.sent, prepare=False)
+            return next((value for name, value in found if name == "id"), None)
+        except psycopg.Error as error:
+            raise translated(error, self.location.place) from error
+
+    def close(self) -> None:
+        """The connection stays the caller's."""
+
+
+def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[Any]:
+    """The same session of the server, for calls that block; the caller must not use its own meanwhile."""
+    heard = connection.pgconn.notice_handler, connection.pgconn.notify_handler
+    twin: psycopg.Connection[Any] = psycopg.Connection(connection.pgconn)
+    connection.pgconn.notice_handler, connection.pgconn.notify_handler = heard
+    twin._pool = None  # as if it were another's to close
+    return twin
 
 
 def translated(error: psycopg.Error, place: str) -> PenstockError:

@@ -13,12 +13,11 @@ from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
 from penstock.engine.store import Store
 from penstock.errors import PenstockError
-from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.changes import plain_put
-from penstock.store.postgres.connection import Connections
+from penstock.store.postgres.connection import BoundConnection, Connections, settings_call
 from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
 from penstock.store.postgres.location import Location, locate
-from penstock.store.postgres.schema import Queries, migrate, queries, settings_call
+from penstock.store.postgres.schema import Queries, migrate
 from penstock.store.postgres.step import PostgresStep
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.waiters import Waiters
@@ -64,22 +63,22 @@ class PostgresStore(Store):
         """Now and then, add the counters up. If that fails, another call does it."""
         if random.random() < _FOLD_CHANCE and self.connections.relaxes:
             try:
-                self.connections.run([(self.queries.all.fold, {})], twice=True)
+                self.connections.run([(self.queries.fold, {})], twice=True)
             except (PenstockError, Conflict):
                 pass
 
     def bind(self, connection: object) -> PostgresStore:
-        bound = BoundConnection(self.connections, connection, self.queries.all, self.identity)
+        bound = BoundConnection(self.connections, connection, self.queries, self.identity)
         return PostgresStore(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
 
     def describe(self) -> Description:
-        row = self.connections.run([(self.queries.all.describe, {})], twice=True)[0][0]
+        row = self.connections.run([(self.queries.describe, {})], twice=True)[0][0]
         return _described(row, self.connections.location)
 
     def now(self) -> int:
         if self.clock is not None:
             return self.clock()
-        return int(self.connections.run([(self.queries.all.clock, {"now": None})], twice=True)[0][0][0])
+        return int(self.connections.run([(self.queries.clock, {"now": None})], twice=True)[0][0][0])
 
     def heard(self, now: int) -> None:
         """Note the server's clock, which an answer brought."""
@@ -107,8 +106,7 @@ class PostgresStore(Store):
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store in a schema, created or brought up to date."""
     location = locate(url)
-    asked = queries(location)
-    ask = asked.all
+    ask = Queries(location)
     settings = settings_call(ask, local=not location.notify)
 
     def begin(db: Link) -> None:
@@ -125,7 +123,7 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     try:
         with connections.connect() as db:
             identity = f"postgresql:{migrate(db, location)}"
-        store = PostgresStore(connections, asked, identity, clock, Notifier(location.notify), listener)
+        store = PostgresStore(connections, ask, identity, clock, Notifier(location.notify), listener)
         store.finish_drops()
     except BaseException:
         connections.close()

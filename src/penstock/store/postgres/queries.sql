@@ -1,8 +1,8 @@
 -- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Table names get the store's schema, and
 -- hot statements name one partition in place of penstock_task. `ROWS u(key bigint, ...)` is a table made of array
--- parameters that are called as its columns (see schema.py). tests/postgres/test_plans.py watches the plans.
--- Rows are found by `pk = ANY (ARRAY[x])` or by a LATERAL with a LIMIT, not by a join: one that was planned for an
--- empty table would read all of a full one. Rows that an earlier statement has locked may be found by their ctid.
+-- parameters that are called as its columns (see wire.py). tests/postgres/test_plans.py watches the plans.
+-- Rows are found by `pk BETWEEN x AND x` or by a LATERAL with a LIMIT, not by `pk = x`: a join that was planned for an
+-- empty table would read all of a full one, in the order of its index. Rows that an earlier statement has locked may be found by their ctid.
 
 -- fragment: server_clock
 -- By date_part, not extract, whose numeric costs a put a tenth of the server's time.
@@ -230,7 +230,7 @@ RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
 -- is drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole
 -- (`strict`), a lack of room.
-room AS MATERIALIZED (SELECT cardinality(:datas::bytea[]) AS new,
+room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new,
     CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
     last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + new FROM room
@@ -239,44 +239,43 @@ m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
 n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.*, room.*,
     1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
-    THEN 0 WHEN :strict AND stored + new > :capacity THEN 0 ELSE 1 END AS free
-    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube)
--- fragment: entries
--- The new tasks (see changes.py), and their states and ranks.
-e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay, extra, reply_to,
-    group_name, group_no, CASE WHEN unstarted = 1 THEN 'g' WHEN delay > 0 THEN '~' ELSE 'r' END AS state,
-    base1 + clock1 * clock - newest1 * id AS rank1, base2 + clock2 * clock - newest2 * id AS rank2 FROM (
-    SELECT nextval(n.ids) AS id, u.place, n.clock, u.datas AS data, $entry_fields,
-    coalesce(u.addresses, n.ms || '-' || n.seq + u.place) AS address FROM n CROSS JOIN $entry_rows
-    WHERE n.free = 1 AND (n.stored IS NULL OR n.stored + n.new <= :capacity)) r)
--- fragment: counted_entries
-counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls) SELECT :tube::integer,
-    nullif(count(*) FILTER (WHERE state = 'r'), 0), nullif(count(*) FILTER (WHERE state <> 'r'), 0), count(*) FROM e
-    HAVING count(*) > 0)
+    THEN 0 WHEN :strict AND stored + new > :capacity THEN 0 ELSE 1 END = 1
+    AND coalesce(stored + new <= :capacity, true) AS fits
+    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
+counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls)
+    SELECT :tube::integer, nullif(:ready::integer, 0), nullif(:delayed::integer, 0), n.new FROM n WHERE n.fits)
 -- fragment: put_columns
-penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube, pri, utube, extra,
-    data, reply_to, group_name, group_no)
+penstock_task (pk, tube, created, rank1, rank2, state, address, expires, at, ttr, pri, utube, extra, data, reply_to,
+    group_name, group_no)
+-- fragment: put_key
+:tube::bigint << 40 | e.id, :tube, e.clock, e.base1 + e.clock1 * e.clock - e.newest1 * e.id
+-- fragment: put_rank2
+e.base2 + e.clock2 * e.clock - e.newest2 * e.id
 -- fragment: put_values
-e.clock, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri,
-e.utube, e.extra, e.data, e.reply_to, e.group_name, e.group_no
+e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, e.pri, e.utube,
+e.extra, e.data, e.reply_to, e.group_name, e.group_no
+-- fragment: entries
+(SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea, place ordinality |
+    address text | utube text, queue integer, after integer | ttl bigint, ttr bigint, delay bigint | pri integer,
+    base1 double precision, clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
+    extra text, reply_to text | group_name text, group_no integer, unstarted integer) WHERE n.fits OFFSET 0) e
 -- name: insert
-WITH $putting, $entries, soonest AS MATERIALIZED (SELECT n.dues, (
-    SELECT min(clock + CASE WHEN delay > 0 THEN delay ELSE ttl END) FROM e) AS at FROM n), $lower_dues,
-    $counted_entries,
-new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.rank2, e.state::"char",
-    coalesce(e.address, CASE WHEN :named THEN 'reply-' || e.id END), $put_values FROM e)
-SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM e),
-CASE WHEN n.told AND EXISTS (SELECT 1 FROM e) THEN $notify END, (SELECT count(*) FROM lowered),
-(SELECT array_agg(id) FROM e), n.ms, n.seq, NULL, NULL FROM n;
+WITH $putting, soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_dues,
+new AS (INSERT INTO $put_columns SELECT $put_key, $put_rank2,
+    CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char",
+    CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
+    ELSE e.address END, $put_values FROM $entries RETURNING pk)
+SELECT n.clock, n.stored, n.told AND n.fits, CASE WHEN n.told AND n.fits THEN $notify END,
+(SELECT count(*) FROM lowered), (SELECT array_agg(pk) FROM new), n.ms, n.seq, NULL, NULL FROM n;
 -- name: insert_queued
--- Into micro-queues, one after the other by name. Tasks that find room where none waits are heads at once; RETURNING
--- tells of the newest row, whatever this statement sees otherwise.
-WITH $putting, $entries, $counted_entries,
+-- Into micro-queues, in the order of their names. Tasks that find room where none waits are heads at once: those that
+-- have as many others of the call behind them (`after`) as now wait. RETURNING tells of the newest row, whatever this
+-- statement sees otherwise. Where there were others before, `heads` must follow.
+WITH $putting,
 came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
     SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit),
-    CASE WHEN :fair THEN s.clock ELSE 0 END FROM (SELECT utube COLLATE "C" AS utube, count(*)::integer AS c,
-        min(clock) AS clock FROM e
-        WHERE state = 'r' GROUP BY 1 ORDER BY 1) s
+    CASE WHEN :fair THEN n.clock ELSE 0 END FROM n CROSS JOIN unnest(:queues::text[], :counts::integer[]) s(utube, c)
+    WHERE n.fits
     ON CONFLICT (tube, utube) DO UPDATE SET idle = false,
     heads = l.heads + CASE WHEN l.waiting = 0
         THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
@@ -284,27 +283,30 @@ came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
         THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
     turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
         ELSE l.turn END
-    RETURNING utube, waiting, turn),
-w AS MATERIALIZED (SELECT array_agg(waiting ORDER BY utube) AS waiting,
-    array_agg(turn ORDER BY utube) AS turns FROM came),
-p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN r.number <= r.ready - w.waiting[r.queue]
-        THEN 'r' ELSE 'q' END AS placed, CASE WHEN NOT :fair THEN r.rank2 WHEN r.state = 'r'
-        AND r.number <= r.ready - w.waiting[r.queue] THEN w.turns[r.queue] ELSE 0 END AS placed2
-    FROM (SELECT e.*, row_number() OVER (q ORDER BY e.rank1, CASE WHEN :fair THEN 0 ELSE e.rank2 END, e.id) AS number,
-        count(*) OVER q AS ready, dense_rank() OVER (ORDER BY e.state <> 'r', e.utube COLLATE "C") AS queue
-        FROM e WINDOW q AS (PARTITION BY e.utube, e.state)) r CROSS JOIN w),
-new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.placed2, e.placed::"char", e.address,
-    $put_values FROM p e)
-SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM p WHERE placed = 'r'),
-CASE WHEN n.told AND EXISTS (SELECT 1 FROM p WHERE placed <> 'q') THEN $notify END,
-set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM came), '{}')::text, true),
-(SELECT array_agg(id ORDER BY id) FROM p), NULL, NULL, (SELECT array_agg(placed ORDER BY id) FROM p),
-(SELECT array_agg(placed2 ORDER BY id) FROM p) FROM n;
+    RETURNING utube, heads + waiting AS ready, waiting, turn),
+w AS MATERIALIZED (SELECT array_agg(waiting) AS waiting, array_agg(turn) AS turns,
+    array_agg(utube) FILTER (WHERE ready > (:counts::integer[])[number]) AS joined
+    FROM (SELECT came.*, row_number() OVER () AS number FROM came) c),
+new AS (INSERT INTO $put_columns SELECT $put_key, CASE WHEN NOT :fair THEN $put_rank2
+        WHEN e.after >= w.waiting[e.queue] THEN w.turns[e.queue] ELSE 0 END,
+    CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' WHEN e.after >= w.waiting[e.queue] THEN 'r'
+        ELSE 'q' END::"char", e.address, $put_values FROM w CROSS JOIN $entries RETURNING pk, state),
+p AS MATERIALIZED (SELECT array_agg(pk) AS pks, bool_or(state <> 'q') AND n.told AS told FROM n, new GROUP BY n.told)
+SELECT n.clock, n.stored, p.told, CASE WHEN p.told THEN $notify END,
+set_config('penstock.utubes', coalesce(w.joined, '{}')::text, true), p.pks, NULL, NULL, w.waiting, w.turns
+FROM n CROSS JOIN w LEFT JOIN p ON true;
+-- fragment: of_tube
+pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- name: supersede
--- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which has all outcomes of the tube.
+-- penstock_outcome_address
 UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
-CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE tube = :tube AND address = v.name
-    AND until + 0 > $now + :later ORDER BY pk LIMIT 1000) o));
+CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now + :later
+    ORDER BY pk LIMIT 1000) o));
+-- name: outcomes_by_id
+SELECT $kept FROM penstock_outcome WHERE pk = ANY (:ids::bigint[]) AND until > $now;
+-- name: outcome_by_address
+-- penstock_outcome_address, in pk order
+SELECT $kept FROM penstock_outcome WHERE address = :address AND $of_tube AND until > $now ORDER BY pk DESC LIMIT 1;
 
 -- micro-queues
 
@@ -322,32 +324,32 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
 -- name: heads
 -- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no
--- others. A statement of its own, so that it sees all that was done before the locks were held. Empty micro-queues are
--- forgotten once their turn cannot matter. Returns how many more can be taken. (SELECT 'r') avoids penstock_ready.
-WITH u AS MATERIALIZED (
-    SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
-q AS MATERIALIZED (SELECT l.* FROM u CROSS JOIN LATERAL (SELECT l.ctid AS place, l.* FROM penstock_utube l
-    WHERE l.tube = :tube AND l.utube = u.utube LIMIT 1) l),
-c AS MATERIALIZED (SELECT l.utube, l.turn, k.pk, k.state, row_number() OVER (
-        PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= :limit - l.taken AS head
+-- others. A statement of its own, so that it sees all that was done before the locks were held. Of the tasks that an
+-- ack removed (`acked`) it counts out so many for each. Empty micro-queues are forgotten once their turn cannot matter.
+-- Returns how many more can be taken. (SELECT 'r') avoids penstock_ready.
+WITH q AS MATERIALIZED (SELECT l.*, greatest(least(:limit - l.taken, l.ready), 0) AS room,
+        l.taken = 0 AND l.ready = 0 AS empty, NOT :fair OR l.turn < $now AS over
+    FROM unnest(nullif(current_setting('penstock.utubes', true), '')::text[],
+        CASE WHEN :acked THEN nullif(current_setting('penstock.acked', true), '')::integer[] END) u(utube, acked) CROSS JOIN LATERAL (
+    SELECT l.ctid AS place, l.utube, l.turn, l.taken - coalesce(u.acked, 0) AS taken, l.heads + l.waiting AS ready,
+    l.heads, l.waiting FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube LIMIT 1) l),
+c AS MATERIALIZED (SELECT l.turn, k.pk, k.state, row_number() OVER (
+        PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= l.room AS head
     FROM q l CROSS JOIN LATERAL (
-        (SELECT pk, state, rank1, CASE WHEN :fair THEN 0 ELSE rank2 END AS r2 FROM penstock_task
-        WHERE tube = :tube AND utube = l.utube AND (state = 'r' OR state = 'q') AND state = (SELECT 'r'::"char"))
+        (SELECT pk, state, rank1, CASE WHEN :fair THEN 0 ELSE rank2 END AS r2 FROM penstock_task WHERE l.heads > 0
+        AND tube = :tube AND utube = l.utube AND (state = 'r' OR state = 'q') AND state = (SELECT 'r'::"char"))
         UNION ALL
         (SELECT pk, state, rank1, rank2 FROM penstock_task WHERE tube = :tube AND utube = l.utube AND state = 'q'
         ORDER BY rank1, rank2, pk LIMIT :limit)) k
-    WHERE l.waiting > 0 OR l.heads > :limit - l.taken),
+    WHERE l.waiting > 0 OR l.heads > l.room),
 changed AS (UPDATE penstock_task k SET state = CASE WHEN c.head THEN 'r' ELSE 'q' END::"char",
         rank2 = CASE WHEN NOT :fair THEN k.rank2 WHEN c.head THEN c.turn ELSE 0 END
-    FROM c WHERE k.pk = ANY (ARRAY[c.pk]) AND c.head <> (c.state = 'r') RETURNING k.utube, k.state),
-moved AS (INSERT INTO penstock_utube AS l (tube, utube, heads)
-    SELECT :tube::integer, utube, sum(CASE state WHEN 'r' THEN 1 ELSE -1 END) FROM changed GROUP BY utube
-    ON CONFLICT (tube, utube) DO UPDATE SET heads = l.heads + excluded.heads, waiting = l.waiting - excluded.heads),
-empty AS MATERIALIZED (SELECT place, NOT :fair OR turn < $now AS over FROM q
-    WHERE taken = 0 AND heads = 0 AND waiting = 0),
-forgotten AS (DELETE FROM penstock_utube l USING empty WHERE empty.over AND l.ctid = empty.place),
-kept AS (UPDATE penstock_utube l SET idle = true FROM empty WHERE NOT empty.over AND l.ctid = empty.place)
-SELECT coalesce(sum(CASE state WHEN 'r' THEN 1 ELSE -1 END), 0)::integer FROM changed;
+    FROM c WHERE k.pk BETWEEN c.pk AND c.pk AND c.head <> (c.state = 'r')),
+forgotten AS (DELETE FROM penstock_utube l USING q WHERE l.ctid = q.place AND q.empty AND q.over),
+kept AS (UPDATE penstock_utube l SET taken = q.taken, heads = q.room, waiting = q.ready - q.room, idle = q.empty
+    FROM q WHERE l.ctid = q.place AND NOT (q.empty AND q.over)
+    AND (l.taken, l.heads, l.idle) <> (q.taken, q.room, q.empty))
+SELECT coalesce(sum(room - heads), 0)::integer FROM q;
 -- name: forget_idle_queues
 -- penstock_idle_utube
 DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
@@ -416,13 +418,13 @@ WITH $lease_heads SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 WITH $lease_heads, left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM queues CROSS JOIN LATERAL (
     SELECT pk FROM penstock_task WHERE tube = :tube AND utube = queues.utube AND (state = 'r' OR state = 'q')
     AND state = (SELECT 'r'::"char") AND pk <> ALL (ARRAY(SELECT pk FROM found)) OFFSET 0) h),
-turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk = ANY (ARRAY[left_heads.pk]))
+turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk BETWEEN left_heads.pk AND left_heads.pk)
 SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 -- fragment: handed
 -- Hand-outs without a lease (core.lifecycle): elements of a clock stay ready, and delivered messages get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
     rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
-    FROM ok, found WHERE k.pk = ANY (ARRAY[found.key]) RETURNING found.place, $brief)
+    FROM ok, found WHERE k.pk BETWEEN found.key AND found.key RETURNING found.place, $brief)
 -- name: hand_out
 -- penstock_ready
 WITH $look, found AS MATERIALIZED (SELECT f.pk AS key,
@@ -461,47 +463,49 @@ AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease &
 
 -- fragment: sweep_some
 -- Twice as many outcomes past their retention as are kept here.
-swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT o.pk FROM penstock_outcome o, c
-    WHERE o.tube = :tube AND o.until <= c.clock ORDER BY o.until
-    LIMIT (SELECT 2 * count(*) FROM gone WHERE address IS NOT NULL) FOR UPDATE OF o SKIP LOCKED)))
+swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT pk FROM penstock_outcome
+    WHERE tube = :tube AND until <= (SELECT clock FROM c) ORDER BY until
+    LIMIT (SELECT 2 * count(*) FROM gone WHERE address IS NOT NULL) FOR UPDATE SKIP LOCKED)))
 -- fragment: acking
--- Groups that are started and have more tasks left than may be acked here are locked and counted down.
+-- Of a group that is started, so many tasks that one is left: where all that are left are acked here, one stays, for
+-- the engine. Groups are given if all tasks of the call are known: how many tasks of each, and which one stays.
 c AS MATERIALIZED (SELECT $now AS clock),
-g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT group_no FROM penstock_task
-    WHERE pk = ANY (:pks::bigint[]) AND EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND state = 'started')))
-    AND state = 'started' AND remaining > cardinality(:pks::bigint[]) ORDER BY no FOR UPDATE),
-gone AS (DELETE FROM penstock_task k USING c WHERE k.pk = ANY (:pks::bigint[]) AND k.state::text = 't'
-    AND k.owner = (:sessions::integer[])[width_bucket(k.pk, :pks::bigint[])]
-    AND (:leases::bigint[])[width_bucket(k.pk, :pks::bigint[])] IN (0, k.lease)
-    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL AND k.errors IS NULL
-    AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
+g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining >= v.members), '{}') AS open,
+    coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), '{}') AS last
+    FROM unnest(:groups::integer[], :members::integer[], :lasts::bigint[]) v(number, members, last) CROSS JOIN LATERAL (
+    SELECT remaining FROM penstock_group WHERE no = v.number AND state = 'started' FOR UPDATE) g),
+gone AS (DELETE FROM penstock_task k USING ROWS u(key bigint | session integer, held bigint | result bytea)
+    WHERE k.pk MATCHES u.key AND k.state::text = 't' AND k.owner = u.session AND u.held IN (0, k.lease)
+    AND (k.at IS NULL OR k.at > (SELECT clock FROM c)) AND k.reply_to IS NULL AND k.errors IS NULL
+    AND (k.group_no IS NULL OR (k.group_no = ANY ((SELECT open FROM g)::integer[])
+        AND k.pk <> ALL ((SELECT last FROM g)::bigint[])))
 -- fragment: acked
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
 fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
-    WHERE no = ANY (ARRAY[n.group_no])),
+    WHERE no BETWEEN n.group_no AND n.group_no),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
-    SELECT gone.pk, :tube, gone.address, 'done', (:results::bytea[])[width_bucket(gone.pk, :pks::bigint[])],
-    c.clock + :retention FROM gone CROSS JOIN c WHERE gone.address IS NOT NULL
-    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = NULL, code = NULL, errors = NULL,
-    until = excluded.until), $sweep_some,
-told AS MATERIALIZED (SELECT :process::text IS NOT NULL AND count(*) > 0 AND (:bounded
-    OR (count(address) > 0 AND $others_watch)) AS said FROM gone)
-SELECT (SELECT array_agg(pk) FROM gone), (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL), told.said,
-CASE WHEN told.said THEN $notify END
+    SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL), $sweep_some,
+told AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
+    :process::text IS NOT NULL AND count(*) > 0 AND (:bounded OR (count(address) > 0 AND $others_watch)) AS said
+    FROM gone)
+SELECT told.acked, told.kept, CASE WHEN told.acked < cardinality(:key::bigint[]) OR told.kept NOT IN (0, told.acked)
+    THEN (SELECT array_agg(pk) FROM gone) END,
+CASE WHEN told.kept NOT IN (0, told.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
+told.said, CASE WHEN told.said THEN $notify END
 -- name: ack
--- By the primary key: the state as text, so that no plan can prefer penstock_held. The place of a pk is found by
--- halving.
-WITH $acking RETURNING k.pk, k.address, k.group_no), $acked, NULL FROM told;
+-- By the primary key: the state as text, so that no plan can prefer penstock_held.
+WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked FROM told;
 -- name: ack_queued
--- The same in micro-queues, whose rows are locked first.
+-- The same in micro-queues, whose rows are locked first; `heads` counts them.
 WITH locked AS MATERIALIZED (SELECT q.utube FROM (
-    SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
+    SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:key::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
     SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.utube FOR UPDATE) q),
-$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, k.utube),
-s AS (SELECT utube, -count(*) AS taken, 0 AS heads, 0 AS waiting FROM gone GROUP BY utube), $came, $acked,
-$pass_queues FROM told;
+$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
+s AS MATERIALIZED (SELECT utube, count(*) AS n FROM gone GROUP BY utube), $acked,
+set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM s), '{}')::text, true),
+set_config('penstock.acked', coalesce((SELECT array_agg(n) FROM s), '{}')::text, true) FROM told;
 -- name: ack_named
 -- penstock_address; delivered messages may be acked by anybody.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
@@ -514,51 +518,44 @@ SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify E
 
 -- changes
 
--- fragment: changing
+-- name: flush
 -- Tasks that are still as they were seen, while the decision holds, become what was decided: keys in order, and a class
--- for each, whose weights (`w`) are added to the counters. Fields that no row changes are not given.
-c AS MATERIALIZED (SELECT $now AS clock),
+-- for each, whose weights (`w`) are added to the counters. What is NULL in all rows of a rewrite stays as it is.
+WITH c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
 locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
     SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name FOR UPDATE) q),
-u AS MATERIALIZED (SELECT * FROM ROWS u(key bigint, was text, held bigint, due bigint, rank double precision,
-    until bigint, class integer, state text, at bigint, expires bigint, attempts integer, owner integer, reason text,
-    progress double precision, rank1 double precision, rank2 double precision, pri integer, created bigint, data bytea,
-    address text, status text, result bytea, error text, code text, errors bytea, known boolean)),
-held AS MATERIALIZED (SELECT k.*, u.* FROM b CROSS JOIN c CROSS JOIN u CROSS JOIN LATERAL (
+gone AS MATERIALIZED (SELECT k.*, u.* FROM b CROSS JOIN c CROSS JOIN ROWS u(key bigint, held bigint, due bigint,
+    at bigint | was text, class integer, state text, attempts integer, owner integer | rank double precision,
+    until bigint, expires bigint | reason text, progress double precision, errors bytea, known boolean |
+    rank1 double precision, rank2 double precision, pri integer, created bigint, data bytea | address text,
+    status text, result bytea, error text, code text) CROSS JOIN LATERAL (
     SELECT k.pk, k.utube, k.state::text AS real, k.errors AS had FROM penstock_task k
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
     AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank AND (k.errors IS NULL OR u.known)
     AND (NOT :queued OR k.utube = ANY ((SELECT array_agg(utube) FROM locked)::text[])
         OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0) FOR UPDATE) k
     WHERE u.until IS NULL OR u.until > c.clock),
-removed AS (DELETE FROM penstock_task k USING held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state = '-'),
+removed AS (DELETE FROM penstock_task k USING gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state = '-'),
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
     owner = h.owner, reason = h.reason, progress = h.progress, rank1 = coalesce(h.rank1, k.rank1),
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE coalesce(h.rank2, k.rank2) END, pri = coalesce(h.pri, k.pri),
-    created = coalesce(h.created, k.created), data = coalesce(h.data, k.data),
-    errors = coalesce(h.errors, k.errors)
-    FROM held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state <> '-'),
+    created = coalesce(h.created, k.created), data = coalesce(h.data, k.data), errors = coalesce(h.errors, k.errors)
+    FROM gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state <> '-'),
 s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
     -count(*) FILTER (WHERE real = 'r') AS heads,
     count(*) FILTER (WHERE state = 'q') - count(*) FILTER (WHERE real = 'q') AS waiting
-    FROM held WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came,
+    FROM gone WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came,
 counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $weights
-    FROM (SELECT class, count(*) AS n FROM held GROUP BY class) h
-    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 16 + 1 : class * 16 + 16] AS w) w)
--- fragment: changes
-SELECT c.clock, (SELECT array_agg(pk) FROM held), CASE WHEN :queued THEN $pass_queues END,
-1 / CASE WHEN :whole AND (SELECT count(*) FROM held) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c
--- name: flush
-WITH $changing $changes;
--- name: flush_ends
--- The same, where some end whose outcomes are kept.
-WITH $changing, kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
-    SELECT held.pk, :tube, held.address, held.status, held.result, held.error, held.code, coalesce(held.errors, held.had),
-    c.clock + :retention
-    FROM held CROSS JOIN c WHERE held.address IS NOT NULL
-    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = excluded.error,
-    code = excluded.code, errors = excluded.errors, until = excluded.until), gone AS (SELECT address FROM held), $sweep_some $changes;
+    FROM (SELECT class, count(*) AS n FROM gone GROUP BY class) h
+    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 16 + 1 : class * 16 + 16] AS w) w),
+kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+    SELECT pk, :tube, address, status, result, error, code, coalesce(errors, had), (SELECT clock FROM c) + :retention
+    FROM gone WHERE address IS NOT NULL ON CONFLICT (pk) DO UPDATE SET status = excluded.status,
+    result = excluded.result, error = excluded.error, code = excluded.code, errors = excluded.errors,
+    until = excluded.until), $sweep_some
+SELECT c.clock, (SELECT array_agg(pk) FROM gone), CASE WHEN :queued THEN $pass_queues END,
+1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_groups
 -- Work that is not given stays: who put into an open group without a look at it does not know it.
 WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:no::integer[]) v(number) CROSS JOIN LATERAL (
@@ -569,7 +566,7 @@ done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
     failed = g.failed + u.failed, on_failure = coalesce(u.on_failure, g.on_failure)
     FROM ROWS u(no integer, was text, had integer, exact integer, state text, total integer, remaining integer,
         end_work bytea, cancel_work bytea, moving integer, until bigint, failed integer, on_failure text)
-    WHERE (SELECT count(*) FROM free) = cardinality(:no::integer[]) AND g.no = ANY (ARRAY[u.no]) AND g.state = u.was
+    WHERE (SELECT count(*) FROM free) = cardinality(:no::integer[]) AND g.no BETWEEN u.no AND u.no AND g.state = u.was
     AND CASE WHEN u.exact = 1 THEN g.remaining = u.had ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
 SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:no::integer[]) THEN 0 ELSE 1 END;
 -- name: must_live
@@ -591,9 +588,9 @@ SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
 -- name: ended_addresses
--- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which has all outcomes of the tube.
-SELECT v.name FROM unnest(:texts::text[]) v(name) WHERE EXISTS (
-    SELECT 1 FROM penstock_outcome WHERE tube = :tube AND address = v.name AND until + 0 > $now);
+-- penstock_outcome_address
+SELECT v.name FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT 1 FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now LIMIT 1) o;
 -- name: by_names
 -- penstock_address
 SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
@@ -613,42 +610,14 @@ SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no
 (SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
 (SELECT 0 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1));
 
--- outcomes and groups past their retention
-
--- name: sweep_outcomes
--- penstock_outcome_until
-DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT pk FROM penstock_outcome
-WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
--- name: sweep_groups
--- penstock_over_group
-DELETE FROM penstock_group WHERE no = ANY (ARRAY(SELECT no FROM penstock_group
-WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
-
 -- sessions
 
 -- name: add_session
 -- It ends by itself unless a handle joins it.
 INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + 15000) RETURNING no, $now;
--- name: add_handle
-WITH resumed AS (UPDATE penstock_session SET until = NULL WHERE no = :session AND (until IS NULL OR until > $now)
-    RETURNING no)
-INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until)
-SELECT :id::text, no, :host::text, :pid::integer, :locus::text, $now, :until::bigint FROM resumed
-ON CONFLICT (id) DO UPDATE SET session = excluded.session, beat = excluded.beat, until = excluded.until;
 -- name: beat
 UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id = ANY (:texts::text[]) AND until > $now
 RETURNING id;
--- name: lock_session
--- Before the statement that looks for other handles: two last ones that leave at once must not each see the other.
-SELECT 1 FROM penstock_session WHERE no = :no FOR UPDATE;
--- name: remove_handle
--- The last handle to leave sets its session's end. `lapsed`: only if it has not sent a heartbeat since.
-WITH gone AS (DELETE FROM penstock_handle WHERE id = :id AND (NOT :lapsed OR until <= $now)
-    RETURNING session, host, pid, beat),
-waits AS (DELETE FROM penstock_waiter WHERE handle = :id AND EXISTS (SELECT 1 FROM gone))
-UPDATE penstock_session s SET until = :moment + s.ttr, host = gone.host, pid = gone.pid, beat = gone.beat FROM gone
-WHERE s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id
-    <> :id);
 -- name: forget_session
 -- Not while it holds anything: a take that was undone may have returned a task to it.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
@@ -662,18 +631,12 @@ k LIMIT :limit;
 -- transfer
 
 -- name: import_tasks
-INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id, :tube, $imported
-FROM ROWS u(id bigint, state text, rank1 double precision, rank2 double precision, pri integer, utube text,
-    attempts integer, lease bigint, created bigint, taken bigint, expires bigint, at bigint, ttr bigint,
-    owner integer, reason text, extra text, data bytea, address text, reply_to text,
-    group_name text, group_no integer, progress double precision, errors bytea);
--- name: import_members
-UPDATE penstock_group g SET total = g.total + u.members, remaining = g.remaining + u.members
-FROM ROWS u(no integer, members integer) WHERE g.no = u.no;
+INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id, :tube, $imported FROM ROWS u(id bigint,
+    state text, rank1 double precision, rank2 double precision, pri integer, utube text, attempts integer, lease bigint,
+    created bigint, taken bigint, expires bigint, at bigint, ttr bigint, owner integer, reason text, extra text,
+    data bytea, address text, reply_to text, group_name text, group_no integer, progress double precision, errors bytea);
 -- name: import_outcomes
 INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
-SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.errors, u.until FROM ROWS u(id bigint,
-    address text, status text, result bytea, error text, code text, errors bytea, until bigint) ON CONFLICT (pk) DO NOTHING;
--- name: set_group_totals
-UPDATE penstock_group g SET total = u.total, failed = u.failed
-FROM ROWS u(no integer, total integer, failed integer) WHERE g.no = u.no;
+SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.errors, u.until FROM ROWS u(
+    id bigint, address text, status text, result bytea, error text, code text, errors bytea, until bigint)
+ON CONFLICT (pk) DO NOTHING;

@@ -6,7 +6,6 @@ import re
 from types import SimpleNamespace
 from uuid import uuid4
 
-import msgspec
 import psycopg
 
 from penstock.core.results import Counts
@@ -20,21 +19,6 @@ from penstock.store.sql.queries import BRIEF, COLUMNS, RECORD, load_queries
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _OLDEST_SERVER = 130000
 
-# What statements run with, beside a lock_timeout. The tables grow from empty to millions of rows and shrink again
-# within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
-_SETTINGS = {
-    "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-    "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
-}  # fmt: skip
-
-# Fields of new tasks, given once where all tasks of a call have the same. Where some differ, another statement (name +
-# "_mixed") takes these as arrays (field + "s"). A rank is base + clock * now - newest * id.
-ENTRY_FIELDS = {
-    "base1": "double precision", "clock1": "integer", "newest1": "integer", "base2": "double precision",
-    "clock2": "integer", "newest2": "integer", "pri": "integer", "utube": "text", "ttl": "bigint", "ttr": "bigint",
-    "delay": "bigint", "extra": "text", "reply_to": "text", "group_name": "text",
-    "group_no": "integer", "unstarted": "integer",
-}  # fmt: skip
 # Counters by the names of `Counts`: what is stored, then calls; and those that a change of tasks may add to.
 COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
@@ -48,83 +32,54 @@ _FRAGMENTS = {
     "raised": ", ".join(f"{column} = {column} + :{name}" for name, column in COUNTERS.items()),
     "weighed": ", ".join(COUNTERS[name] for name in WEIGHTS),
     "weights": ", ".join(f"n * w[{place}]" for place in range(1, len(WEIGHTS) + 1)),
-    "entry_fields": ", ".join(f":{name}::{type} AS {name}" for name, type in ENTRY_FIELDS.items()),
-    "entry_rows": "ROWS u(datas bytea, addresses text, place ordinality)",
+    "for_update": "FOR UPDATE",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
     "imported": ", ".join(column for field, column in COLUMNS.items() if field != "id"),
 }
-_MIXED = {
-    "entry_fields": ", ".join(f"coalesce(u.{name}s, :{name}) AS {name}" for name in ENTRY_FIELDS),
-    "entry_rows": "ROWS u(datas bytea, addresses text, "
-    + "".join(f"{name}s {type}, " for name, type in ENTRY_FIELDS.items())
-    + "place ordinality)",
-}
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
-_ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Loads whose tasks may be changed next, so that their groups are needed.
 _LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
 # Flushes of what is due or follows a group: what others have locked, they do.
-_PASSING = ("flush", "flush_ends", "change_groups")
-
-
-def _rows(match: re.Match[str]) -> str:
-    """`ROWS u(a bigint, b text)` as unnest(:a::bigint[], :b::text[]) u(a, b); `n ordinality` numbers the rows."""
-    columns = dict(column.split(maxsplit=1) for column in match[2].split(", "))
-    arrays = ", ".join(f":{name}::{type}[]" for name, type in columns.items() if type != "ordinality")
-    numbered = " WITH ORDINALITY" if "ordinality" in columns.values() else ""
-    return f"unnest({arrays}){numbered} {match[1]}({', '.join(columns)})"
+_PASSING = ("flush", "change_groups")
 
 
 def _texts() -> dict[str, str]:
     texts = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
-    mixed = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS | _MIXED))
-    texts |= {f"{name}_mixed": mixed[name] for name in ("insert", "insert_queued")}
     for name in _LOADS:
         texts[name] = texts["with_groups"].replace("{load}", texts[name])
     for name in _PASSING:
         texts[f"{name}_passing"] = _LOCKS.sub("FOR UPDATE SKIP LOCKED", texts[name])
-    return {name: _ROWS.sub(_rows, text) for name, text in texts.items()}
+    return texts
 
 
 _TEXTS = _texts()
 
 
-class Queries(msgspec.Struct, frozen=True):
-    """Named queries: on all tasks, on those of durable tubes, and on those of temporary ones."""
+class Queries(SimpleNamespace):
+    """The named queries on all tasks of one schema; `durable` and `temporary` have those on the tasks of such tubes.
 
-    all: SimpleNamespace
-    durable: SimpleNamespace
-    temporary: SimpleNamespace
+    Each is made when it is first used, because few of them are. The server cuts the names of statements at 63 bytes.
+    """
 
-
-class _Placed(SimpleNamespace):
-    """The queries for one schema and table; each is made when it is first used, because few of them are."""
+    def __init__(self, location: Location, table: str = "penstock_task") -> None:
+        super().__init__(location=location, table=table)
+        if table == "penstock_task":
+            self.durable, self.temporary = (Queries(location, f"penstock_{name}") for name in ("durable", "temporary"))
 
     def __getattr__(self, name: str) -> Query:
         if name not in _TEXTS:
             raise AttributeError(name)
-        location, table = self.__dict__["location"], self.__dict__["table"]
-        text = _TABLE.sub(f"{location.quoted}.penstock_", _TEXTS[name].replace("penstock_task", table))
-        query = Query(text.replace("{channel}", location.channel), f"{location.schema}.{table}.{name}")
+        text = _TEXTS[name].replace("penstock_task", self.table).replace("{channel}", self.location.channel)
+        text = _TABLE.sub(f"{self.location.quoted}.penstock_", text)
+        query = Query(text, f"{self.location.channel[-8:]}.{self.table[9:13]}.{name}")
         setattr(self, name, query)
         return query
 
 
-def queries(location: Location) -> Queries:
-    """The queries for the schema of a location."""
-    tables = ("penstock_task", "penstock_durable", "penstock_temporary")
-    return Queries(*(_Placed(location=location, table=table) for table in tables))
-
-
-def settings_call(ask: SimpleNamespace, *, local: bool) -> tuple[Query, dict[str, object]]:
-    """What gives a connection its settings; `local`: until the end of its transaction."""
-    settings = _SETTINGS | {"lock_timeout": connection.PATIENCE}
-    return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
-
-
 def migrate(db: Link, location: Location) -> str:
     """Bring the schema up to date; the store's random id."""
-    ask = queries(location).all
+    ask = Queries(location)
     try:
         version, standby = db.run([(ask.server, {})], prepare=False)[0][0]
         if version < _OLDEST_SERVER:
@@ -155,7 +110,7 @@ def _meta(db: Link, location: Location) -> dict[str, str]:
     """What is known of a store, nothing of a new one; SchemaMismatch where it does not fit."""
     try:
         with db.transaction():
-            meta: dict[str, str] = dict(db.run([(queries(location).all.meta, {})], prepare=False)[0])
+            meta: dict[str, str] = dict(db.run([(Queries(location).meta, {})], prepare=False)[0])
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         meta = {}
     stored = int(meta["schema"]) if "schema" in meta else None
@@ -165,7 +120,7 @@ def _meta(db: Link, location: Location) -> dict[str, str]:
 
 def _upgrade(db: Link, location: Location) -> dict[str, str]:
     """Apply what is missing, alone; another process may have done it while we waited."""
-    ask = queries(location).all
+    ask = Queries(location)
     db.run([(ask.lock_schema, {"schema": location.schema})], prepare=False)
     meta = _meta(db, location)
     if not meta:

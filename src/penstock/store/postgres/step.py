@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -18,8 +18,9 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
-from penstock.core.results import Counts, Presence
-from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
+from penstock.core.results import Counts
+from penstock.core.task import Record
+from penstock.core.transfer import GroupTotals, Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, HandleRow
 from penstock.store.postgres import changes, takes
@@ -27,12 +28,10 @@ from penstock.store.postgres.listener import PROCESS
 from penstock.store.postgres.schema import COUNTERS
 from penstock.store.postgres.wire import Call, Link, Query, Row
 from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import SqlStep, count_states, encoded_kind, imported_counts
+from penstock.store.sql.step import SqlStep, count_states, encoded_kind
 
 if TYPE_CHECKING:
     from penstock.store.postgres.database import PostgresStore
-
-_CALLS = tuple(COUNTERS)[6:]  # all but put: those are counted by ids
 
 
 class PostgresStep(SqlStep):
@@ -44,7 +43,7 @@ class PostgresStep(SqlStep):
         self, database: PostgresStore, tubes: Sequence[Tube], *, write: bool, held: bool, now: int | None
     ) -> None:
         self.db = database
-        self.Q = database.queries.all
+        self.Q = database.queries
         self.given = now
         self.write = write
         self._now = now
@@ -111,6 +110,9 @@ class PostgresStep(SqlStep):
 
     def rows(self, query: str, **values: object) -> list[Row]:
         return self.run([self.call(query, **values)], twice=True)[0]
+
+    def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
+        return self.run([self.call(query, **values) for query, values in asked], twice=True)
 
     def change(self, query: str, **values: object) -> int:
         calls = [self.call(self.Q.relax)] if self._relaxed else []
@@ -204,21 +206,19 @@ class PostgresStep(SqlStep):
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         counts, wanted = self.counters(tube).counts, count_states(states) | {"done": done}
         names = ("ready", "taken", "delayed", "buried", "done")
-        self._add_counts(tube, {name: wanted.get(name, 0) - getattr(counts, name) for name in names})
+        self.add_counts(tube, {name: wanted.get(name, 0) - getattr(counts, name) for name in names})
 
-    def _add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
+    def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         self.change(self.Q.add_counts, tube=tube.no, last_id=last_id, **{**dict.fromkeys(COUNTERS, 0), **counts})
 
     def sweep(self, tube: Tube, limit: int) -> None:
-        queries = [self.Q.sweep_outcomes, self.Q.sweep_groups, *([self.Q.forget_idle_queues] if tube.fair else [])]
-        calls = [self.call(query, tube=tube.no, limit=limit) for query in queries]
-        self.run([*self.opened(tube), *calls], twice=True)
+        queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
+        self.run([*self.opened(tube), *(self.call(query, tube=tube.no, limit=limit) for query in queries)], twice=True)
 
     # looking
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
-        calls = [self.call(query, **values) for query, values in asked]
-        ((clock, lives),), *results = self.run([self.call(self.Q.look, tube=tube.no), *calls], twice=True)
+        ((clock, lives),), *results = self.several([(self.Q.look, {"tube": tube.no}), *asked])
         self.heard(clock)
         if not (lives or hidden):
             raise self.no_such_tube(tube)
@@ -230,22 +230,9 @@ class PostgresStep(SqlStep):
         self.passing = isinstance(select, (port.Due, port.Members, port.Unstarted))
         return super()._selected(tube, select, self.on(tube))
 
-    def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
-        after: str | None = None, above: int | None = None, limit: int = 1000,
-    ) -> list[Group]:  # fmt: skip
-        if no is not None and not self.write:
-            self._watch(tube)
-        return super().groups(tube, no=no, name=name, newest=newest, after=after, above=above, limit=limit)
-
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
-        if id is not None:
-            self._watch(tube)
-        return super().outcome(tube, id=id, address=address)
-
-    def _watch(self, tube: Tube) -> None:
-        """Ask to be notified of ends from now on. Those under way may not know it: this process looks once more."""
-        if self.db.listener is not None:
+    def watch(self, tube: Tube) -> None:
+        """Ends that are under way may not know of it: this process looks once more."""
+        if self.db.listener is not None and not self.write:
             calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=PROCESS.name)]
             if self.run(calls, twice=True)[1]:
                 self.db.listener.look_again()
@@ -267,34 +254,17 @@ class PostgresStep(SqlStep):
 
     # sessions
 
-    def add_session(self, id: str, ttr: int) -> int:
-        no, clock = self.rows(self.Q.add_session, id=id, ttr=ttr)[0]
-        self.heard(clock)
-        return int(no)
-
-    def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}
-        if not self.change(self.Q.add_handle, session=session, until=until, **who):
-            raise Conflict
-
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
         calls = [self.call(self.Q.relax), self.call(self.Q.beat, texts=list(handles), lapse=lapse_ms)]
         return {row[0] for row in self.run(calls, twice=True)[1]}
 
-    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
-        handles, ended = self.run([self.call(self.Q.lapsed_handles), self.call(self.Q.ended_sessions)], twice=True)
-        return [HandleRow(*row) for row in handles], [row[0] for row in ended]
-
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until
         lock = self.Q.lock_handle_at_once if lapsed else self.Q.lock_handle  # a take of it may be under way
-        calls = [
-            self.call(lock, handle=handle.id),
-            self.call(self.Q.lock_session, no=handle.session),
-            self.call(self.Q.remove_handle, id=handle.id, moment=moment, lapsed=lapsed),
-        ]
         try:
-            self.run(calls, twice=True)
+            with self.together():
+                self.rows(lock, handle=handle.id)
+                super().remove_handle(handle, moment)
         except Conflict:
             if not lapsed:
                 raise
@@ -309,7 +279,7 @@ class PostgresStep(SqlStep):
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         with self.together():
             super().rebuild(tube, audit)
-            self.rows(self.Q.set_sequences, tube=tube.no, serial=audit.counters.counts.take)
+            self.set_serial(tube, audit.counters.counts.take)
 
     # hot calls and changes
 
@@ -318,37 +288,20 @@ class PostgresStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        with self.together():
-            self.lock_alone(tube)
-            last = self.counters(tube).last_id
-            new = batch.above(last)
-            last_id = max([batch.upto, last, *(record.id for record in new.records)])
-            names = {field: "id" if field == "id" else column for field, column in COLUMNS.items()}
-            columns = {name: [getattr(record, field) for record in new.records] for field, name in names.items()}
-            self.change(self.Q.import_tasks, tube=tube.no, **columns)
-            members, kept = new.members, batch.outcomes
-            self.change(self.Q.import_members, no=list(members), members=list(members.values()))
-            outcomes: dict[str, list[object]] = {
-                name: [getattr(one, name) for one in kept] for name in ("id", "address", "until")
-            }
-            for name in Ending.__struct_fields__:
-                outcomes[name] = [getattr(one.ending, name) for one in kept]
-            self.change(self.Q.import_outcomes, tube=tube.no, **outcomes)
-            self._add_counts(tube, imported_counts(new, last, last_id), last_id)
+    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
+        names = {**COLUMNS, "id": "id"}
+        tasks = {name: [getattr(record, field) for record in records] for field, name in names.items()}
+        self.change(self.Q.import_tasks, tube=tube.no, **tasks)
+        kept = {name: [getattr(one, name) for one in outcomes] for name in ("id", "address", "until")}
+        for name in Ending.__struct_fields__:
+            kept[name] = [getattr(one.ending, name) for one in outcomes]
+        self.change(self.Q.import_outcomes, tube=tube.no, **kept)
+
+    def set_serial(self, tube: Tube, serial: int) -> None:
+        self.rows(self.Q.set_sequences, tube=tube.no, serial=serial)
 
     def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         try:
-            with self.together():
-                self.lock_alone(tube)
-                self.must_live(tube)
-                if self.tubes([name]):
-                    return False
-                self._add_counts(tube, {call: getattr(counters.counts, call) for call in _CALLS})
-                self.change(self.Q.set_mark, tube=tube.no, ms=counters.mark[0], seq=counters.mark[1])
-                self.rows(self.Q.set_sequences, tube=tube.no, serial=counters.counts.take)
-                counts = list(zip(*totals.values(), strict=True)) or [(), ()]
-                self.change(self.Q.set_group_totals, no=list(totals), total=[*counts[0]], failed=[*counts[1]])
-                return self.write_tube(tube, name=name)
-        except Conflict:
+            return super().activate(tube, name, counters, totals)
+        except Conflict:  # another got the name just now
             return False

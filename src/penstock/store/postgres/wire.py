@@ -23,23 +23,35 @@ Row = tuple[Any, ...]
 _TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 # Arrays of numbers by their type: its number, the size of one, and what packs a size and a number.
-_NUMBERS = {"integer": (23, 4, Struct("!ii").pack), "bigint": (20, 8, Struct("!iq").pack)}
+_NUMBERS = {
+    "integer": (23, 4, Struct("!ii").pack), "bigint": (20, 8, Struct("!iq").pack),
+    "double precision": (701, 8, Struct("!id").pack),
+}  # fmt: skip
 _ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_NUMBERS)})\[\]")
+_ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
+_MATCHES = re.compile(r"MATCHES (\w+\.(\w+))")
 _HEAD = Struct("!iiIii")  # dimensions, whether any item is NULL, the type, how many items, the number of the first
 _length = Struct("!i").pack
 _NULL = (_length(-1),)
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
-_FAILED, _ROWS = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
+_FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
 
 
 class Query(str):
-    """A statement, its parameters' names in their order, and what a connection that prepared it calls it."""
+    """A statement, its parameters' names in their order, and what a connection that prepared it calls it.
+
+    `ROWS u(key bigint | state text, at bigint)` stands for a table of the lists that a call gives under these names.
+    Columns between two bars that have one value in all rows are sent as that value, in a statement of its own form; a
+    key alone that others must match (`k.pk MATCHES u.key`) is then no table, which is a tenth faster.
+    """
 
     sent: bytes
     names: tuple[str, ...]
-    arrays: dict[str, str]  # the types of parameters that are arrays of whole numbers
+    arrays: dict[str, str]  # the types of parameters that are arrays of numbers
     called: bytes
     silent: bool  # its answer is not read
+    columns: list[dict[str, str]]  # of its rows, as they are sent together
+    forms: dict[int, Query]
 
     def __new__(cls, text: str, called: str = "") -> Query:
         names: dict[str, int] = {}
@@ -48,8 +60,42 @@ class Query(str):
         made.names = tuple(names)
         made.arrays = dict(_ARRAY.findall(text))
         made.called = called.encode()
-        made.silent = called.rpartition(".")[2].startswith(("open", "lock_", "relax"))
+        made.silent = called.rpartition(".")[2].startswith(("open", "lock_handle", "relax"))
+        rows = _ROWS.search(text)
+        parts = rows[2].split("|") if rows else []
+        made.columns = [dict(column.strip().split(maxsplit=1) for column in part.split(",")) for part in parts]
+        made.forms = {}
         return made
+
+    def form(self, values: dict[str, Any]) -> Query:
+        """The statement for these rows; columns that have one value become that value. An empty list is all NULL, and a
+        list of one item stands for all rows."""
+        varied, rows = 0, len(values[next(iter(self.columns[0]))])
+        for place, part in enumerate(self.columns[1:]):
+            lists = {name: values[name] or [None] for name in part}
+            if all(items.count(items[0]) == len(items) for items in lists.values()):
+                values.update((name, items[0]) for name, items in lists.items())
+            else:
+                varied |= 1 << place
+                values.update((name, items * rows) for name, items in lists.items() if len(items) < rows)
+        if varied not in self.forms:
+            self.forms[varied] = Query(self._formed(varied), f"{varied}.{self.called.decode()}")
+        return self.forms[varied]
+
+    def _formed(self, varied: int) -> str:
+        parts = [part for place, part in enumerate(self.columns) if place == 0 or varied >> place - 1 & 1]
+        arrays = dict(
+            sorted([item for part in parts for item in part.items()], key=lambda item: item[1] == "ordinality")
+        )
+        values = [f":{n}::{t} AS {n}" for part in self.columns for n, t in part.items() if n not in arrays]
+        if not varied and _MATCHES.search(self):
+            text = _MATCHES.sub(rf"= ANY (:\2::{next(iter(arrays.values()))}[])", self)
+            return _ROWS.sub(rf"(SELECT {', '.join(values)}) \1", text)
+        listed = ", ".join(f":{name}::{type}[]" for name, type in arrays.items() if type != "ordinality")
+        numbered = " WITH ORDINALITY" if "ordinality" in arrays.values() else ""
+        shown = ", ".join([*(f"v.{name}" for name in arrays), *values])
+        text = _MATCHES.sub(r"BETWEEN \1 AND \1", self)
+        return _ROWS.sub(rf"(SELECT {shown} FROM unnest({listed}){numbered} v({', '.join(arrays)})) \1", text)
 
 
 class Packed:
@@ -76,13 +122,18 @@ class Packed:
 Call = tuple[Query, Mapping[str, object] | Packed]
 
 
-def pack(query: Query, values: Mapping[str, object] | Packed) -> Packed:
-    """The values of a call as they are sent."""
-    return values if isinstance(values, Packed) else Packed(query, values)
+def pack(query: Query, values: Mapping[str, object] | Packed) -> tuple[Query, Packed]:
+    """A call as it is sent."""
+    if isinstance(values, Packed):
+        return query, values
+    if query.columns:
+        values = dict(values)
+        query = query.form(values)
+    return query, Packed(query, values)
 
 
 def _dumped(value: Any, numbers: str | None) -> tuple[bytes | None, Format]:
-    """A parameter; `numbers`: what an array of whole numbers has. Without NULL it is sent in binary, which the server
+    """A parameter; `numbers`: what an array of numbers has. Without NULL it is sent in binary, which the server
     reads faster; it knows the types of other arrays from the casts in the statement."""
     if numbers is None or not value or None in value:
         return _DUMPS[type(value)](value)
@@ -159,8 +210,7 @@ class Wire:
         if (
             len(calls) == 1 and prepare and calls[0][0].called in prepared
         ):  # without a pipeline, a put is a tenth faster
-            query, values = calls[0]
-            packed = pack(query, values)
+            query, packed = pack(*calls[0])
             pgconn.send_query_prepared(query.called, packed.given, packed.formats, _BINARY)
             result = self._next()
             pgconn.get_result()
@@ -169,8 +219,8 @@ class Wire:
             return [self._loaded(result)]
         expected: list[bytes | Query] = []  # the name of a statement to prepare, or one to run
         pgconn.enter_pipeline_mode()
-        for query, values in calls:
-            packed = pack(query, values)
+        for call in calls:
+            query, packed = pack(*call)
             called = query.called
             if not (prepare and called):
                 pgconn.send_query_params(query.sent, packed.given, None, packed.formats, _BINARY)
@@ -216,7 +266,7 @@ class Wire:
                 pgconn.consume_input()
 
     def _loaded(self, result: PGresult) -> list[Row]:
-        if result.status != _ROWS:
+        if result.status != _ROWS_CAME:
             return [(result.command_tuples or 0,)]
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)

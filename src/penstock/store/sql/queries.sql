@@ -7,6 +7,8 @@ owner IS NULL
 at IS NULL
 -- fragment: tube
 no, name, kind, options, paused
+-- fragment: for_update
+-- fragment: skip_locked
 -- fragment: live
 (state = 't' OR expires IS NULL OR expires > $now)
 
@@ -165,10 +167,14 @@ UPDATE penstock_group SET state = :state, total = total + :total, remaining = re
 end_work = :end_work, cancel_work = :cancel_work, moving = :moving, until = :until, failed = failed + :failed,
 on_failure = :on_failure WHERE no = :no AND state = :was
 AND ((:exact = 1 AND remaining = :had) OR (:exact = 0 AND remaining + :remaining > 0));
+-- name: import_members
+UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;
+-- name: set_group_total
+UPDATE penstock_group SET total = :total, failed = :failed WHERE no = :no;
 -- name: sweep_groups
 -- penstock_over_group
 DELETE FROM penstock_group WHERE no IN (SELECT no FROM (
-SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit) old);
+SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit $skip_locked) old);
 
 -- outcomes
 
@@ -187,7 +193,7 @@ WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
 -- name: sweep_outcomes
 -- penstock_outcome_until
 DELETE FROM penstock_outcome WHERE pk IN (SELECT pk FROM (
-SELECT pk FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit) old);
+SELECT pk FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit $skip_locked) old);
 -- name: drop_outcomes
 DELETE FROM penstock_outcome WHERE pk IN $ids;
 
@@ -233,7 +239,9 @@ SELECT no FROM penstock_session WHERE until <= $now ORDER BY until, no;
 UPDATE penstock_session SET until = :moment + ttr, host = :host, pid = :pid, beat = :beat
 WHERE no = :no AND NOT EXISTS (SELECT 1 FROM penstock_handle WHERE session = :no);
 -- name: presence_of
-SELECT host, pid, beat FROM penstock_handle WHERE id = :id;
+SELECT host, pid, beat FROM penstock_handle WHERE id = :id AND until <= :until;
+-- name: lock_session
+SELECT until IS NULL OR until > $now FROM penstock_session WHERE no = :no $for_update;
 -- name: forget_handle
 DELETE FROM penstock_handle WHERE id = :id;
 -- name: forget_handle_waiters

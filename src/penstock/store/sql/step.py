@@ -21,10 +21,10 @@ from penstock.core.ids import needed_mark
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
-from penstock.core.results import STATE_COUNTER, Effects, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import STATE_COUNTER, Counts, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Record
-from penstock.core.transfer import ImportBatch, Kept, TubeCounters, hidden, importing, moved
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
 from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
@@ -33,6 +33,7 @@ from penstock.store.sql.queries import ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)
+_FOREVER = 2**62
 
 
 def first_pk(tube: Tube) -> int:
@@ -244,6 +245,7 @@ class SqlStep:
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
         if no is not None:
+            self.watch(tube)
             return self._groups(self.Q.groups_by_no, tube, ids=[no])
         if name is not None:
             return self._groups(self.Q.live_group, tube, name=name)
@@ -270,6 +272,7 @@ class SqlStep:
 
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         if id is not None:
+            self.watch(tube)
             return self.outcomes_of(tube, [id]).get(id)
         found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
         return _kept(found[0]) if found else None
@@ -280,6 +283,9 @@ class SqlStep:
 
     def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
         return {row[0] for row in self.rows(self.Q.ended_addresses, tube=tube.no, texts=addresses)}
+
+    def watch(self, tube: Tube) -> None:
+        """Somebody may wait for an end in this tube: be notified of it from now on."""
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
@@ -336,13 +342,17 @@ class SqlStep:
         return [HandleRow(*row) for row in handles], [row[0] for row in ended]
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        found = self.rows(self.Q.presence_of, id=handle.id)
-        if not found:
-            return
-        host, pid, beat = found[0]
-        self.change(self.Q.forget_handle_waiters, id=handle.id)
-        self.change(self.Q.forget_handle, id=handle.id)
-        self.change(self.Q.linger, no=handle.session, moment=moment, host=host, pid=pid, beat=beat)
+        with self.together():
+            self.rows(self.Q.lock_session, no=handle.session)  # two last handles must not each see the other
+            # One that has lapsed may have sent a heartbeat since.
+            until = handle.until if moment == handle.until else _FOREVER
+            found = self.rows(self.Q.presence_of, id=handle.id, until=until)
+            if not found:
+                return
+            host, pid, beat = found[0]
+            self.change(self.Q.forget_handle_waiters, id=handle.id)
+            self.change(self.Q.forget_handle, id=handle.id)
+            self.change(self.Q.linger, no=handle.session, moment=moment, host=host, pid=pid, beat=beat)
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
         pks: dict[int, list[int]] = {}
@@ -464,9 +474,50 @@ class SqlStep:
             self.change(self.Q.forget_handle_waiters, id=handle)
         return [(names.get(no, ""), handle) for no, handle in rows]
 
+    # transfer
+
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+        with self.together():
+            self.lock_alone(tube)
+            last = self.counters(tube).last_id
+            new = batch.above(last)
+            last_id = max([batch.upto, last, *(record.id for record in new.records)])
+            self.import_rows(tube, new.records, batch.outcomes)
+            for no, count in sorted(new.members.items()):
+                self.change(self.Q.import_members, no=no, count=count)
+            self.add_counts(tube, imported_counts(new, last, last_id), last_id)
+
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
+        with self.together():
+            self.lock_alone(tube)
+            self.must_live(tube)
+            if self.tubes([name]):
+                return False
+            calls = set(Counts.__struct_fields__) - {*STATE_COUNTER.values(), "put"}  # puts are counted by ids
+            self.add_counts(tube, {call: getattr(counters.counts, call) for call in calls})
+            ms, seq = max(self.counters(tube).mark, counters.mark)
+            self.change(self.Q.set_mark, tube=tube.no, ms=ms, seq=seq)
+            self.set_serial(tube, counters.counts.take)
+            for no, (total, failed) in sorted(totals.items()):
+                self.change(self.Q.set_group_total, no=no, total=total, failed=failed)
+            return self.write_tube(tube, name=name)
+
+    # what a store adds
+
     def counters(self, tube: Tube) -> TubeCounters:
         """The last ids and the counters."""
         raise NotImplementedError
+
+    def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
+        """Add to the counters, and raise the last id."""
+        raise NotImplementedError
+
+    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
+        """Store tasks and outcomes as they are; an outcome that is there stays."""
+        raise NotImplementedError
+
+    def set_serial(self, tube: Tube, serial: int) -> None:
+        """Let deliveries be numbered from above this one on, if the store numbers them apart."""
 
 
 def count_states(states: Mapping[str, int]) -> Counter[str]:

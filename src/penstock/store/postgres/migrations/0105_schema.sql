@@ -32,16 +32,17 @@ CREATE TABLE {schema}.penstock_task (
     created bigint NOT NULL, taken bigint, expires bigint,
     at bigint,                             -- when the clock must act on it next
     ttr bigint,
-    call bigint,                           -- the take that leased it, so that one whose answer was lost can be undone
+    lease bigint NOT NULL DEFAULT 0,       -- the number of its hand-out above the 28 bits of the take that made it
     progress double precision,
-    tube integer NOT NULL, pri integer NOT NULL,
-    attempts integer NOT NULL DEFAULT 0, lease integer NOT NULL DEFAULT 0, max_attempts integer,
+    tube integer NOT NULL, pri integer NOT NULL, attempts integer NOT NULL DEFAULT 0,
     owner integer,                         -- the session that holds it
     group_no integer,
     state "char" NOT NULL,                 -- r ready, q ready but behind in its micro-queue, t taken, ~ delayed,
                                            -- ! buried, g delayed until its group is started
-    utube text COLLATE "C", reason text, callback text, data bytea NOT NULL, address text COLLATE "C", reply_to text,
-    group_name text) PARTITION BY RANGE (tube);
+    extra text,                            -- options that no statement reads, as JSON: see Extra in core/task.py
+    errors bytea,                          -- of attempts that ended without an ack: see core/attempts.py
+    utube text COLLATE "C", reason text, data bytea NOT NULL, address text COLLATE "C", reply_to text, group_name text
+) PARTITION BY RANGE (tube);
 CREATE TABLE {schema}.penstock_durable PARTITION OF {schema}.penstock_task (PRIMARY KEY (pk))
     FOR VALUES FROM (MINVALUE) TO (4194304) WITH (
     -- A queue's dead rows are where takes look next: vacuum after some thousand, whatever the table's size.
@@ -138,21 +139,25 @@ CREATE TABLE {schema}.penstock_outcome (
     tube integer NOT NULL, address text COLLATE "C" NOT NULL,
     status text NOT NULL,                  -- done, failed, deleted, expired
     error text, code text,                 -- the code as JSON
-    result bytea                           -- as data is stored
+    result bytea,                          -- as data is stored
+    errors bytea
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX penstock_outcome_address ON {schema}.penstock_outcome (tube, address, pk);
+CREATE INDEX penstock_outcome_address ON {schema}.penstock_outcome (address, pk);   -- a pk tells its tube
 CREATE INDEX penstock_outcome_until ON {schema}.penstock_outcome (tube, until);
 
 CREATE TABLE {schema}.penstock_group (
     no integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tube integer NOT NULL, name text COLLATE "C" NOT NULL,
     state text NOT NULL,                   -- open, started, cancelling, done, cancelled
-    total integer NOT NULL, remaining integer NOT NULL, end_work bytea, cancel_work bytea,
+    total integer NOT NULL, remaining integer NOT NULL, failed integer NOT NULL DEFAULT 0,
+    on_failure text NOT NULL DEFAULT 'hold',          -- or continue, cancel
+    end_work bytea, cancel_work bytea,
     moving smallint NOT NULL,              -- 1: tasks must follow a start or a cancel
     until bigint                           -- of one that is over: forgotten from here on
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX penstock_live_group ON {schema}.penstock_group (tube, name)
     WHERE state = 'open' OR state = 'started';
+CREATE INDEX penstock_named_group ON {schema}.penstock_group (tube, name, no);
 CREATE INDEX penstock_moving_group ON {schema}.penstock_group (tube, no) WHERE moving = 1;
 CREATE INDEX penstock_over_group ON {schema}.penstock_group (tube, until) WHERE until IS NOT NULL;
 
