@@ -24,7 +24,7 @@ from tests.servers import running
 from tests.servers.vaults import bare_url
 
 # A store joins the suite by its name here.
-STORES = ("sqlite", "mariadb")
+STORES = ("sqlite", "mariadb", "postgres")
 T = TypeVar("T")
 HANDLE = "handle"
 UTUBES = ("u", "v", "w")
