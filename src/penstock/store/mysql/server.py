@@ -17,7 +17,7 @@ from penstock.store.forks import reset_in_child
 from penstock.store.mysql import connection as errors
 from penstock.store.mysql.connection import NEEDED, Answer, Link, Location, error_number, is_lost, translated
 from penstock.store.mysql.queries import Q
-from penstock.store.mysql.wire import Ok, packed
+from penstock.store.mysql.wire import Ok
 from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Server:
         """Send prepared statements with values, and commit. Returns None if the server does not prepare them."""
 
         def work(link: Link) -> list[Ok] | None:
-            return None if link.calls is None else link.calls.run(*statements, (Q.end_one, packed()))
+            return None if link.calls is None else link.calls.run(*statements, (Q.end_one, b""))
 
         return None if self.bound else self.run(work, committed=True, again=again)
 

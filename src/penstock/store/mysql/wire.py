@@ -120,7 +120,9 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], li
 
 def _answers(connection: Any, commands: int, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
     """The answers to commands that were sent together. All are read before the first error is raised."""
-    results, oks, failed = list[Rows](), list[Ok](), None
+    results: list[Rows] = []
+    oks: list[Ok] = []
+    failed: err.MySQLError | None = None
     packets = _Packets(connection)
     for _ in range(commands):
         connection._next_seq_id = packets.expected = 1
