@@ -94,13 +94,13 @@ class MysqlStore(Store):
         return self.server.run(lambda link: _describe(link, self.server.location), safe=True)
 
     def now(self) -> int:
-        """The server's clock, estimated from its last answer."""
+        """The server's clock, estimated from its last answer; never ahead of it."""
         if self.clock is not None:
             return self.clock()
         if self._offset is None or time.monotonic() - self._offset[1] > _CLOCK_SECONDS:
             self.set_clock(int(self.server.send([f"SELECT {TIME}"], safe=True).results[0][0][0]))
         assert self._offset is not None
-        return round((time.monotonic() + self._offset[0]) * 1000)
+        return int((time.monotonic() + self._offset[0]) * 1000)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self._watch is None:

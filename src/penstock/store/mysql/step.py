@@ -65,9 +65,12 @@ class MysqlStep(SqlStep):
 
     @property
     def now(self) -> int:
-        """The clock of the last load, or the current time if nothing was loaded yet."""
+        """The clock of the last load, or an estimate if nothing was loaded yet.
+
+        The server's own clock tests in the flush whether a decision still holds.
+        """
         if self._seen is None:
-            self._seen = self.database.set_clock(int(self.rows(f"SELECT {TIME}")[0][0]))
+            self._seen = self.database.now()
         return self._seen
 
     @now.setter
