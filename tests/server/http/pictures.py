@@ -64,6 +64,10 @@ PAGES = {
     "audit": "/audit",
     "error": "/nowhere",
 }
+# Tracebacks name files of the machine that makes the pictures.
+ELSEWHERE = """(root) => document.querySelectorAll("pre").forEach((each) => {
+  each.textContent = each.textContent.replaceAll(root, "/srv/shop");
+})"""
 LOOKS = {
     "desktop": DESKTOP,
     "desktop-dark": DESKTOP | DARK,
@@ -193,6 +197,7 @@ def main() -> None:
                 with watched(browser, **settings) as page:
                     page.goto(server.url + path)
                     page.wait_for_timeout(LIVE_MS if path == "/" else 3_000)
+                    page.evaluate(ELSEWHERE, str(IMAGES.parents[1]))
                     page.screenshot(path=IMAGES / f"{name}.png")
             return
         folder.mkdir(parents=True, exist_ok=True)

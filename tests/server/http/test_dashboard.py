@@ -221,7 +221,7 @@ def test_selected_tasks_are_retried_and_deleted(server: Serving, beside: penstoc
     for id in (1, 2, 3):
         tube.bury(id, "broken")
     page.goto(f"{server.url}/tubes/mail?status=buried")
-    expect(page.locator(".tabs a[aria-current]")).to_have_text("buried 3")
+    expect(page.locator('nav[aria-label="Tasks by state"] [aria-current]')).to_have_text("buried 3")
     press(page, "Retry")
     expect(page.get_by_role("status")).to_contain_text("No task is selected")
     page.get_by_label("Select task 1").check()

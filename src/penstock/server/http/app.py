@@ -49,7 +49,7 @@ class App:
         self.streams = Streams(self.access, self.sampler, options.max_streams)
         authentication = Authentication(tokens, Logins(tokens))
         self.jobs = Jobs(self.access)
-        self.history = History(self.access, self.sampler)
+        self.history = History(self.access)
         self.server = Server(self.access, authentication, options, self.meter.failed, self.jobs, Audit(self.access))
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))

@@ -18,7 +18,7 @@ import msgspec
 from penstock.broker.notes import Notes
 from penstock.core.results import Counts
 from penstock.errors import PenstockError
-from penstock.server.http.sampler import RATES, STATES, Point, Sampler, total
+from penstock.server.http.sampler import RATES, STATES, Point, read_counters, total
 from penstock.server.http.store_access import Access
 from penstock.worker.report import HandlerRuns, WorkerReport, read_reports, worker_notes
 from penstock.worker.worker_stats import Runs
@@ -49,9 +49,8 @@ class Slot(msgspec.Struct, frozen=True):
 class History:
     """Reads and writes the records, and has them in memory."""
 
-    def __init__(self, access: Access, sampler: Sampler) -> None:
+    def __init__(self, access: Access) -> None:
         self._access = access
-        self._sampler = sampler
         runtime = access.broker.sync.runtime
         self._notes = Notes(runtime, "history", HOUR // MINUTE + DAY // (MINUTE * LONG) + 20)
         self._workers = worker_notes(runtime)
@@ -77,8 +76,8 @@ class History:
 
     async def note(self, minute: int) -> None:
         """Write the record of this minute, and the long one where it is time for that."""
-        sample = await self._sampler.read(0.0)
-        slot = await self._access.call(self._write_minute, minute, sample.counts)
+        _, counts = await self._access.call(read_counters, self._access.broker.sync.runtime)
+        slot = await self._access.call(self._write_minute, minute, counts)
         _append(self._minutes, [slot])
         if minute % LONG == 0:
             _append(self._tens, [await self._access.call(self._write_ten, minute, slot)])
