@@ -70,6 +70,8 @@ FROM penstock_id WHERE tube = :tube;
 -- name: set_mark
 UPDATE penstock_id SET last_seq = IF((last_ms, last_seq) < (:ms, :seq), :seq, last_seq),
 last_ms = GREATEST(last_ms, :ms) WHERE tube = :tube;
+-- name: raise_last
+UPDATE penstock_id SET last = GREATEST(last, :last) WHERE tube = :tube;
 -- name: raise_serial
 UPDATE penstock_id SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 -- name: fold_find
@@ -387,7 +389,3 @@ INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.
 INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
 -- name: delete_gone
 DELETE k FROM $changed WHERE j.state1 = '-' AND k.call_no = @p_k;
--- name: import_members
-UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;
--- name: set_group_total
-UPDATE penstock_group SET total = :total, failed = :failed WHERE no = :no;

@@ -18,18 +18,18 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import Counts
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
+from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed
 from penstock.errors import PenstockError
 from penstock.store.mysql import takes
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
 from penstock.store.mysql.connection import DUPLICATE_KEY, Answer, Link
-from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
+from penstock.store.mysql.queries import COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
 from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
 from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk, imported_counts
+from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.database import MysqlStore
@@ -129,8 +129,10 @@ class MysqlStep(SqlStep):
         self._begin()
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._end(done=False)
+            if isinstance(error, Refused):  # a name has come into use
+                raise Conflict from error
             raise
         self._end(done=True)
 
@@ -199,12 +201,15 @@ class MysqlStep(SqlStep):
         stored["done"] = counters.last_id - sum(states.values())
         wrong = {name: stored[name] - getattr(counters.counts, name) for name in STORED}
         if any(wrong.values()):
-            self._add_counts(tube, wrong)
+            self.add_counts(tube, wrong)
 
-    def _add_counts(self, tube: Tube, counts: Mapping[str, int]) -> None:
-        columns = Raw(",".join(counter(name) for name in counts))
-        numbers = Raw(",".join(map(str, counts.values())))
+    def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
+        names = [name for name in COUNTED if name in counts]
+        columns = Raw(",".join(map(counter, names)))
+        numbers = Raw(",".join(str(counts[name]) for name in names))
         self.change(Q.add_counts, tube=abs(tube.no), columns=columns, numbers=numbers)
+        if last_id:
+            self.change(Q.raise_last, tube=tube.no, last=last_id)
 
     def sweep(self, tube: Tube, limit: int) -> None:
         found = [fill(Q.find_old, limit=limit), fill(Q.old_outcomes, limit=limit)]
@@ -329,45 +334,21 @@ class MysqlStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
         base, none = first_pk(tube), {"taken": 0, "at": NEVER, "owner": 0}
-        with self._refusals(tube), self.together():
-            self.lock_alone(tube)
-            last = self.counters(tube).last_id
-            new = batch.above(last)
-            upto = max([batch.upto, last, *(record.id for record in new.records)])
-            tasks = (
-                literal((base | record.id, tube.no, *(
-                    none.get(field) if value is None else value
-                    for field, value in zip(record.__struct_fields__, astuple(record), strict=True) if field != "id"
-                )))
-                for record in new.records
-            )  # fmt: skip
-            for part in joined(tasks):
-                self.send(f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES {part}")
-            outcomes = (
-                literal((base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until))
-                for kept in batch.outcomes
-            )
-            for part in joined(outcomes):
-                columns = "pk, tube, address, status, result, error, code, errors, until"
-                self.send(f"REPLACE INTO penstock_outcome ({columns}) VALUES {part}")
-            for no, count in sorted(new.members.items()):
-                self.change(Q.import_members, no=no, count=count)
-            self.send(f"UPDATE penstock_id SET last={upto} WHERE tube={tube.no}")
-            counts = imported_counts(new, last, upto)
-            self._add_counts(tube, {name: counts[name] for name in COUNTED if name in counts})
+        tasks = (
+            literal((base | record.id, tube.no, *(
+                none.get(field) if value is None else value
+                for field, value in zip(record.__struct_fields__, astuple(record), strict=True) if field != "id"
+            )))
+            for record in records
+        )  # fmt: skip
+        for part in joined(tasks):
+            self.send(f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES {part}")
+        columns = "pk, tube, address, status, result, error, code, errors, until"
+        kept = (literal((base | one.id, tube.no, one.address, *astuple(one.ending), one.until)) for one in outcomes)
+        for part in joined(kept):
+            self.send(f"INSERT IGNORE INTO penstock_outcome ({columns}) VALUES {part}")
 
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
-        ms, seq = counters.mark
-        with self._refusals(tube), self.together():
-            if not self.rows(Q.lock_tube, tube=tube.no):
-                raise self.no_such_tube(tube)
-            if self.tubes([name]):
-                return False
-            self._add_counts(tube, {call: getattr(counters.counts, call) for call in CALLS})
-            self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
-            self.change(Q.raise_serial, tube=tube.no, serial=counters.counts.take)
-            for no, (total, failed) in sorted(totals.items()):
-                self.change(Q.set_group_total, no=no, total=total, failed=failed)
-            return self.write_tube(tube, name=name)
+    def set_serial(self, tube: Tube, serial: int) -> None:
+        self.change(Q.raise_serial, tube=tube.no, serial=serial)
