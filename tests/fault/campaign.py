@@ -130,7 +130,9 @@ class Campaign:
             found = [*self._crashed]
             found += [violation for tube in tubes.values() for violation in counters_equal_a_recount(broker, tube)]
             if self._outages and self._outages.loses_tails:
-                found += rules.lost_tails(read(self.folder))
+                calls = read(self.folder)
+                found += rules.lost_tails(calls)
+                self._cancel_open(tubes["grouped"], calls)  # whose start was lost
                 return found + [violation for tube in tubes.values() for violation in self._drained(tube)]
             attempts = {
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
@@ -138,7 +140,8 @@ class Campaign:
             counted = {name: _calls(tube) for name, tube in tubes.items()}
             forgetful = self._outages is not None and self._outages.pooled
             final = Final(attempts, counted, answers_lost=self._outages is not None, leases_lost=forgetful)
-            calls, left = read(self.folder), _left(broker)
+            calls = read(self.folder)
+            left = _left(broker)
             losses = [call for call in calls if forgetful and call.op in ("restart", "flush")]
             found += Checker(calls, final, ttr=TTR, limit=LIMIT).violations()
             found += rules.addresses(calls, left)

@@ -17,6 +17,7 @@ from tests.servers import running
 from tests.servers.redis import RedisCluster
 
 Restore = Callable[[], None]
+TABLES = [f"penstock_{name}" for name in ("task", "group", "session", "handle", "counter")]
 
 
 def snapshot(url: str) -> Restore:
@@ -44,7 +45,7 @@ def _sqlite(url: str) -> Restore:
 
 def _postgres(url: str) -> Restore:
     where = locate(url)
-    tables = [f"{where.quoted}.penstock_{name}" for name in ("task", "session", "handle", "counter", "delta")]
+    tables = [f"{where.quoted}.{table}" for table in (*TABLES, "penstock_delta")]
     saved: dict[str, bytes] = {}
     with psycopg.connect(where.conninfo) as db:
         for table in tables:
@@ -64,7 +65,7 @@ def _postgres(url: str) -> Restore:
 def _mysql(url: str) -> Restore:
     saved: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {}
     with bare(url) as db, db.cursor() as cursor:
-        for table in ("penstock_task", "penstock_session", "penstock_handle", "penstock_counter"):
+        for table in TABLES:
             cursor.execute(f"SHOW COLUMNS FROM {table} WHERE Extra NOT LIKE '%GENERATED%'")
             columns = ",".join(f"`{row[0]}`" for row in cursor.fetchall())
             cursor.execute(f"SELECT {columns} FROM {table}")

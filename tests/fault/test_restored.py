@@ -36,6 +36,26 @@ def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> 
         assert tube.wait("c", 0).status == "done"
 
 
+def test_a_hand_out_whose_group_is_lost_settles_nothing(durable_url: str) -> None:
+    with penstock.connect(durable_url) as broker:
+        session = broker.session(ttr=60)
+        broker.create_tube("t", "fifottl").put("a")
+        tube = session.tube("t")
+        tube.ack_many(tube.take_many(1))  # its handle is known there
+        restore = snapshot(durable_url)
+        group = tube.group("g")
+        group.put("b")
+        group.start()
+        old = tube.take(5)
+        assert old is not None
+    restore()
+    with penstock.connect(durable_url) as broker:
+        tube = broker.session(id=session.id).tube("t")
+        for verb in (tube.ack, tube.release, tube.bury, tube.delete, partial(tube.fail, error="late")):
+            with pytest.raises(penstock.NotTaken):
+                verb(old)
+
+
 def facts(task: penstock.Task) -> tuple[object, ...]:
     """What an older penstock told hand-outs apart by."""
     return task.id, task.lease, record_of(task).owner

@@ -61,7 +61,7 @@ def settle(
     after: dict[int, tuple[int, Record]] = {}
     for shown, place in batch.items():
         record = known.get(shown)
-        if work.heavy:
+        if work.heavy or (guess and record is not None and work.lacks_group(record)):
             later.append(place)
             continue
         if record is None or work.remove_if_gone(record):

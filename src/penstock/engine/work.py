@@ -82,6 +82,10 @@ class Work:
             return False
         return self._group_of(record).state == rules.CANCELLING
 
+    def lacks_group(self, record: Record) -> bool:
+        """Whether a task that was not loaded belongs to a group that is not stored: a restored copy has neither."""
+        return record.group_no is not None and not self.step.follows_up and self.group(record.group_no) is None
+
     def is_gone(self, record: Record) -> bool:
         """Whether the task is gone by its ttl or with its group."""
         return expired(record, self.now) or self.is_cancelled(record)
