@@ -17,7 +17,7 @@ from bench.report import Line, Size, Target
 from penstock.core import codec
 from penstock.core.entry import plain_entry
 from penstock.store.redis.puts import plain_words
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.servers.base import Server
 
 _PUT = (Target("T2", 0.9, "× a bare EVALSHA loop"),)

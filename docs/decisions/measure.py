@@ -24,7 +24,7 @@ import apsw
 import penstock
 from penstock.runtime.liveness import Locks
 from penstock.store.sql.migrations import load_migrations
-from penstock.store.sqlite.queries import Q
+from penstock.store.sqlite.sqlite_queries import Q
 
 ROUNDS = 7
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import penstock
 from penstock.cli.doctor import doctor
-from penstock.store.sqlite.database import MIGRATIONS
+from penstock.store.sqlite.sqlite_store import MIGRATIONS
 from tests.conftest import STORES
 from tests.servers.redis import Redis
 

@@ -12,8 +12,8 @@ import pytest
 import penstock
 import penstock.testing
 from penstock.app.call import Call
+from penstock.app.call_group import CallGroup
 from penstock.app.current import CurrentTask
-from penstock.app.group import CallGroup
 from penstock.app.handle import Handle
 from penstock.app.rules import TaskOptions
 from penstock.app.schedules import Schedules

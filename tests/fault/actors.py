@@ -25,8 +25,8 @@ from penstock.core.options import Tube
 from penstock.core.results import Stored
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store
-from penstock.store.sql.step import first_pk
-from penstock.store.sqlite.step import SqliteStep
+from penstock.store.sql.sql_step import first_pk
+from penstock.store.sqlite.sqlite_step import SqliteStep
 from tests.fault.history import Recorder
 
 TTR = 0.3

@@ -10,7 +10,8 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite import connection, file
+from penstock.store.sqlite import file
+from penstock.store.sqlite import sqlite_connection as connection
 from tests.support.sqlite_files import held
 
 PAGE = 2048

@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 import penstock
-from penstock.store.mysql import connection
+from penstock.store.mysql import mysql_connection as connection
 from tests.mysql.databases import bare, fresh_url
 from tests.servers import started
 from tests.servers.fixtures import broker as broker

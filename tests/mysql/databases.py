@@ -16,8 +16,8 @@ from uuid import uuid4
 import pymysql
 from pymysql.constants import CLIENT
 
-from penstock.store.mysql.connection import parse
-from penstock.store.mysql.database import open_mysql
+from penstock.store.mysql.mysql_connection import parse
+from penstock.store.mysql.mysql_store import open_mysql
 
 _TABLES = (
     "penstock_tube", "penstock_id", "penstock_counter", "penstock_task", "penstock_utube",

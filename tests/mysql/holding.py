@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock.store.mysql.connection import Answer, Link, parse
-from penstock.store.mysql.database import MysqlStore
+from penstock.store.mysql.mysql_connection import Answer, Link, parse
+from penstock.store.mysql.mysql_step import MysqlStep
+from penstock.store.mysql.mysql_store import MysqlStore
 from penstock.store.mysql.server import Server
-from penstock.store.mysql.step import MysqlStep
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.app.current import CurrentTask
 from penstock.core.task import record_of
-from penstock.store.mysql.database import MIGRATIONS
+from penstock.store.mysql.mysql_store import MIGRATIONS
 from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
 

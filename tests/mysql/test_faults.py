@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.engine.port import Conflict
-from penstock.store.mysql.connection import Answer, Link, parse
+from penstock.store.mysql.mysql_connection import Answer, Link, parse
 from penstock.store.mysql.server import Server
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use

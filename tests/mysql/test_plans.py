@@ -8,7 +8,7 @@ import re
 import pytest
 
 import penstock
-from penstock.store.mysql.queries import Q
+from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.wire import Raw, fill
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import numbers

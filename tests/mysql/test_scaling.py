@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.core.results import ADVANCE_STEP
-from penstock.store.mysql.database import MysqlStore
+from penstock.store.mysql.mysql_store import MysqlStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection

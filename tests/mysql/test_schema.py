@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.store.mysql.database import MIGRATIONS
+from penstock.store.mysql.mysql_store import MIGRATIONS
 from tests.mysql.conftest import Connection
 
 

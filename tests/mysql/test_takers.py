@@ -17,8 +17,8 @@ from penstock.core.task import record_of
 from penstock.engine import due
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
-from penstock.store.mysql.queries import TIME
-from penstock.store.mysql.step import MysqlStep
+from penstock.store.mysql.mysql_queries import TIME
+from penstock.store.mysql.mysql_step import MysqlStep
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.mysql.holding import HeldServer, held_step
@@ -197,9 +197,9 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
 
     monkeypatch.setattr(pymysql.connections.Connection, "_write_bytes", counted)
     # Else on a slow machine the server's clock is asked anew, and a session without beats begins anew, amid a verb.
-    monkeypatch.setattr("penstock.store.mysql.database._CLOCK_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.mysql.mysql_store._CLOCK_SECONDS", 600.0)
     monkeypatch.setattr("penstock.engine.sessions.LAPSE_MS", 600_000)
-    monkeypatch.setattr("penstock.store.mysql.database._FOLD_EVERY", 10**9)
+    monkeypatch.setattr("penstock.store.mysql.mysql_store._FOLD_EVERY", 10**9)
     return sent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from penstock.store.mysql.connection import is_lost
+from penstock.store.mysql.mysql_connection import is_lost
 from penstock.store.mysql.wire import Ok, ask, fill, literal
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import bare

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apsw
 import pytest
 
-from penstock.store.sql.queries import ID_BITS
-from penstock.store.sqlite.queries import COUNTERS, DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
+from penstock.store.sql.sql_queries import ID_BITS
+from penstock.store.sqlite.sqlite_queries import COUNTERS, DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
 
 TUBE = 1
 KEY = TUBE << ID_BITS

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import penstock
-from penstock.store.pool.store import PoolStore
+from penstock.store.pool.pool_store import PoolStore
 
 Say = Callable[[str], object]
 Story = Callable[[penstock.Broker, Say], object]

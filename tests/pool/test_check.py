@@ -7,8 +7,8 @@ import pytest
 import penstock
 from penstock.core.options import Tube
 from penstock.store.pool.index import Mirror, differences
+from penstock.store.pool.pool_store import PoolStore
 from penstock.store.pool.runner import PoolRunner
-from penstock.store.pool.store import PoolStore
 from penstock.store.pool.vault import Vault
 from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
@@ -62,7 +62,7 @@ def test_what_is_on_its_way_to_the_database_is_no_finding(
             busy.delete(1)
         return differences(runner, vault, stored)
 
-    monkeypatch.setattr("penstock.store.pool.store.differences", halfway)
+    monkeypatch.setattr("penstock.store.pool.pool_store.differences", halfway)
     assert broker.check(repair=repair) == []
     assert [task.data for task in tube.tasks()] == ["new"]
 

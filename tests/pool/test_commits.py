@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.store.pool.index import PAGE
-from penstock.store.pool.store import PoolStore
+from penstock.store.pool.pool_store import PoolStore
 from tests.pool.conftest import Connect
 
 THREADS = 8

@@ -9,8 +9,8 @@ import pytest
 
 import penstock
 from penstock.core.entry import plain_entry
-from penstock.store.pool.store import PoolStore
-from penstock.store.redis.store import RedisStore
+from penstock.store.pool.pool_store import PoolStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
 from tests.pool.dying import Say, Story, die_at

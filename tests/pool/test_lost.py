@@ -14,8 +14,8 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
-from penstock.store.pool.store import PoolStore
-from penstock.store.redis.store import RedisStore
+from penstock.store.pool.pool_store import PoolStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES, Connect

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock.core.entry import plain_entry
 from penstock.core.options import Tube
-from penstock.store.pool.store import PoolStore
-from penstock.store.redis.store import RedisStore
+from penstock.store.pool.pool_store import PoolStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.store.open import rebuild_index, with_pool
-from penstock.store.pool.store import PoolStore
+from penstock.store.pool.pool_store import PoolStore
 from tests.behaviour.verbs import take
 from tests.cli.running import Shell
 from tests.pool.conftest import Connect

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import database
+from penstock.store.postgres import postgres_store as database
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.postgres.schemas import database_of

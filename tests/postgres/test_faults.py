@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.engine.store import load_tube
-from penstock.store.postgres import connection
+from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
 from penstock.testing import Clock

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import penstock
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.servers import OneServer
-from penstock.store.redis.store import RedisStore
 from tests.support.threads import until
 
 

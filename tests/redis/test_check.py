@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.store.redis.encoding import task_key
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.redis.still import broker as broker  # a beat would mend some of the damage
 from tests.redis.still import clock as clock
 

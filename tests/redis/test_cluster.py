@@ -8,9 +8,9 @@ import time
 import pytest
 
 import penstock
-from penstock.store.redis.connection import Connections
+from penstock.store.redis.redis_connection import Connections
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.servers import Cluster
-from penstock.store.redis.store import RedisStore
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
 from tests.support.threads import until

@@ -9,8 +9,8 @@ from penstock.core.lifecycle import Move
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.redis.encoding import decode, encode, task_id
-from penstock.store.redis.queries import scan
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_queries import scan
+from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.verbs import take
 
 

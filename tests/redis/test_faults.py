@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.looks import waiters
 from tests.redis.ends import hung_up
 from tests.servers.proxy import Proxy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.runner import TUBES
-from penstock.store.redis.store import RedisStore
 
 
 @pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)

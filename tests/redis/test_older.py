@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.redis import durability
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.verbs import drain
 from tests.redis import test_relations, test_settings
 from tests.servers.redis import Redis

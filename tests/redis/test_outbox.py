@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.core.results import Effects
 from penstock.store.redis.outbox import Outbox, read_entry
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
 from tests.servers.redis import Redis, RedisCluster

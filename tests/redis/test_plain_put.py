@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.core import kind as known
 from penstock.core.task import record_of
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.servers.redis import Redis
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.store.redis.store import SCHEMA, RedisStore
+from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.testing import Clock
 from tests.behaviour.looks import tasks
 from tests.behaviour.verbs import drain, take

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import penstock
 from penstock.store.redis.encoding import decode, encode, task_key
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.redis.test_check import run
 
 FEEDS, QUEUE = 1, 2

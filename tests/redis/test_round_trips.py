@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import penstock
-from penstock.store.redis.connection import Command, Connections, Reply
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_connection import Command, Connections, Reply
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.redis.still import broker as broker
 from tests.redis.still import clock as clock

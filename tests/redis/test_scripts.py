@@ -9,7 +9,7 @@ import pytest
 import redis
 
 import penstock
-from penstock.store.redis import store as module
+from penstock.store.redis import redis_store as module
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script, load_take_from_many
 from tests.servers.redis import Redis, RedisCluster
 

@@ -8,8 +8,8 @@ import pytest
 
 import penstock
 from penstock.core.results import Presence
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.runner import SESSIONS
-from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.redis.still import broker as broker
 from tests.redis.still import clock as clock

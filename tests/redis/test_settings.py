@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.store.open import open_store
 from penstock.store.redis.durability import durability_of
-from penstock.store.redis.store import SCHEMA, RedisStore
+from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.testing import Clock
 from tests.redis.ends import hung_up
 from tests.servers.redis import Redis, RedisCluster

@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.results import GONE
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
 from tests.support.threads import until

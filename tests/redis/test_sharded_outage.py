@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.core.shards import shard_of
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis, RedisCluster
 from tests.support.threads import begin, until

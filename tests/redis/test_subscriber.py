@@ -13,8 +13,8 @@ import pytest
 import penstock
 from penstock.aio.executor import BatchExecutor
 from penstock.operations.operation import operation_of
-from penstock.store.redis.connection import Connection
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_connection import Connection
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.subscriber import Subscriber, Subscription
 from penstock.store.wake import Wake
 from tests.behaviour.looks import waiters

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.redis.encoding import task_key
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from penstock.transfer.export_import import export_tube
 from tests.behaviour.verbs import drain

@@ -15,7 +15,7 @@ from typing import Any, Self
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from penstock.store.postgres import connection
+from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.wire import Link
 

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sql.queries import ID_BITS
+from penstock.store.sql.sql_queries import ID_BITS
 from tests.behaviour.looks import waiters
 from tests.support.threads import until
 

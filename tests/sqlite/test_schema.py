@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite.database import MIGRATIONS
+from penstock.store.sqlite.sqlite_store import MIGRATIONS
 from tests.cli.running import Shell
 
 # What tells the schema in a file that a penstock before the engine made, and a table that this one would create.

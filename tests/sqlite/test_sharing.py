@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite import connection as sharing
-from penstock.store.sqlite.connection import Connection
+from penstock.store.sqlite import sqlite_connection as sharing
 from penstock.store.sqlite.file import EAGER
+from penstock.store.sqlite.sqlite_connection import Connection
 from tests.support.sqlite_files import connection_of, held
 from tests.support.threads import begin, until
 
@@ -173,7 +173,7 @@ def test_an_interrupt_before_it_is_shared_leaves_nothing_open(
 
     connection._queue.append(EAGER)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("penstock.store.sqlite.connection.Shared", interrupt)
+        patched.setattr("penstock.store.sqlite.sqlite_connection.Shared", interrupt)
         add(connection, 1)
     connection._queue.clear()
     add(connection, 2)

@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.database import SqliteStore
+from penstock.store.sqlite.sqlite_connection import Connection
+from penstock.store.sqlite.sqlite_store import SqliteStore
 
 
 @pytest.fixture

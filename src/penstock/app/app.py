@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.app_connection import AppConnection
-from penstock.app.group import CallGroup
+from penstock.app.call_group import CallGroup
 from penstock.app.handle import Handle
 from penstock.app.handler import Handler, NamedHandler
 from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart

@@ -35,7 +35,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     if pool is None:
         return _open(url, clock)
     database = _vault(url, pool)
-    from penstock.store.pool.store import open_pool
+    from penstock.store.pool.pool_store import open_pool
 
     return open_pool(url, database, clock)
 
@@ -58,12 +58,12 @@ def check_url(url: str) -> None:
 
                 locate_postgres(url)
             case "mysql":
-                import penstock.store.mysql.database
-                from penstock.store.mysql.connection import parse
+                import penstock.store.mysql.mysql_store
+                from penstock.store.mysql.mysql_connection import parse
 
                 parse(url)
             case _:
-                import penstock.store.redis.store  # noqa: F401
+                import penstock.store.redis.redis_store  # noqa: F401
                 from penstock.store.redis.location import locate as locate_redis
 
                 locate_redis(url)
@@ -92,7 +92,7 @@ def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
     database = _vault(url, pool)
-    from penstock.store.pool.store import rebuild_pool
+    from penstock.store.pool.pool_store import rebuild_pool
 
     rebuild_pool(url, database, progress)
 
@@ -154,7 +154,7 @@ def _vault(url: str, pool: object) -> Database:
     if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
     with _driver(scheme):
-        import penstock.store.redis.store  # noqa: F401
+        import penstock.store.redis.redis_store  # noqa: F401
     return open_vault(pool)
 
 
@@ -168,16 +168,16 @@ def open_vault(pool: object) -> Database:
         raise BadValue(f"pool {shown(scheme)} is no database that can stand behind: use {known}")
     _parts("pool", pool)
     if scheme == "sqlite":
-        from penstock.store.sqlite.vault import SqliteVault
+        from penstock.store.sqlite.sqlite_vault import SqliteVault
 
         path, durable = _sqlite_file(pool)
         return SqliteVault(path, durable=durable)
     with _driver(scheme):
         if scheme == "postgresql":
-            from penstock.store.postgres.vault import PostgresVault
+            from penstock.store.postgres.postgres_vault import PostgresVault
 
             return PostgresVault(pool)
-        from penstock.store.mysql.vault import MysqlVault
+        from penstock.store.mysql.mysql_vault import MysqlVault
 
         return MysqlVault(pool)
 
@@ -202,15 +202,15 @@ def look_at_schema(url: str) -> Schema:
         )
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
-        from penstock.store.sqlite.database import look_at_sqlite
+        from penstock.store.sqlite.sqlite_store import look_at_sqlite
 
         return look_at_sqlite(_sqlite_file(url)[0])
     if scheme == "postgresql":
         from penstock.store.postgres.schema import look
     elif scheme == "mysql":
-        from penstock.store.mysql.database import look_at_mysql as look
+        from penstock.store.mysql.mysql_store import look_at_mysql as look
     elif scheme.startswith("redis"):
-        from penstock.store.redis.store import look_at_redis as look
+        from penstock.store.redis.redis_store import look_at_redis as look
     else:
         return Schema(0, 0, [])
     return look(url)
@@ -224,17 +224,17 @@ def _open(url: str, clock: Clock | None) -> Store:
         _parameters(url, {})
         return open_memory(url, clock)
     if scheme == "sqlite":
-        from penstock.store.sqlite.database import open_sqlite
+        from penstock.store.sqlite.sqlite_store import open_sqlite
 
         path, durable = _sqlite_file(url)
         return open_sqlite(path, durable=durable, clock=clock)
     with _driver(scheme):
         if scheme == "postgresql":
-            from penstock.store.postgres.database import open_postgres
+            from penstock.store.postgres.postgres_store import open_postgres
 
             return open_postgres(url, clock)
         if scheme == "mysql":
-            from penstock.store.mysql.database import open_mysql
+            from penstock.store.mysql.mysql_store import open_mysql
 
             return open_mysql(url, clock)
         from penstock.store.redis.sharded import open_redis

@@ -18,9 +18,9 @@ from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, GroupRow, Row
-from penstock.store.mysql.queries import COUNTED, NEVER, Q, counter
+from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, counter
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
-from penstock.store.sql.step import first_pk
+from penstock.store.sql.sql_step import first_pk
 
 # Old outcomes removed with each new one.
 _SWEPT_PER_OUTCOME = 2

@@ -14,9 +14,9 @@ from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, SchemaMismatch, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.mysql import connection as errors
-from penstock.store.mysql.connection import NEEDED, Answer, Link, Location, error_number, is_lost, translated
-from penstock.store.mysql.queries import Q
+from penstock.store.mysql import mysql_connection as errors
+from penstock.store.mysql.mysql_connection import NEEDED, Answer, Link, Location, error_number, is_lost, translated
+from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.wire import Ok
 from penstock.store.sql.pool import Pool
 

@@ -13,12 +13,12 @@ from penstock.engine import port
 from penstock.engine.lost_takes import LostTake, give_back
 from penstock.engine.port import Handed, Request
 from penstock.errors import OutcomeUnknown
-from penstock.store.mysql.queries import NEVER, Q
+from penstock.store.mysql.mysql_queries import NEVER, Q
 from penstock.store.mysql.wire import Raw, Rows, fill, literal
 from penstock.store.sql.waiters import Waiter
 
 if TYPE_CHECKING:
-    from penstock.store.mysql.step import MysqlStep
+    from penstock.store.mysql.mysql_step import MysqlStep
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300

@@ -26,9 +26,9 @@ from penstock.core.options import Tube
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
 from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.vault import Changes, Shelf, Vault
-from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import decode, task_id, task_key
-from penstock.store.redis.queries import all_ids, scan
+from penstock.store.redis.redis_connection import Argument, Reply
+from penstock.store.redis.redis_queries import all_ids, scan
 from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 

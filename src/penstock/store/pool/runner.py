@@ -15,9 +15,9 @@ from typing import TypeVar, cast
 
 from penstock.core.options import Tube
 from penstock.errors import NoSuchTube, StoreUnavailable
-from penstock.store.redis.connection import Argument, Command, Connection, Reply, exchange_on
 from penstock.store.redis.durability import parse_info
 from penstock.store.redis.location import Location
+from penstock.store.redis.redis_connection import Argument, Command, Connection, Reply, exchange_on
 from penstock.store.redis.runner import Keys, Runner
 from penstock.store.redis.scripts import Script, load_script
 from penstock.store.redis.servers import Call, OneServer, Request, exchange_scripts, unwrap

@@ -24,12 +24,12 @@ from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
 from penstock.store.postgres.schema import WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
-from penstock.store.sql.queries import ID_MASK
-from penstock.store.sql.step import first_pk
+from penstock.store.sql.sql_queries import ID_MASK
+from penstock.store.sql.sql_step import first_pk
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.database import PostgresStore
-    from penstock.store.postgres.step import PostgresStep
+    from penstock.store.postgres.postgres_step import PostgresStep
+    from penstock.store.postgres.postgres_store import PostgresStore
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import psycopg
 
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
-from penstock.store.postgres.connection import Connections
+from penstock.store.postgres.postgres_connection import Connections
 from penstock.store.wake import notify
 
 log = logging.getLogger("penstock")

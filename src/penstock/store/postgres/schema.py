@@ -10,11 +10,11 @@ import psycopg
 
 from penstock.core.results import Counts
 from penstock.errors import StoreUnavailable
-from penstock.store.postgres import connection
+from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.location import Location, locate
 from penstock.store.postgres.wire import Link, Query
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.queries import BRIEF, COLUMNS, RECORD, load_queries
+from penstock.store.sql.sql_queries import BRIEF, COLUMNS, RECORD, load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _OLDEST_SERVER = 130000

@@ -24,7 +24,7 @@ from penstock.store.postgres.wire import Call, Row
 from penstock.store.sql.waiters import Waiter
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.step import PostgresStep
+    from penstock.store.postgres.postgres_step import PostgresStep
 
 log = logging.getLogger("penstock")
 

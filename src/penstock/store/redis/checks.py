@@ -22,8 +22,7 @@ from penstock.core.task import UNSTARTED, Record
 from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems, repaired
 from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
-from penstock.store.redis import queries
-from penstock.store.redis.connection import Argument
+from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
     UNREADABLE,
     decode,
@@ -37,6 +36,7 @@ from penstock.store.redis.encoding import (
     task_key,
 )
 from penstock.store.redis.outbox import Steps
+from penstock.store.redis.redis_connection import Argument
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from penstock.core.results import Description
-from penstock.store.redis.connection import Reply
+from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.servers import Servers
 
 Settings = dict[str, str]

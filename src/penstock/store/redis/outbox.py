@@ -23,8 +23,8 @@ from penstock.core.results import Effects
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.store.redis import puts
-from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import UNREADABLE
+from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.runner import TUBES, Runner, read_log
 from penstock.store.redis.tubes import Tubes
 

@@ -13,8 +13,8 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.redis.connection import Argument, Reply, packed
 from penstock.store.redis.encoding import new_pieces, pack_texts, sortable, task_key
+from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import Request
 from penstock.store.redis.tubes import Shard

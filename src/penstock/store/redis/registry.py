@@ -17,9 +17,9 @@ from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, SessionRecord, lapsed
 from penstock.engine.lapse import LAPSE_MS
 from penstock.errors import NoSuchTube
-from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import task_id
 from penstock.store.redis.outbox import Steps
+from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.tubes import Tubes
 

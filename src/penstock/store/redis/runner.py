@@ -13,8 +13,8 @@ from penstock.core.results import Effects, Event
 from penstock.core.task import Record
 from penstock.core.transfer import erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
-from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import decode
+from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many
 from penstock.store.redis.servers import Request, Servers
 

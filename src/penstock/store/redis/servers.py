@@ -19,7 +19,8 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from penstock.store.redis.connection import (
+from penstock.store.redis.location import Location
+from penstock.store.redis.redis_connection import (
     AnswerLost,
     Argument,
     Command,
@@ -31,7 +32,6 @@ from penstock.store.redis.connection import (
     packed,
     translate,
 )
-from penstock.store.redis.location import Location
 from penstock.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0

@@ -23,7 +23,7 @@ from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store.redis.location import locate
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.tubes import locate_tasks
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)

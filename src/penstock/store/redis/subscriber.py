@@ -18,7 +18,7 @@ from typing import cast
 import redis
 
 from penstock.store.polling import READABLE, make_poll
-from penstock.store.redis.connection import Connection
+from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.servers import Servers
 from penstock.store.wake import Wake, notify
 

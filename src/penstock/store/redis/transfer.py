@@ -27,12 +27,13 @@ from penstock.core.transfer import (
     plain_name,
 )
 from penstock.errors import StoreCorrupt, TubeBusy
-from penstock.store.redis import puts, queries
+from penstock.store.redis import puts
+from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.checks import unreadable
-from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import decode, encode, pack_outcome, read_outcome, task_key
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.queries import Pages
+from penstock.store.redis.redis_connection import Reply
+from penstock.store.redis.redis_queries import Pages
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards, Tubes
 

@@ -23,8 +23,8 @@ from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import hidden, is_hidden, is_importing, named, plain_name
-from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import MAX_ID, task_key
+from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import TUBES, Runner
 
 R = TypeVar("R", bound="Record | None")

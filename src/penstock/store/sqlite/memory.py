@@ -15,8 +15,8 @@ from penstock.core.results import Description
 from penstock.engine.store import Store
 from penstock.errors import StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.database import SqliteStore, migrate, wall_clock
+from penstock.store.sqlite.sqlite_connection import Connection
+from penstock.store.sqlite.sqlite_store import SqliteStore, migrate, wall_clock
 
 
 class MemoryConnection(Connection):

@@ -12,7 +12,7 @@ import msgspec
 from penstock.core.lane import LaneState, next_turn
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Record
-from penstock.store.sqlite.queries import Q
+from penstock.store.sqlite.sqlite_queries import Q
 
 
 class Queues:

@@ -29,7 +29,7 @@ from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
 from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
 from penstock.errors import NoSuchTube
-from penstock.store.sql.queries import ID_BITS, ID_MASK
+from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)

@@ -27,11 +27,11 @@ from penstock.store.postgres import changes, takes
 from penstock.store.postgres.listener import PROCESS
 from penstock.store.postgres.schema import COUNTERS
 from penstock.store.postgres.wire import Call, Link, Query, Row
-from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import SqlStep, count_states, encoded_kind
+from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind
 
 if TYPE_CHECKING:
-    from penstock.store.postgres.database import PostgresStore
+    from penstock.store.postgres.postgres_store import PostgresStore
 
 
 class PostgresStep(SqlStep):

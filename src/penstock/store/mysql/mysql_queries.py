@@ -7,7 +7,7 @@ import re
 from penstock.core.results import Counts
 from penstock.engine.port import MUTABLE
 from penstock.store.mysql.wire import Prepared
-from penstock.store.sql.queries import COLUMNS, load_queries
+from penstock.store.sql.sql_queries import COLUMNS, load_queries
 
 #: `at` of a task that has no deadline.
 NEVER = 2**53 - 1

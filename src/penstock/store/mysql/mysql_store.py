@@ -15,13 +15,13 @@ from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store
 from penstock.errors import StoreBusy, StoreUnavailable
-from penstock.store.mysql.connection import NO_SUCH_TABLE, Link, Location, error_number, parse
-from penstock.store.mysql.queries import TIME, Q
+from penstock.store.mysql.mysql_connection import NO_SUCH_TABLE, Link, Location, error_number, parse
+from penstock.store.mysql.mysql_queries import TIME, Q
+from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.server import BoundServer, Refused, Server
-from penstock.store.mysql.step import MysqlStep
 from penstock.store.mysql.wire import LONGEST, counted, packed
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.queries import ID_BITS
+from penstock.store.sql.sql_queries import ID_BITS
 from penstock.store.sql.waiters import Waiters
 
 Clock = Callable[[], int]

@@ -14,11 +14,11 @@ from penstock.engine.port import Conflict
 from penstock.engine.store import Store
 from penstock.errors import PenstockError
 from penstock.store.postgres.changes import plain_put
-from penstock.store.postgres.connection import BoundConnection, Connections, settings_call
 from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
 from penstock.store.postgres.location import Location, locate
+from penstock.store.postgres.postgres_connection import BoundConnection, Connections, settings_call
+from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.schema import Queries, migrate
-from penstock.store.postgres.step import PostgresStep
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.waiters import Waiters
 

@@ -45,17 +45,18 @@ from penstock.engine.store import Store
 from penstock.engine.work import Work
 from penstock.errors import NoSuchTube, OutcomeUnknown, SchemaMismatch, StoreError, TubeFull, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.redis import durability, puts, queries
+from penstock.store.redis import durability, puts
+from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.checks import check
-from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, ON_FAILURE, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, Steps
-from penstock.store.redis.queries import Pages
+from penstock.store.redis.redis_connection import Argument, Reply
+from penstock.store.redis.redis_queries import Pages
+from penstock.store.redis.redis_step import RedisStep, find_group
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
-from penstock.store.redis.step import RedisStep, find_group
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes

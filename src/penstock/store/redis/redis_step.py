@@ -32,8 +32,8 @@ from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, Loaded, Row, Select, Step
 from penstock.errors import StoreCorrupt
-from penstock.store.redis import puts, queries
-from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis import puts
+from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
     MAX_ID,
     decode,
@@ -46,7 +46,8 @@ from penstock.store.redis.encoding import (
     task_key,
 )
 from penstock.store.redis.outbox import Steps
-from penstock.store.redis.queries import PAGE
+from penstock.store.redis.redis_connection import Argument, Reply
+from penstock.store.redis.redis_queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -7,7 +7,7 @@ from functools import cache
 
 from penstock.core.ending import Ending
 from penstock.engine.port import CHANGED, MUTABLE
-from penstock.store.sql.queries import COLUMNS, load_queries
+from penstock.store.sql.sql_queries import COLUMNS, load_queries
 
 # Counters by their columns. What is ready and what was put follow from the last id.
 STORED = ("taken", "delayed", "buried", "done")

@@ -25,12 +25,12 @@ from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.errors import StoreFull
-from penstock.store.sql.queries import ID_BITS, ID_MASK
-from penstock.store.sql.step import SqlStep, count_states, encoded_kind, first_pk, imported_counts
-from penstock.store.sqlite import queries
-from penstock.store.sqlite.connection import Transaction
-from penstock.store.sqlite.queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
+from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts
+from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.queues import Queues
+from penstock.store.sqlite.sqlite_connection import Transaction
+from penstock.store.sqlite.sqlite_queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from penstock.store.postgres.connection import Connections
-from penstock.store.postgres.database import promise
 from penstock.store.postgres.location import locate
-from penstock.store.sql.queries import load_queries
+from penstock.store.postgres.postgres_connection import Connections
+from penstock.store.postgres.postgres_store import promise
+from penstock.store.sql.sql_queries import load_queries
 
 T = TypeVar("T")
 _QUERIES = load_queries("penstock.store.postgres", "vault.sql", shared=True, base="penstock.store.pool")

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import apsw
 
-from penstock.store.sql.queries import load_queries
-from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.database import PROMISES
+from penstock.store.sql.sql_queries import load_queries
+from penstock.store.sqlite.sqlite_connection import Connection
+from penstock.store.sqlite.sqlite_store import PROMISES
 
 T = TypeVar("T")
 

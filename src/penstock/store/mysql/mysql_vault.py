@@ -8,11 +8,11 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
-from penstock.store.mysql.connection import Link, parse
-from penstock.store.mysql.database import promise
+from penstock.store.mysql.mysql_connection import Link, parse
+from penstock.store.mysql.mysql_store import promise
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.wire import joined, literal
-from penstock.store.sql.queries import load_queries
+from penstock.store.sql.sql_queries import load_queries
 
 T = TypeVar("T")
 _VALUES = re.compile(r"VALUES \(%s(?:, %s)*\)")

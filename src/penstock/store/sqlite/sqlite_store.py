@@ -20,10 +20,10 @@ from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.queries import ID_BITS
-from penstock.store.sqlite.connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.queries import Q
-from penstock.store.sqlite.step import SqliteStep
+from penstock.store.sql.sql_queries import ID_BITS
+from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
+from penstock.store.sqlite.sqlite_queries import Q
+from penstock.store.sqlite.sqlite_step import SqliteStep
 from penstock.store.sqlite.watching import Watch
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")

@@ -24,15 +24,15 @@ from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed
 from penstock.errors import PenstockError
 from penstock.store.mysql import takes
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
-from penstock.store.mysql.connection import DUPLICATE_KEY, Answer, Link
-from penstock.store.mysql.queries import COUNTED, NEVER, STORED, TIME, Q, counter
+from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, Answer, Link
+from penstock.store.mysql.mysql_queries import COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
 from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
-from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk
+from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
+from penstock.store.sql.sql_step import Row, SqlStep, count_states, encoded_kind, first_pk
 
 if TYPE_CHECKING:
-    from penstock.store.mysql.database import MysqlStore
+    from penstock.store.mysql.mysql_store import MysqlStore
 
 _REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")

@@ -43,7 +43,7 @@ from penstock.store.pool.tubes import PoolOutbox, PoolTubes, Whole, declaration
 from penstock.store.pool.vault import Database, Vault
 from penstock.store.redis import durability
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.store import SCHEMA, RedisStore
+from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.store.redis.tubes import make_declared
 
 T = TypeVar("T")
