@@ -121,15 +121,17 @@ def test_capacity_period_backoff_and_retention(broker: penstock.Broker, clock: C
     feeds.alter(period=5)
     assert feeds.take(0) is not None
     work = broker.tube("work", retention=1000)
+    work.put("w", address="before")
+    take(work).ack()
     work.alter(retention=3, backoff=penstock.Backoff(base=7, jitter=0))
-    work.put("x", address="a")
+    id = work.put("x", address="a").id
     with pytest.raises(ZeroDivisionError), take(work):
         _ = 1 / 0
-    assert work.peek(1).due == clock.seconds + 7
-    work.delete(1)
+    assert work.peek(id).due == clock.seconds + 7
+    work.delete(id)
     assert work.wait("a", 0).status == "deleted"
     clock.advance(3)
-    assert work.wait("a", 0).status == "unknown"
+    assert [work.wait(address, 0).status for address in ("a", "before")] == ["unknown", "done"]
 
 
 def test_structure_and_nonsense_are_refused(broker: penstock.Broker) -> None:

@@ -215,7 +215,11 @@ class RedisStore(TransferCalls, Store):
         return bool(replies)
 
     def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
-        return self._tubes.alter(tube, changes)
+        altered = self._tubes.alter(tube, changes)
+        for part in self._tubes.shards.of(altered):  # what its scripts know of its options
+            if self._runner.command(part.no, "meta", b"HEXISTS", b"facts"):
+                self._runner.command(part.no, "meta", b"HSET", b"facts", puts.pack_facts(part))
+        return altered
 
     def _repair_queues(self, tube: Tube) -> None:
         self._check_tube(tube, True, None)
