@@ -106,7 +106,7 @@ def test_a_size_and_a_warning_of_a_tube_that_nobody_uses(folder: Path) -> None:
     with Program(f"sqlite:///{folder}/own.db", "--tubes", "mail,mial", target="shop:app") as worker:
         worker.await_log("worker on")
         assert worker.stop() == 0
-    assert "tube mial is new and no handler here uses it; check the name in --tubes" in worker.log
+    assert "tube mial is new, and no handler here uses it; check the name in --tubes" in worker.log
     assert "tube mail" not in worker.log
 
 

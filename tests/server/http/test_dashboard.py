@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
+from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
 from penstock.worker.worker_stats import Runs
 from tests.server.http.browser import launched, watched
@@ -42,6 +44,17 @@ SERIOUS = ("serious", "critical")
 def browser() -> Iterator[Browser]:
     with launched() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute that ends during a test writes no history: tests write it themselves."""
+
+    async def load_only(history: History) -> None:
+        await history.load()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(History, "run", load_only)
 
 
 @pytest.fixture

@@ -228,15 +228,16 @@ RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: putting
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
--- is drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole
--- (`strict`), a lack of room.
-room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new,
+-- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. An address that is in use
+-- is met before that, too; and, where the put must be refused as a whole (`strict`), a lack of room.
+room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began,
     CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
-m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
-    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + new FROM room
+m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
+    last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
     WHERE :marked AND tube = :tube AND (stored IS NULL OR stored + new <= :capacity)
     RETURNING last_ms AS ms, last_seq - new AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.*, room.*,
+n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS told,
+    m.*, room.*,
     1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
     THEN 0 WHEN :strict AND stored + new > :capacity THEN 0 ELSE 1 END = 1

@@ -15,8 +15,9 @@ from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects
 from penstock.core.task import Record
+from penstock.engine import port
 from penstock.engine.lost_takes import LostTake, give_back
-from penstock.engine.port import Conflict, Handed, Request, new_call
+from penstock.engine.port import Conflict, Handed, Request
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.store.postgres.changes import bounded
 from penstock.store.postgres.listener import PROCESS
@@ -82,7 +83,7 @@ def _take_surely(step: PostgresStep, request: Request, waiter: Waiter, before: E
     patience = AWAY_SECONDS if request.blocked == "unregister_if_found" else None
     while True:
         undo_lost(step, before, patience=patience)
-        call, number = new_call(), waiter.number
+        call, number = port.new_call(), waiter.number
         try:
             return _take(step, request, waiter.word(request.blocked), number, call, patience)
         except OutcomeUnknown:
