@@ -70,9 +70,11 @@ class Queries(SimpleNamespace):
     def __getattr__(self, name: str) -> Query:
         if name not in _TEXTS:
             raise AttributeError(name)
-        text = _TEXTS[name].replace("penstock_task", self.table).replace("{channel}", self.location.channel)
-        text = _TABLE.sub(f"{self.location.quoted}.penstock_", text)
-        query = Query(text, f"{self.location.channel[-8:]}.{self.table[9:13]}.{name}")
+        text = _TABLE.sub(f"{self.location.quoted}.penstock_", _TEXTS[name].replace("penstock_task", self.table))
+        # After the tables, because a channel's name may look like a table's.
+        query = Query(
+            text.replace("{channel}", self.location.channel), f"{self.location.channel[-8:]}.{self.table[9:13]}.{name}"
+        )
         setattr(self, name, query)
         return query
 
