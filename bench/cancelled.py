@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import quantiles
 
 import penstock
 from bench.noop import sleep
 from bench.report import Line, Size, Target
+from bench.servers import fresh_store
 from bench.worker import cpu_seconds, worker_process
-from tests.servers import SERVERS
 
 STORES = ("sqlite", "redis", "postgres", "mariadb")
 
@@ -22,13 +20,7 @@ def cancel(size: Size) -> Iterator[Line]:
     """1,000 coroutines in one worker, on each store."""
     handlers = size.pick(200, 1_000)
     for store in STORES:
-        with ExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-            url = f"sqlite:///{folder}/queue.db"
-            if store in SERVERS:
-                server = SERVERS[store]()
-                opened.callback(server.stop)
-                url = server.fresh_url()
+        with fresh_store(store) as (url, folder):
             yield from _told(store, url, Path(folder, "told"), handlers)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from statistics import median
 
 import penstock
 from bench.report import Line, Size
-from tests.servers import SERVERS
+from bench.servers import fresh_store
 
 STORES = ("sqlite", "redis", "postgres", "mariadb")
 HOLDER = """
@@ -42,13 +41,7 @@ def recovery_loaded(size: Size) -> Iterator[Line]:
 
 def _recovery(rounds: int, beside: str) -> Iterator[Line]:
     for store in STORES:
-        with ExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
-            url = f"sqlite:///{folder}/queue.db"
-            if store in SERVERS:
-                server = SERVERS[store]()
-                opened.callback(server.stop)
-                url = server.fresh_url()
+        with fresh_store(store) as (url, _):
             waits = [_wait(url) for _ in range(rounds)]
         note = f"load {os.getloadavg()[0]:.0f}, slowest {max(waits):.2f} s"
         yield Line(f"{store}: kill -9 of the holder→next take{beside}", median(waits), "s", note=note)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -35,3 +36,16 @@ def store_url(name: str, server: Server) -> str:
     with bare(server.url) as db:
         db.cursor().execute(f"CREATE DATABASE {database}")
     return urlunsplit(urlsplit(server.url)._replace(path=f"/{database}"))
+
+
+@contextmanager
+def fresh_store(name: str) -> Iterator[tuple[str, str]]:
+    """The URL of an empty store, `sqlite` or a server that is started for it, and a temporary folder."""
+    with ExitStack() as opened:
+        folder = opened.enter_context(TemporaryDirectory(prefix="penstock-bench-"))
+        if name not in SERVERS:
+            yield f"sqlite:///{folder}/queue.db", folder
+            return
+        server = SERVERS[name]()
+        opened.callback(server.stop)
+        yield server.fresh_url(), folder

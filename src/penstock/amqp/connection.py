@@ -1,6 +1,6 @@
 """A connection to one queue of RabbitMQ. The only module that knows the driver, pika.
 
-Its I/O runs in a thread of its own, so that heartbeats are answered while the caller waits for the store.
+Its I/O runs in a separate thread, so that heartbeats are answered while the caller waits for the store.
 """
 
 from __future__ import annotations

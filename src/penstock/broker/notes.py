@@ -34,9 +34,9 @@ class Notes:
         self._tube: Tube | None = None
 
     def write(self, key: str, value: object, seconds: float, *, keep: bool = False) -> Any:
-        """Keep a value under a key for so many seconds, in place of the one that is there, or not if `keep`.
+        """Store a value under a key for some seconds. With `keep`, an existing value stays.
 
-        Returns what is stored then.
+        Returns the stored value.
         """
         tube = self._open(create=True)
         assert tube is not None

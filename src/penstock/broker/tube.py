@@ -550,7 +550,7 @@ def find_records(
 ) -> Iterator[Record]:
     """The records of tasks whose number is above `after`, in id order, read few at a time.
 
-    `advance`: apply what is due first; a caller that lists several states does that once.
+    `advance`: apply everything due first. A caller that lists several states needs that only once.
     """
     if status is not None and status not in list(Status):
         raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")

@@ -41,7 +41,7 @@ class Query(str):
     """A statement, its parameters' names in their order, and what a connection that prepared it calls it.
 
     `ROWS u(key bigint | state text, at bigint)` stands for a table of the lists that a call gives under these names.
-    Columns between two bars that have one value in all rows are sent as that value, in a statement of its own form; a
+    Columns between two bars that have one value in all rows are sent as that value, by another form of the statement; a
     key alone that others must match (`k.pk MATCHES u.key`) is then no table, which is a tenth faster.
     """
 

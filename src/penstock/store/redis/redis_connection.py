@@ -73,7 +73,7 @@ Argument = bytes | str | int | float
 Command = Sequence[Argument] | bytes
 Reply = object
 
-# Calls in flight at once; each has a connection of its own. Further callers wait.
+# Calls in flight at once; each has its own connection. Further callers wait.
 MOST_CONNECTIONS = 100
 # The longest wait for one of them.
 PATIENCE_SECONDS = 30.0
