@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 from uuid import uuid4
 
@@ -30,6 +30,8 @@ from penstock.store.redis.runner import TUBES, Runner
 R = TypeVar("R", bound="Record | None")
 # Questions in one round trip.
 _STEP = 1000
+# Numbers of tubes that are looked at in one round trip: few stores have more tubes.
+_NUMBERS = 100
 # Tubes are listed again after this many seconds, should a client have died before it said that it altered one.
 _LISTED_SECONDS = 60.0
 # A shard's place, the key of it that may have the task or its outcome, and the id.
@@ -287,20 +289,23 @@ class Tubes:
     def lost(self) -> list[Finding]:
         """Tubes whose tasks are stored, but which no call can find: their name or their `meta` was removed."""
         names = {stored.no: tube.name for tube in self._declared() for stored in self.shards.of(tube)}
+        # Numbers are given in order; should the last one be lost too, this looks further while there are tasks.
+        last = int(cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"last")) or 0)
         findings: list[Finding] = []
-        for first in itertools.count(1, _STEP):
-            numbers = range(first, first + _STEP)  # they are given in order
-            sizes = self._ask_numbers(numbers, "tasks", b"HLEN")
-            metas = self._ask_numbers(numbers, "meta", b"EXISTS")
-            dropped = self._ask_numbers(numbers, "meta", b"HEXISTS", b"ghost")
-            for no, size, meta, ghost in zip(numbers, sizes, metas, dropped, strict=True):
-                if size and (no not in names or not meta) and not ghost:
-                    findings.append(_lost(no, names.get(no), cast(int, size)))
-            if not any(sizes) and first + _STEP > max(names, default=0):
+        for first in itertools.count(1, _NUMBERS):
+            numbers = range(first, first + _NUMBERS)
+            sizes = zip(numbers, self._ask_numbers(numbers, "tasks", b"HLEN"), strict=True)
+            filled = {no: cast(int, size) for no, size in sizes if size}
+            metas = self._ask_numbers(filled, "meta", b"EXISTS")
+            dropped = self._ask_numbers(filled, "meta", b"HEXISTS", b"ghost")
+            for (no, size), meta, ghost in zip(filled.items(), metas, dropped, strict=True):
+                if (no not in names or not meta) and not ghost:
+                    findings.append(_lost(no, names.get(no), size))
+            if not filled and first + _NUMBERS > max({last, *names}):
                 return findings
         raise AssertionError("the loop ends where nothing is stored")
 
-    def _ask_numbers(self, numbers: Sequence[int], part: str, command: bytes, *words: bytes) -> list[Reply]:
+    def _ask_numbers(self, numbers: Iterable[int], part: str, command: bytes, *words: bytes) -> list[Reply]:
         keys = [self._runner.keys.name(no, part) for no in numbers]
         return self._runner.servers.command_all([(key, (command, key, *words)) for key in keys])
 
