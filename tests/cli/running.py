@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 import penstock
+from penstock.cli.main import main
+from tests.support.forked import run_forked
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 
@@ -27,12 +29,8 @@ class Shell:
 
     def run(self, *words: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
         """The command, whatever becomes of it."""
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "penstock", *words],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            cwd=self.folder, env=self.environment, capture_output=True, check=False, timeout=120,
-        )  # fmt: skip
-        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        return run_forked(main, words, stdin=given, cwd=self.folder, env=self.environment, timeout=120)
 
     def __call__(self, *words: str, stdin: str | bytes = b"") -> str:
         """What a command that must succeed printed."""
