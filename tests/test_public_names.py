@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -158,6 +160,12 @@ def parameters(function: Callable[..., object]) -> str:
 def test_the_package_has_exactly_these_names() -> None:
     assert sorted(penstock.__all__) == NAMES.split()
     assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+@pytest.mark.parametrize("name", ["aio.connect", "testing.eager", "testing.run_queued", "testing.Clock"])
+def test_a_module_of_the_package_needs_no_import_of_its_own(name: str) -> None:
+    asked = f"import sys, penstock; assert 'asyncio' not in sys.modules; penstock.{name}"
+    assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

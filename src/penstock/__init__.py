@@ -43,21 +43,21 @@ from penstock.errors import (
     TubeMismatch,
     UnsupportedOption,
 )
+from penstock.schedule.schedule_status import Schedule
 
 if TYPE_CHECKING:
     from penstock import aio as aio
+    from penstock import testing as testing
 else:
 
     def __getattr__(name: str) -> object:
-        """Import penstock.aio on first use, because asyncio is slow to import."""
-        if name == "aio":
-            return import_module("penstock.aio")
+        """Import penstock.aio and penstock.testing on first use: asyncio is slow to import."""
+        if name in ("aio", "testing"):
+            return import_module(f"penstock.{name}")
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 
 __version__ = "0.1.0"
-
-from penstock.schedule.schedule_status import Schedule
 
 __all__ = [
     "App",
