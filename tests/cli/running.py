@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 import penstock
-from penstock.cli.main import main
-from tests.support.forked import run_forked
+from tests.support.forked import run_penstock
 
 SOURCE = str(Path(penstock.__file__).parents[1])
 
@@ -30,7 +29,7 @@ class Shell:
     def run(self, *words: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
         """The command, whatever becomes of it."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        return run_forked(main, words, stdin=given, cwd=self.folder, env=self.environment, timeout=120)
+        return run_penstock(*words, stdin=given, cwd=self.folder, env=self.environment, timeout=120)
 
     def __call__(self, *words: str, stdin: str | bytes = b"") -> str:
         """What a command that must succeed printed."""

@@ -35,6 +35,8 @@ LIMIT = 1
 PERIOD = 0.5
 TUBES = {"plain": "fifottl", "laned": "utubettl", "grouped": "fifottl"}
 ROUND, RELIABLE = "turns", "messages"
+#: What producers put to and takers take from, each as often as it is named.
+PUTS, TAKES = [*TUBES, RELIABLE], [*TUBES, *TUBES, ROUND, RELIABLE]
 ELEMENTS = [f"e{number}" for number in range(8)]
 ADDRESSES = [f"a{number}" for number in range(12)]
 UTUBES = [f"u{number}" for number in range(6)]
@@ -88,7 +90,7 @@ _numbers = count()
 
 
 def produce(actor: Actor) -> None:
-    name = actor.random.choice([*TUBES, RELIABLE])
+    name = actor.random.choice(PUTS)
     tube = actor.tubes[name]
     if tube.stats().tasks.ready > DEEP:
         return actor.pause(0.01, 0.05)
@@ -122,7 +124,7 @@ def _group(actor: Actor, tube: penstock.Tube, name: str) -> None:
 
 
 def consume(actor: Actor) -> None:
-    name = actor.random.choice([*TUBES, *TUBES, ROUND, RELIABLE])
+    name = actor.random.choice(TAKES)
     tube = actor.tubes[name]
     if name == ROUND:
         actor.recorder.call("turn", lambda: tube.take(0), tube=name)
@@ -236,6 +238,7 @@ def _without_guard(verb: str) -> None:
 
 def _promote_unchecked() -> None:
     LaneState.room = lambda self, limit: 1  # type: ignore[method-assign]
+    PUTS[:] = TAKES[:] = ["laned"]  # to see it soon
 
 
 def _forget_puts() -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import cast
 
 import penstock
 from tests.fault import rules
 from tests.fault.actors import ADDRESSES, ELEMENTS, LIMIT, PERIOD, RELIABLE, ROUND, TOUCH, TTR, TUBES, open_tubes
+from tests.fault.actors import main as act
 from tests.fault.checker import Checker, Final
 from tests.fault.history import Call, Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
+from tests.support.forked import fork
 from tests.support.threads import until
 
 # So much longer at most, for enough to happen: a busy machine takes its time to start a process.
@@ -41,7 +43,7 @@ class Campaign:
         self._seed = seed
         self._random = random.Random(seed)
         self._sabotage = [sabotage] if sabotage else []
-        self._crew: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._crew: dict[str, tuple[str, ForkServerProcess]] = {}
         self._recorder = Recorder(folder, "nemesis")
         self._started = 0
         self._crashed: list[Violation] = []
@@ -79,8 +81,7 @@ class Campaign:
         self._started += 1
         name = f"{role}{self._started}"
         words = [role, name, self.url, str(self.folder), str(self._seed), *self._sabotage]
-        command = [sys.executable, "-m", "tests.fault.actors", *words]
-        self._crew[name] = role, subprocess.Popen(command, env=environment(), cwd=ROOT)
+        self._crew[name] = role, fork(act, *words, env=environment(), cwd=ROOT)
 
     def _strike(self) -> None:
         self._pause.wait(self._random.uniform(0.1, 0.5) * (3 if self._outages else 1))
@@ -92,30 +93,31 @@ class Campaign:
             return None
         name = self._random.choice(begun)
         role, process = self._crew[name]
-        if process.poll() is not None:
-            self._ended(name, process.returncode)
-        if self._random.random() < 0.4 or process.returncode is not None:
+        if process.exitcode is not None:
+            self._ended(name, process.exitcode)
+        if self._random.random() < 0.4 or process.exitcode is not None:
             self._recorder.call("kill", lambda: self._kill(process), process=name)
             del self._crew[name]
             self._start(role)
         else:
-            process.send_signal(signal.SIGSTOP)
+            _send(process, signal.SIGSTOP)
             self._pause.wait(self._random.uniform(TTR, 2 * TTR))
-            process.send_signal(signal.SIGCONT)
+            _send(process, signal.SIGCONT)
         return None
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self, process: ForkServerProcess) -> None:
         process.kill()
-        process.wait()
+        process.join()
 
     def _stop(self) -> None:
         for _, process in self._crew.values():
             process.terminate()
         for name, (_, process) in self._crew.items():
-            try:
-                self._ended(name, process.wait(timeout=20))
-            except subprocess.TimeoutExpired:
-                self._recorder.call("kill", lambda process=process: self._kill(process), process=name)  # type: ignore[misc]
+            process.join(20)
+            if process.exitcode is None:
+                self._recorder.call("kill", partial(self._kill, process), process=name)
+            else:
+                self._ended(name, process.exitcode)
 
     def _ended(self, name: str, code: int) -> None:
         """An actor ends when told to (also before it listens), and never by an error of its own."""
@@ -162,11 +164,16 @@ class Campaign:
     def _drained(self, tube: penstock.Tube) -> list[Violation]:
         """L2: with the faults over, everything can be taken and acked."""
         tube.kick(10_000)
-        while (task := self._recorder.call("take", lambda: tube.take(1.0), tube=tube.name, hand=0)) is not None:
+        while (task := self._recorder.call("take", lambda: tube.take(2 * TTR), tube=tube.name, hand=0)) is not None:
             # A busy machine outlasts its short lease: then it comes again.
             self._recorder.call("ack", task.ack, tube=tube.name, id=task.id, lease=task.lease)
         left = tube.stats().tasks
         return [] if left.total == 0 else [Violation("L2", f"tube {tube.name} did not drain: {left}")]
+
+
+def _send(process: ForkServerProcess, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has crashed, which is seen later
+        os.kill(cast(int, process.pid), number)
 
 
 def _left(broker: penstock.Broker) -> rules.Left:

@@ -11,6 +11,7 @@ import pytest
 import penstock
 from penstock.runtime import heartbeat
 from penstock.store.open import with_pool
+from penstock.store.postgres import postgres_connection
 from tests.servers import running
 from tests.servers.proxy import Proxy, proxied
 
@@ -54,13 +55,22 @@ def tube_on(broker: penstock.Broker, proxy: Proxy, kind: str = "fifo") -> pensto
 
 
 @pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """No heartbeat comes by itself."""
-    monkeypatch.setattr("penstock.runtime.heartbeat.BEAT_SECONDS", 600.0)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 600.0)
 
 
 @pytest.fixture
-def broker(urls: tuple[str, str]) -> Iterator[penstock.Broker]:
+def early_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats come soon. They come within seconds also without this."""
+    assert heartbeat.BEAT_SECONDS <= 5
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.5)
+
+
+@pytest.fixture
+def broker(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
+    # While answers are lost, new connections are too: no call waits for one as long as for a server that restarts.
+    monkeypatch.setattr(postgres_connection, "WAIT_SECONDS", 0.5)
     with penstock.connect(urls[0]) as broker:
         yield broker
         assert broker.check() == []
@@ -83,7 +93,7 @@ def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Prox
     assert tube.ack_many(tasks) == [True] * count
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("no_heartbeat")
 def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
     """The taker never takes again: another one gets the task, and the taker's session lives on."""
     tube = tube_on(broker, proxy)
@@ -105,7 +115,7 @@ def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: 
         task.ack()
 
 
-@pytest.mark.usefixtures("unhurried")
+@pytest.mark.usefixtures("no_heartbeat")
 def test_repair_gives_it_back(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = tube_on(broker, proxy)
     tube.put("a")
@@ -118,12 +128,9 @@ def test_repair_gives_it_back(broker: penstock.Broker, proxy: Proxy) -> None:
     assert tube.stats().tasks.ready == 1
 
 
-def test_within_seconds(
-    broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("early_heartbeat")
+def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
     """Nothing but waiting: the background thread does it, at its next heartbeat."""
-    assert heartbeat.BEAT_SECONDS <= 5
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.5)
     tube = tube_on(broker, proxy)
     tube.put("a")
     proxy.swallow = True

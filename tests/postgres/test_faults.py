@@ -158,7 +158,9 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
+def test_a_restart_under_a_waiting_taker_loses_nothing(
+    server: Postgres, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.
     url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
     with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
@@ -173,7 +175,8 @@ def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: st
             server.kill()
         else:
             server._end(2)  # type: ignore[arg-type]  # SIGINT: PostgreSQL's fast shutdown
-        with pytest.raises(penstock.StoreError):
+        with pytest.raises(penstock.StoreError), monkeypatch.context() as patch:
+            patch.setattr("penstock.store.postgres.postgres_connection.WAIT_SECONDS", 0.5)
             tube.put("while it is away")
         server.start()
         assert _tried(lambda: tube.put("after")).data == "after"

@@ -1,7 +1,7 @@
 """Programs of penstock in processes of their own that have its modules loaded already.
 
-Most of the CPU time of a short command goes into starting Python and importing. A fork server does that once per test
-process; each command is a fork of it.
+Most of the CPU time of a short program goes into starting Python and importing. A fork server does that once per test
+process; each program is a fork of it.
 """
 
 from __future__ import annotations
@@ -13,53 +13,68 @@ import pkgutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import penstock.cli
+from penstock.cli.main import main
 
-_LOADED = ("penstock.store.sqlite.sqlite_store", "penstock.store.redis.redis_store", "rich.console", "rich.table")
+_LOADED = (
+    *(module.name for module in pkgutil.iter_modules(penstock.cli.__path__, "penstock.cli.")), "rich.table",
+    "penstock.store.mysql.mysql_store", "penstock.store.postgres.postgres_store", "penstock.store.redis.redis_store",
+    "penstock.store.sqlite.sqlite_store", "tests.fault.actors",
+)  # fmt: skip
 _STREAMS = (("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))
 
 
-def run_forked(
-    main: Callable[[], object], words: Sequence[str], *,
-    stdin: bytes, cwd: Path, env: Mapping[str, str], timeout: float,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run `main` with these arguments as subprocess.run would, with warnings as errors."""
+def fork(
+    program: Callable[..., object], *words: str, cwd: Path, env: Mapping[str, str], streams: str = ""
+) -> ForkServerProcess:
+    """Start a function in a new process. `streams`: a folder with the files stdin, stdout and stderr."""
+    process = _server().Process(target=_run, args=(program, words, str(cwd), dict(env), streams))
+    process.start()
+    return process
+
+
+def run_penstock(
+    *words: str, stdin: bytes, cwd: Path, env: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of penstock as subprocess.run would, with warnings as errors."""
     with TemporaryDirectory(prefix="penstock-run-") as folder:
         for name, content in (("stdin", stdin), ("stdout", b""), ("stderr", b"")):
             Path(folder, name).write_bytes(content)
-        process = _server().Process(target=_run, args=(main, [*words], folder, str(cwd), dict(env)))
-        process.start()
+        process = fork(_penstock, *words, cwd=cwd, env=env, streams=folder)
         process.join(timeout)
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired([*words], timeout)
+            raise subprocess.TimeoutExpired(words, timeout)
         stdout, stderr = (Path(folder, name).read_bytes().decode() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess([*words], process.exitcode, stdout, stderr)
+        return subprocess.CompletedProcess(words, process.exitcode, stdout, stderr)
 
 
 @cache
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    commands = [module.name for module in pkgutil.iter_modules(penstock.cli.__path__, "penstock.cli.")]
-    context.set_forkserver_preload([*commands, *_LOADED])
+    context.set_forkserver_preload([*_LOADED])
     return context
 
 
-def _run(main: Callable[[], object], words: list[str], folder: str, cwd: str, env: dict[str, str]) -> None:
+def _run(program: Callable[..., object], words: tuple[str, ...], cwd: str, env: dict[str, str], streams: str) -> None:
     """In the new process: what a program finds that was started by its name."""
-    for number, (name, mode) in enumerate(_STREAMS):
-        os.dup2(os.open(f"{folder}/{name}", mode), number)
+    for number, (name, mode) in enumerate(_STREAMS if streams else ()):
+        os.dup2(os.open(f"{streams}/{name}", mode), number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing gave it another
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    program(*words)
+
+
+def _penstock(*words: str) -> None:
     sys.argv = ["penstock", *words]
     warnings.simplefilter("error")
     try:

@@ -11,7 +11,7 @@ import pytest
 from tests.wire.conversation import converse
 
 FOLDER = Path(__file__).parent / "transcripts"
-PIECE = 150
+PIECE = 75  # bytes: one to three requests
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 # How clients greet a server. Lettuce and StackExchange.Redis are written after what they are known to ask; the others
 # were recorded.
@@ -50,7 +50,7 @@ def test_sent_byte_by_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cut_at_every_place(name: str) -> None:
-    """Each place is a cut of one of the conversations, whose pieces hold a few requests."""
+    """Each place is a cut of one of the conversations."""
     sent, answered = load(name)
 
     async def cut_everywhere() -> None:
