@@ -276,12 +276,12 @@ def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyP
         return 1
 
     handle, store, calls = work.put(), app.broker.runtime.store, list[str]()
-    outcome, get = store.outcome, store.get
-    monkeypatch.setattr(store, "outcome", lambda *what: (calls.append("outcome"), outcome(*what))[1])  # type: ignore[func-returns-value]
+    outcomes, get = store.outcomes, store.get
+    monkeypatch.setattr(store, "outcomes", lambda *what: (calls.append("outcomes"), outcomes(*what))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(store, "get", lambda *what: (calls.append("get"), get(*what))[1])  # type: ignore[func-returns-value]
     with pytest.raises(TimeoutError):
         handle.wait(0)
-    assert calls == ["outcome", "get"]
+    assert calls == ["outcomes", "get"]
 
 
 def test_a_task_is_put_for_a_time(app: App) -> None:

@@ -28,7 +28,7 @@ def _impatient(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counted(tube: penstock.Tube) -> Counts:
     """The counters as they are stored: nothing that is due is done for them."""
-    return tube.runtime.store.count(tube.stored)
+    return tube.runtime.store.counters(tube.stored).counts
 
 
 def drive(broker: penstock.Broker) -> None:
@@ -96,7 +96,7 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
     drive(connect())
     until(lambda: counted(tube).ready == 2500 and counted(tube).ttl == 1)
     store = tube.runtime.store
-    assert store.outcome(tube.stored, "a").ending is not None
+    assert store.outcomes(tube.stored, ["a"])[0].ending is not None
     clock.advance(5)
     until(lambda: not store.overdue().tubes)
 

@@ -278,11 +278,11 @@ def test_an_outcome_is_there_by_id_after_the_address_was_put_again(broker: penst
     tube.put("y", address="a")
     store = broker.runtime.store
     clock.advance(59)
-    ending = store.outcome(tube.stored, 1).ending
+    ending = store.outcomes(tube.stored, [1])[0].ending
     assert ending is not None
     assert ending.result == b'"first"'
     clock.advance(1)
-    assert store.outcome(tube.stored, 1).ending is None
+    assert store.outcomes(tube.stored, [1])[0].ending is None
 
 
 def test_closing_the_broker_ends_its_waits(live: penstock.Broker) -> None:

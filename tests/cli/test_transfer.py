@@ -95,7 +95,7 @@ def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_pat
         assert held is not None
         words = [sys.executable, "-m", "penstock", "move", shell.url, f"sqlite:///{tmp_path}/new.db"]
         with subprocess.Popen(words, env=shell.environment, stderr=subprocess.PIPE) as moving:
-            until(lambda: broker.runtime.store.paused(tube.stored), 60)
+            until(lambda: broker.runtime.store.counters(tube.stored).paused, 60)
             moving.send_signal(signal.SIGTERM)
             assert moving.communicate(timeout=60)[1] == b"\n"
         assert moving.returncode == 130

@@ -16,6 +16,17 @@ from penstock.engine.store import Store
 from penstock.errors import TubeFull
 from penstock.store.open import open_store
 
+# What export, import and move use, and what a database implements.
+TRANSFER = {"freeze_tube", "erase_tube", "read_page", "import_batch", "activate_tube"}
+DATABASE = {"step"}
+
+
+def test_brokers_ask_at_most_thirty_things_of_a_store() -> None:
+    calls = {name for name, member in vars(Store).items() if callable(member) and not name.startswith("_")}
+    assert calls > TRANSFER | DATABASE
+    assert len(calls - TRANSFER - DATABASE) <= 30
+    assert all(getattr(Store, name).__doc__ for name in calls)
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:

@@ -18,6 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, Tube
 from penstock.core.results import Effects, Presence
 from penstock.core.task import Entry, Record
+from penstock.core.transfer import Kept
 from penstock.engine.work import Work
 from penstock.store.open import open_store
 from tests.servers import running
@@ -89,11 +90,10 @@ class Side:
         seen: dict[str, object] = {}
         for tube in self.store.load_tubes():
             seen[tube.name] = {
-                "tasks": self.store.read_tasks(tube, 0, 10_000),
-                "counters": self.store.counters(tube),
-                "outcomes": self.store.read_outcomes(tube, 0, 10_000),
+                "tasks": self.store.read_page(tube, Record, 0, 10_000),
+                "counters": self.store.counters(tube, (*UTUBES, "")),
+                "outcomes": self.store.read_page(tube, Kept, 0, 10_000),
                 "groups": [self.store.groups(tube, no=no, now=now) for no in range(1, 20)],
-                "micro-queues": [self.store.lane(tube, label) for label in (*UTUBES, "")],
             }
         return seen
 

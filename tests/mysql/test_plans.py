@@ -27,8 +27,7 @@ LOADS = {
     "members": "penstock_grouped", "unstarted": "penstock_queued", "page": "PRIMARY", "undelivered": "penstock_ready",
     "delivered": "penstock_ready", "undelivered_back": "penstock_ready", "first_rank": "penstock_ready",
     "moving_groups": "penstock_moving_group", "live_group": "penstock_live_group",
-    "ended_addresses": "penstock_outcome_address",
-    "outcome_by_address": "penstock_outcome_address",
+    "outcomes_by_address": "penstock_outcome_address",
 }  # fmt: skip
 # In the order in which a packet runs them; variables go from one to the next.
 PACKETS = {

@@ -140,8 +140,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "newest_group": (NAMED, ("penstock_named_group (tube=? AND name=?)",)),
     "live_groups": (NAMED, ("penstock_live_group (tube=? AND name>?)",)),
     "outcomes_by_id": (NAMED, ("INTEGER PRIMARY KEY (rowid=?)",)),
-    "ended_addresses": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
-    "outcome_by_address": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
+    "outcomes_by_address": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
     "outcomes_after": (NAMED, ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
 }
 # These sort, but never more than a tube's leases: the index finds exactly those.

@@ -42,7 +42,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
 
     tube.put("x", address="a")
     monkeypatch.setattr(store._runner.servers, "run", spied)
-    store.outcome(tube.stored, 1)
+    store.outcomes(tube.stored, [1])
     assert seen == [True]
 
 

@@ -177,7 +177,7 @@ def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
         old.tube("jobs").put_many(range(3, 9))
         with pytest.raises(penstock.TubeExists, match="tube jobs is on its way .* by an import or another move"):
             move(old, new, Death(1000, after=True), "jobs")
-        assert not old.runtime.store.paused(old.tube("jobs").stored)
+        assert not old.runtime.store.counters(old.tube("jobs").stored).paused
         Import(new.runtime.store, BytesIO(content), "a file").run(lambda count: None, discard_partial=True)
         new.tube("jobs").drop()
         move(old, new, Death(1000, after=True), "jobs")

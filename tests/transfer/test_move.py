@@ -107,7 +107,7 @@ def test_a_holder_has_time_to_finish(store_url: str, clock: Clock) -> None:
         task = tube.take(0)
         assert task is not None
         going = begin(lambda: moved(old, new, "jobs", wait=60))
-        until(lambda: old.runtime.store.paused(tube.stored))
+        until(lambda: old.runtime.store.counters(tube.stored).paused)
         assert tube.take(0) is None
         task.ack()
         assert going.result(30)[0].tasks == 1

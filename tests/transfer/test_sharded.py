@@ -241,7 +241,7 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by one who was slow
         assert load_tube(store, "split") is not None
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
-            store.count(shards[2])
+            store.counters(shards[2])
         store._runner.on_tag("unfreeze_tube", shards[2].no, 8)
         store._seal(shards[1], "sqlite:///elsewhere.db", 1)
         assert len(broker.check(repair=True)) == 1

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from io import BytesIO
 
 import penstock
+from penstock.core.group import Group
 from penstock.testing import Clock
 from penstock.transfer.export_import import Import, export_tube
 from penstock.transfer.move import Move, Moved
@@ -118,7 +119,7 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
     """All that people see of a tube: what it is, its tasks, counters, groups and outcomes."""
     tube = broker.tube(name)
     info = next(info for info in broker.tubes() if info.name == name)
-    groups = sorted(broker.runtime.store.read_groups(tube.stored, 0, 100), key=lambda group: group.name)
+    groups = sorted(broker.runtime.store.read_page(tube.stored, Group, 0, 100), key=lambda group: group.name)
     return {
         "kind": info.kind,
         "options": info.options,
@@ -126,10 +127,10 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
         "counts": tube.stats(),
         "groups": [(group.name, group.state, group.total, group.left, group.end, group.cancel) for group in groups],
         "outcomes": {
-            address: broker.runtime.store.outcome(tube.stored, address).ending
+            address: broker.runtime.store.outcomes(tube.stored, [address])[0].ending
             for address in ("done", "failed", "nobody")
         },
-        "paused": broker.runtime.store.paused(tube.stored),
+        "paused": broker.runtime.store.counters(tube.stored).paused,
     }
 
 

@@ -77,7 +77,8 @@ class Consume:
         items = [(read_data(message), read_options(message, self._tube.stored)) for message in messages]
         addresses = [address for _, options in items if (address := options.get("address"))]
         # Ids of tasks that are in the tube, or ended within its retention.
-        known = self._tube.runtime.store.used_addresses(self._tube.stored, addresses) if addresses else set()
+        found = self._tube.runtime.store.outcomes(self._tube.stored, addresses) if addresses else []
+        known = {each for each, outcome in zip(addresses, found, strict=True) if outcome.id or outcome.ending}
         fresh = []
         for message, item in zip(messages, items, strict=True):
             self._remark(message)

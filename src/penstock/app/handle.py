@@ -34,7 +34,7 @@ class Found(NamedTuple):
 def find(tube: Tube, key: int | str) -> Found:
     """Look up the task with that id, or the last one with that address."""
     while True:
-        sought = tube.runtime.store.outcome(tube.stored, key)
+        sought = tube.runtime.store.outcomes(tube.stored, [key])[0]
         if sought.ending is not None:
             return Found(sought.ending.status, outcome=make_outcome(sought.ending))
         if sought.id is None:

@@ -113,7 +113,7 @@ def holder(tube: Tube, record: Record) -> str | None:
 
 def is_paused(tube: Tube) -> bool:
     """Whether the tube is paused."""
-    return tube.runtime.store.paused(tube.stored)
+    return tube.runtime.store.counters(tube.stored).paused
 
 
 def oldest_ready(store: Store, tube: StoredTube, counts: Counts | None = None) -> float:
@@ -122,7 +122,7 @@ def oldest_ready(store: Store, tube: StoredTube, counts: Counts | None = None) -
     Reads one or two tasks. Exact for tubes of at most FEW tasks, and where all that is ready has the same priority;
     else it is the wait of the task that is taken next. Elements of round tubes stay, so they do not wait.
     """
-    counts = counts or store.count(tube)
+    counts = counts or store.counters(tube).counts
     if not counts.ready or tube.kind.hand_out == CLOCK:
         return 0.0
     found = store.find(tube, Deliveries(0, 1, delivered=False))
@@ -137,7 +137,7 @@ def lanes(tube: Tube) -> list[Lane]:
     store, stored = tube.runtime.store, tube.stored
     utubes = [record.utube for letter in ("t", "r") for record in find_records(tube, letter, SAMPLE)]
     labels = Counter(utube for utube in utubes if utube is not None).most_common(MAX_LANES)
-    seen = [store.lane(stored, label) for label, _ in labels]
+    seen = store.counters(stored, [label for label, _ in labels]).lanes
     return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
 
 

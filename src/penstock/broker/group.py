@@ -119,7 +119,7 @@ class Group:
         store, total = self._runtime.store, self._record().total
         for start in range(0, total, _PAGE):
             places = range(start, min(start + _PAGE, total))
-            found = [store.outcome(self._stored, member_address(self, place)) for place in places]
+            found = store.outcomes(self._stored, [member_address(self, place) for place in places])
             live = [sought.id for sought in found if sought.id is not None]
             buried = {record.id: record for record in store.get(self._stored, live) if record and record.state == "!"}
             for sought in found:

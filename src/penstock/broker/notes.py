@@ -42,7 +42,7 @@ class Notes:
         assert tube is not None
         self._runtime.apply_due(tube.stored)
         stored = tube.put(value, address=key, ttl=seconds, on_duplicate="ignore" if keep else "replace")
-        if self._runtime.store.count(tube.stored).stored > self._most:
+        if self._runtime.store.counters(tube.stored).counts.stored > self._most:
             oldest = self._records(tube, max(1, self._most // 10))
             settle(self._runtime, tube.stored, [Move("delete", record.id) for record in oldest])
         return stored.data

@@ -89,7 +89,7 @@ def await_task(
     def look() -> Operation[Outcome | None]:
         nonlocal seen
         # First, so that other processes know that someone waits for its end.
-        found: OutcomeLookup = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
+        found: OutcomeLookup = yield Call(lambda: runtime.store.outcomes(tube, [id])[0], ("outcome by id", tube.no))
         if found.ending is not None:
             return make_outcome(found.ending) if seen or success_kept or found.ending.status != "done" else GONE
         if found.unknown:
@@ -113,7 +113,7 @@ def never_put(tube: StoredTube, id: int) -> NotFound:
 
 def find_outcome(runtime: BrokerRuntime, tube: StoredTube, id: int) -> Operation[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
-    found: OutcomeLookup = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
+    found: OutcomeLookup = yield Call(lambda: runtime.store.outcomes(tube, [id])[0], ("outcome by id", tube.no))
     if found.id is not None:
         return None
     return Outcome("done") if found.ending is None else make_outcome(found.ending)

@@ -459,7 +459,7 @@ class Tube:
         """Read the tube's counters, which are exact; everything due is applied first."""
         self.runtime.reap_if_due()
         self.runtime.apply_due(self.stored)
-        return make_stats(self.runtime.store.count(self.stored))
+        return make_stats(self.runtime.store.counters(self.stored).counts)
 
     def __len__(self) -> int:
         return self.stats().tasks.total

@@ -26,7 +26,7 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
         case "!":
             reason = f" ({record.reason})" if record.reason else ""
             return f"task {record.id} is buried{reason}: kick makes it ready again"
-    if store.paused(tube):
+    if store.counters(tube).paused:
         return f"task {record.id} is ready, but tube {tube.name} is paused: resume lets it go"
     ahead = store.ahead(tube, record)
     if record.state == "q":
@@ -38,7 +38,7 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     since = "" if record.taken is None else f"handed out {_span(now - record.taken)} ago"
     if record.state == "t":
         return f"delivered: {since}, delivery {record.attempts}, not acked; recover hands it out again"
-    if store.paused(tube):
+    if store.counters(tube).paused:
         return f"ready, but tube {tube.name} is paused: resume lets it go"
     wait = round_wait_ms(tube, record.rank1, now)
     if wait is not None:
@@ -52,7 +52,7 @@ def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
     holders = store.find(tube, Holders(record.utube, 1))
     if not holders:
         return f"others of {name} come first"
-    lane = store.lane(tube, record.utube)
+    [lane] = store.counters(tube, [record.utube]).lanes
     others = f" and {lane.taken - 1} more" if lane.taken > 1 else ""
     return f"{name} is held by task {holders[0].id}{others}, {_held(store, holders[0], now)}"
 

@@ -85,7 +85,7 @@ def examine(store: Store) -> Report:
     offset = store.now() - time.time_ns() // 1_000_000
     tubes = []
     for tube in store.load_tubes():
-        tasks = make_stats(store.count(tube)).tasks
+        tasks = make_stats(store.counters(tube).counts).tasks
         tubes.append(TubeReport(tube.name, tube.kind.name, tasks.ready, tasks.taken, tasks.delayed, tasks.buried))
     return Report(store.describe(), _round_trip(store), offset, len(store.sessions()), tubes)
 

@@ -60,7 +60,7 @@ def tubes(url: str, as_json: bool) -> None:
     """
     with connect_existing(url) as broker:
         found = [_looked_at(broker, info) for info in broker.tubes()]
-        moved = broker.runtime.store.load_frozen()
+        moved = broker.runtime.store.load_tubes(frozen=True)
     if as_json:
         return output.as_json(found)
     rows = [

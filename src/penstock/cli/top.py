@@ -115,7 +115,8 @@ class Watch:
         self._before, seconds, self._at = {}, now - self._at, now
         for tube in store.load_tubes():
             try:
-                counts, paused = store.count(tube), store.paused(tube)
+                counters = store.counters(tube)
+                counts, paused = counters.counts, counters.paused
                 oldest = oldest_ready(store, tube, counts)
             except penstock.NoSuchTube:  # dropped since it was listed
                 continue

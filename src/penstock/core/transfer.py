@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.core.ending import Ending
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
-from penstock.core.results import Counts
+from penstock.core.results import Counts, Lane
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, TubeBusy
 
@@ -38,7 +38,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class TubeCounters(msgspec.Struct, frozen=True):
-    """The last ids and the counters of a tube.
+    """The last ids and the counters of a tube and of some of its micro-queues, and whether it is paused.
 
     In a reliable tube, `counts.take` is at least the serial number of the last delivery.
     """
@@ -46,6 +46,8 @@ class TubeCounters(msgspec.Struct, frozen=True):
     last_id: int
     mark: Mark
     counts: Counts
+    paused: bool = False
+    lanes: Sequence[Lane] = ()
 
 
 class ImportBatch(msgspec.Struct, frozen=True):

@@ -360,14 +360,8 @@ class Step(Protocol):
         """The group with a number; the live one of a name; the newest of a name, live or not; live ones by name from
         behind `after`; or those that are not over, above a number."""
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
-        """How the task of an id ended, or the last one of an address, if that is still kept."""
-
-    def outcomes_of(self, tube: Tube, ids: Sequence[int]) -> dict[int, Kept]:
-        """How the tasks of these ids ended, where that is still kept, by one question."""
-
-    def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
-        """Those of the addresses of which an outcome is kept."""
+    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, Kept]:
+        """How the tasks of these ids ended, or the last ones of these addresses, where that is kept: one query."""
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         """Outcomes of tasks above an id, in id order."""

@@ -32,7 +32,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -51,13 +51,11 @@ from penstock.core.results import (
     ADVANCE_STEP,
     Advanced,
     Blocked,
-    Counts,
     Description,
     Effects,
     Event,
     Finding,
     Joined,
-    Lane,
     Lease,
     Overdue,
     Presence,
@@ -72,11 +70,12 @@ from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters,
 from penstock.engine import due, integrity, port, puts, sessions, settling
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.lost_takes import LostTakes
-from penstock.engine.port import ByIds, ByNames, Conflict, Page, Request, Step
+from penstock.engine.port import Conflict, Page, Request, Step
 from penstock.engine.work import Work
 from penstock.errors import NoSuchTube, StoreBusy, StoreError
 
 T = TypeVar("T")
+P = TypeVar("P", Record, Group, Kept)
 
 # Tasks removed in one step by truncate and drop: short enough that others get their turn.
 REMOVE_STEP = 5000
@@ -140,13 +139,6 @@ class Store(ABC):
     def close(self) -> None:
         """Close the store. Only the first call does anything."""
 
-    def finish_drops(self) -> Effects:
-        """Remove what is left of dropped tubes, also of those that a crash left half removed."""
-        effects = Effects()
-        while self._run(lambda step, _: self._remove_dropped(step, effects)):
-            pass
-        return effects
-
     def _run(
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
         now: int | None = None,
@@ -180,18 +172,17 @@ class Store(ABC):
 
         return self._run(save)
 
-    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
-        """All tubes by name, or those of these names. NoSuchTube for a name whose tube is being moved or was moved."""
+    def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
+        """All tubes by name, or those of these names, or all that were moved away (`frozen`). NoSuchTube for a name
+        whose tube is being moved or was moved."""
 
         def load(step: Step) -> list[Tube]:
+            if frozen:
+                return [stored.tube for stored in step.tubes() if transfer.is_frozen(stored.tube)]
             found = (self._find_tube(step, name) for name in names or ())
             return all_tubes(step) if names is None else [tube for tube in found if tube is not None]
 
         return self._read(load)
-
-    def load_frozen(self) -> list[Tube]:
-        """All frozen tubes, by name."""
-        return self._read(lambda step: [stored.tube for stored in step.tubes() if transfer.is_frozen(stored.tube)])
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
         """The tube of a name; NoSuchTube where it is on its way, here or away from here."""
@@ -210,7 +201,7 @@ class Store(ABC):
                 raise Conflict  # a group moves: what it moves is due
 
         self._run(drop, (tube,))
-        effects.add(self.finish_drops())
+        effects.add(finish_drops(self))
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
@@ -262,13 +253,6 @@ class Store(ABC):
     def _repair_queues(self, tube: Tube) -> None:
         """Give its micro-queues the heads that its limit allows."""
         self._run(lambda step, _: integrity.check_tube(step, tube, repair=True), (tube,), size=2)
-
-    def paused(self, tube: Tube) -> bool:
-        """Whether the tube is paused."""
-        found = self._read(lambda step: step.tubes([tube.name]))
-        if not found or found[0].tube.no != tube.no:
-            raise self._missing(tube)
-        return found[0].paused
 
     def _missing(self, tube: Tube) -> Exception:
         """The error for a handle whose tube was dropped or moved."""
@@ -463,46 +447,42 @@ class Store(ABC):
 
         return self._read(find, tube, now=now)
 
-    def count(self, tube: Tube) -> Counts:
-        """The counters, read and not recounted."""
-        return self._read(lambda step: step.counters(tube).counts, tube)
+    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
+        """The last ids, the counters, and whether the tube is paused; also the counters of these micro-queues."""
+
+        def read(step: Step) -> TubeCounters:
+            found = step.counters(tube)
+            return replace(found, lanes=[step.queue(tube, utube) for utube in utubes]) if utubes else found
+
+        return self._read(read, tube)
 
     # addresses, outcomes and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
-        """The live task of an address (str), or how its last one ended; or the same for the addressed task of an id."""
+    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
+        """For each address (str), its live task, or how its last one ended; or the same for addressed tasks by id."""
 
-        def by_address(step: Step) -> OutcomeLookup:
-            records = step.load(tube, ByNames([str(key)])).records
-            return OutcomeLookup(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
+        def look(step: Step) -> list[OutcomeLookup]:
+            found: dict[int | str, OutcomeLookup] = {}
 
-        def by_id(step: Step) -> OutcomeLookup:
-            id = int(key)
-            kept = step.outcome(tube, id=id)
-            if kept is not None:
-                return _sought(kept)
-            if step.load(tube, ByIds([id])).records:
-                return OutcomeLookup(id)
-            kept = step.outcome(tube, id=id)  # on a server it may have ended between the two looks
-            return (
-                _sought(kept) if kept is not None else OutcomeLookup(unknown=not 0 < id <= step.counters(tube).last_id)
-            )
+            def look_for_live() -> None:
+                if left := [key for key in keys if key not in found]:
+                    loaded = settling.load_by(Work(step, tube, Effects()), left)
+                    found.update((key, OutcomeLookup(record.id)) for key, record in loaded.items())
 
-        return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
+            def look_for_ended() -> None:
+                if left := [key for key in keys if key not in found]:
+                    kept = step.outcomes_of(tube, left).items()
+                    found.update((key, OutcomeLookup(ending=each.ending, last=each.id)) for key, each in kept)
 
-    def endings(self, tube: Tube, ids: Sequence[int]) -> dict[int, Ending]:
-        """How the tasks of these ids ended, where that is kept, in one round trip."""
-        kept = self._read(lambda step: step.outcomes_of(tube, ids), tube)
-        return {id: each.ending for id, each in kept.items()}
-
-    def used_addresses(self, tube: Tube, addresses: Sequence[str], *, now: int | None = None) -> set[str]:
-        """Those of the addresses that a task has, or had so recently that its outcome is kept."""
-
-        def look(step: Step) -> set[str]:
-            # First the tasks: one that ends meanwhile is found here, or by its outcome.
-            live = {record.address or "" for record in step.load(tube, ByNames(list(addresses))).records}
-            rest = [address for address in addresses if address not in live]
-            return live | step.ended_addresses(tube, rest) if rest else live
+            if keys and isinstance(keys[0], str):
+                look_for_live()  # first: one that ends meanwhile is found here, or by its outcome
+                look_for_ended()
+                return [found.get(key) or OutcomeLookup() for key in keys]
+            look_for_ended()
+            look_for_live()
+            look_for_ended()  # on a server it may have ended between the two looks
+            last = step.counters(tube).last_id if len(found) < len(keys) else 0
+            return [found.get(id) or OutcomeLookup(unknown=not 0 < int(id) <= last) for id in keys]
 
         return self._read(look, tube, now=now)
 
@@ -610,10 +590,6 @@ class Store(ABC):
         """How many takeable tasks come before this one; may stop counting at 1,000."""
         return self._read(lambda step: step.ahead(tube, record), tube)
 
-    def lane(self, tube: Tube, utube: str) -> Lane:
-        """The numbers of a micro-queue."""
-        return self._read(lambda step: step.queue(tube, utube), tube)
-
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         """Cross-check everything stored, and repair it if asked."""
         found = [finding for _, finding in self._stranded(repair, now)]
@@ -635,8 +611,8 @@ class Store(ABC):
     # Moving a tube to another store, export, import. A tube is imported under a name that nobody can give, so that no
     # taker finds it (`importing`), and gets its own name in one step. One that leaves is frozen: in one step its name
     # becomes `moved`, no handle finds it any more, and nothing in it changes again. The frozen row stays when its tasks
-    # are erased, and says where the tube went. The `read_…` calls and `counters` also work on a frozen tube. Each call
-    # may be repeated after a crash.
+    # are erased, and says where the tube went. `read_page` and `counters` also work on a frozen tube. Each call may be
+    # repeated after a crash.
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         """Hide the tube; whoever looks for it is told `to`. TubeBusy while a task is leased or a group's tasks move."""
@@ -645,10 +621,11 @@ class Store(ABC):
         if busy is not None:
             raise transfer.freeze_refused(tube, busy[0])
 
-    def erase_tube(self, tube: Tube) -> None:
+    def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         """Remove everything in a frozen or importing tube, in bounded steps, without outcomes and replies.
 
-        The row of a frozen one stays, and says so at the end (`is_erased`).
+        The row of a frozen one stays, and says so at the end (`is_erased`). With `forget` it goes, too, and with it
+        where the tube went: its name is free again.
         """
 
         def erase(step: Step, _: bool) -> bool:
@@ -656,6 +633,9 @@ class Store(ABC):
             if records:
                 Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
                 return True
+            if forget:
+                step.forget_tube(tube)
+                return False
             step.clear_tube(tube)
             if transfer.is_frozen(tube):
                 step.write_tube(tube, given=transfer.erased_options(tube))
@@ -664,25 +644,15 @@ class Store(ABC):
         while self._run(erase, (tube,)):
             pass
 
-    def forget_tube(self, tube: Tube) -> None:
-        """Forget an erased tube and where it went: its name is free again."""
-        self._run(lambda step, _: step.forget_tube(tube), (tube,))
-
-    def counters(self, tube: Tube) -> TubeCounters:
-        """Its last ids and its counters."""
-        return self._read(lambda step: step.counters(tube), tube)
-
-    def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """Up to limit tasks above an id, in id order, as they are stored."""
-        return self._read(lambda step: step.load(tube, Page(after, limit)).records, tube)
-
-    def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
-        """Up to limit groups that are not over, above a number, in order."""
-        return self._read(lambda step: step.groups(tube, above=after, limit=limit), tube)
-
-    def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        """Up to limit outcomes of tasks above an id, in id order."""
-        return self._read(lambda step: step.outcomes(tube, after, limit), tube)
+    def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
+        """Up to limit tasks (Record), groups that are not over (Group) or outcomes (Kept), as they are stored: those
+        above an id or a group's number, in order."""
+        readers: dict[type, Callable[[Step], object]] = {
+            Record: lambda step: step.load(tube, Page(after, limit)).records,
+            Group: lambda step: step.groups(tube, above=after, limit=limit),
+            Kept: lambda step: step.outcomes(tube, after, limit),
+        }
+        return cast("list[P]", self._read(readers[what], tube))
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store what comes from elsewhere, tasks under their own ids; those up to the last id are there already.
@@ -705,6 +675,14 @@ def load_tube(store: Store, name: str) -> Tube | None:
     return next(iter(store.load_tubes([name])), None)
 
 
+def finish_drops(store: Store) -> Effects:
+    """Remove what is left of dropped tubes, also of those that a crash left half removed."""
+    effects = Effects()
+    while store._run(lambda step, _: store._remove_dropped(step, effects)):
+        pass
+    return effects
+
+
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
@@ -712,7 +690,3 @@ def all_tubes(step: Step) -> list[Tube]:
 
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
-
-
-def _sought(kept: Kept | None) -> OutcomeLookup:
-    return OutcomeLookup() if kept is None else OutcomeLookup(ending=kept.ending, last=kept.id)

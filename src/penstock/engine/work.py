@@ -225,7 +225,7 @@ class Work:
             return plain_entry(tube, payload)
         if self.step.load(tube, ByNames([link.address])).records:
             return None
-        if self.step.outcome(tube, address=link.address) is not None:
+        if self.step.outcomes_of(tube, [link.address]):
             return None
         return chain.link_entry(tube, link, payload, self.now)
 

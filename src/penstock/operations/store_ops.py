@@ -250,4 +250,4 @@ class OutcomeOp(StoreOp):
     def run_batch(self, ops: Sequence[OutcomeOp]) -> list[OutcomeLookup]:
         self._runtime.reap_if_due()
         self._runtime.apply_due(self._tube)
-        return [self._runtime.store.outcome(self._tube, op._address) for op in ops]
+        return self._runtime.store.outcomes(self._tube, [op._address for op in ops])

@@ -228,7 +228,7 @@ def _remove(schedule_tube: Tube, what: str, key: str) -> None:
 def _id(schedule_tube: Tube, what: str, key: str) -> int | None:
     if not _KEY.fullmatch(key):
         return None
-    return schedule_tube.runtime.store.outcome(schedule_tube.stored, f"{what} #{key}").id
+    return schedule_tube.runtime.store.outcomes(schedule_tube.stored, [f"{what} #{key}"])[0].id
 
 
 def _read_run(task: Task) -> Run | None:

@@ -263,7 +263,7 @@ class Scheduler:
         """Put the ticks of one tube in one call. Returns False if it must be retried soon."""
         try:
             tube = self._tube(name)
-            stopped = self._runtime.store.paused(tube.stored)
+            stopped = self._runtime.store.counters(tube.stored).paused
             held = [each for each in due if stopped or each.record.key in paused]
             for each in held:
                 _hold(each, now)

@@ -32,7 +32,7 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     while store.advance(tube).more:
         pass
     writer = Writer(file)
-    writer.begin(tube.name, tube.kind, tube.given, paused=store.paused(tube))
+    writer.begin(tube.name, tube.kind, tube.given, paused=store.counters(tube).paused)
     groups: set[int] = set()
     count = 0
     for page in read_tasks(store, tube):
@@ -118,7 +118,7 @@ class Import:
         header = self._reader.header
         if there.kind != header.kind or there.given != header.options:
             raise TubeMismatch(f"tube {self.name} is there with another kind or options: {_REMEDY}")
-        if self._store.count(there).stored:
+        if self._store.counters(there).counts.stored:
             raise TubeExists(f"tube {self.name} is there, and is not empty: {_REMEDY}")
         return there
 

@@ -104,7 +104,7 @@ class Arrival:
         holders: dict[str, int] = {}
         for record in records:
             if record.address is not None and record.address not in holders:
-                holders[record.address] = self._store.outcome(self.tube, record.address).id or record.id
+                holders[record.address] = self._store.outcomes(self.tube, [record.address])[0].id or record.id
         return [
             record if record.address is None or holders[record.address] == record.id else replace(record, address=None)
             for record in records
@@ -140,7 +140,7 @@ def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
     """Every group that is not over, by number, also of a frozen tube."""
     more = True
     while more:
-        page = store.read_groups(tube, after, MOVE_STEP)
+        page = store.read_page(tube, Group, after, MOVE_STEP)
         yield from (group for group in page if group.state in (OPEN, STARTED))
         more = len(page) == MOVE_STEP
         after = page[-1].no if page else after
@@ -148,12 +148,12 @@ def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
 
 def read_tasks(store: Store, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
     """Every task above an id, a page at a time."""
-    return _pages(lambda last, limit: store.read_tasks(tube, last, limit), after)
+    return _pages(lambda last, limit: store.read_page(tube, Record, last, limit), after)
 
 
 def read_outcomes(store: Store, tube: Tube) -> Iterator[list[Kept]]:
     """Every outcome, a page at a time."""
-    return _pages(lambda last, limit: store.read_outcomes(tube, last, limit), 0)
+    return _pages(lambda last, limit: store.read_page(tube, Kept, last, limit), 0)
 
 
 def size_of(item: Record | Kept) -> int:

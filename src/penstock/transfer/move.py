@@ -111,8 +111,8 @@ class Move:
         if coming is None:
             left = load_tube(self._target, moved(name))
             if left is not None:  # it comes back
-                self._target.forget_tube(left)
-            paused = self._source.paused(tube)
+                self._target.erase_tube(left, forget=True)
+            paused = self._source.counters(tube).paused
             coming = self._target.save_tube(importing(name), tube.kind, dict(tube.given), exist_ok=True)
             self._target.write_tube(coming, paused=paused)
         return tube, coming
@@ -138,7 +138,7 @@ class Move:
         while time.monotonic() < ends:
             self.runtime.reap()
             self.runtime.apply_due(tube)
-            if not tube.kind.leased or not self._source.count(tube).taken:
+            if not tube.kind.leased or not self._source.counters(tube).counts.taken:
                 return
             time.sleep(_LOOK_SECONDS)
 
@@ -158,7 +158,7 @@ class Move:
             frozen = self._frozen(tube.name)
             if frozen is None or moved_to(frozen) != self._to:
                 with suppress(NoSuchTube):
-                    self._source.write_tube(tube, paused=self._target.paused(coming))
+                    self._source.write_tube(tube, paused=self._target.counters(coming).paused)
                 discard(self._target, coming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
@@ -206,12 +206,13 @@ class Move:
         if not is_erased(tube):
             self._source.erase_tube(tube)
         activated = _visible(self._target, name)
-        return Moved(name, count, activated is not None and self._target.paused(activated))
+        return Moved(name, count, activated is not None and self._target.counters(activated).paused)
 
 
 def all_tubes(source: Store, to: str) -> list[str]:
     """The names of all tubes of a store, including those whose move to that target was not finished."""
-    frozen = (tube for tube in source.load_frozen() if not is_erased(tube) and moved_to(tube) == shown_url(to))
+    left = source.load_tubes(frozen=True)
+    frozen = [tube for tube in left if not is_erased(tube) and moved_to(tube) == shown_url(to)]
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *frozen)})
 
 

@@ -190,8 +190,9 @@ class LeaseExtender:
         store, now = self.session_handle.runtime.store, time.monotonic()
         found = {record.id: record for record in store.get(tube, [_id(item) for item in items]) if record is not None}
         gone = [item for item in items if _id(item) not in found]
-        endings = store.endings(tube, [_id(item) for item in gone]) if gone else {}
-        unexplained = {item.record.group_no for item in gone if _id(item) not in endings} - {None}
+        outcomes = store.outcomes(tube, [_id(item) for item in gone]) if gone else []
+        endings = {_id(item): found.ending for item, found in zip(gone, outcomes, strict=True)}
+        unexplained = {item.record.group_no for item in gone if endings[_id(item)] is None} - {None}
         groups = [group for no in unexplained for group in store.groups(tube, no=no)]
         cancelled = {group.no for group in groups if group.state in (CANCELLING, CANCELLED)}
         sessions = {item.session for item in items if _id(item) in found}

@@ -39,7 +39,7 @@ def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving,
     old.put_many(range(40), ttl=0.1)
 
     def settled() -> bool:
-        counts = delayed.runtime.store.count(delayed.stored), old.runtime.store.count(old.stored)
+        counts = [tube.runtime.store.counters(tube.stored).counts for tube in (delayed, old)]
         return counts[0].ready == 50 and counts[1].stored == 0
 
     until(settled, PATIENCE)

@@ -131,7 +131,7 @@ def read_counters(runtime: BrokerRuntime) -> tuple[dict[str, StoredTube], dict[s
     counts: dict[str, Counts] = {}
     for tube in store.load_tubes():
         try:
-            counts[tube.name] = store.count(tube)
+            counts[tube.name] = store.counters(tube).counts
         except NoSuchTube:
             continue
         tubes[tube.name] = tube

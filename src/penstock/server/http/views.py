@@ -176,7 +176,7 @@ def _see_task(tube: Tube, id: Any) -> View:
     except NotFound:
         if not tube.stored.kind.leased:
             raise
-        found = tube.runtime.store.outcome(tube.stored, id)
+        found = tube.runtime.store.outcomes(tube.stored, [id])[0]
         if found.unknown:
             raise never_put(tube.stored, id) from None
         return "ended.html", {"id": id, "outcome": GONE if found.ending is None else make_outcome(found.ending)}

@@ -191,10 +191,10 @@ class MysqlStep(SqlStep):
         found = self.rows(Q.counters, tube=tube.no, counted=abs(tube.no))
         if not found:
             raise self.no_such_tube(tube)
-        last, ms, seq, *numbers = (int(value) for value in found[0])
+        last, ms, seq, paused, *numbers = (int(value or 0) for value in found[0])
         counts = dict(zip(COUNTED, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
-        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts))
+        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         stored, counters = count_states(states), self.counters(tube)

@@ -13,7 +13,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.store import Store
+from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.mysql.mysql_connection import NO_SUCH_TABLE, Link, Location, error_number, parse
 from penstock.store.mysql.mysql_queries import TIME, Q
@@ -195,7 +195,7 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
         identity = f"mysql:{server.run(lambda link: _migrate(link, server.name), safe=True)}"
         watch = Watch(lambda: server.send([Q.watch], safe=True).results)
         store = MysqlStore(server, identity, clock, watch)
-        store.finish_drops()
+        finish_drops(store)
     except BaseException:
         server.close()
         raise

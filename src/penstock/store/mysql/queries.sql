@@ -61,8 +61,8 @@ DELETE t, i FROM penstock_tube t LEFT JOIN penstock_id i ON i.tube = t.no WHERE 
 -- name: add_counts
 INSERT INTO penstock_counter (tube, :columns) VALUES (:tube, :numbers);
 -- name: counters
-SELECT last, last_ms, last_seq, $sums FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = :counted
-WHERE i.tube = :tube GROUP BY i.tube;
+SELECT last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = :tube), $sums
+FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = :counted WHERE i.tube = :tube GROUP BY i.tube;
 -- name: stored
 -- How many tasks there are; the packet has locked the last id. Not in a SET, which would lock the differences.
 SELECT last - (SELECT IFNULL(SUM(done), 0) FROM penstock_counter WHERE tube = :tube) INTO @p_stored
@@ -292,10 +292,10 @@ FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(
 result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
--- name: ended_addresses
--- With few rows the optimizer prefers penstock_outcome_until.
-SELECT address FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
-WHERE tube = :tube AND address IN $texts AND until + 0 > $now;
+-- name: outcomes_by_address
+-- With few rows the optimizer prefers penstock_outcome_until. The last one of an address comes last.
+SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
+WHERE tube = :tube AND address IN $texts AND until + 0 > $now ORDER BY pk;
 -- name: old_outcomes
 -- penstock_outcome_until. With each new outcome some old ones are removed, so that they never outnumber what the
 -- retention asks for, even in a tube that nobody ever advances.

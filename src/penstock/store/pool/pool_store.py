@@ -195,10 +195,10 @@ class PoolStore(RedisStore):
 
     # tubes
 
-    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+    def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
         """As the contract says; one that is frozen is so in the vault, too, before anybody copies it."""
-        tubes = super().load_tubes(names)
-        for tube in tubes:
+        tubes = super().load_tubes(names, frozen=frozen)
+        for tube in tubes if names else ():
             if is_frozen(tube):
                 self._write_whole(tube, lambda: None)
         return tubes
@@ -348,19 +348,21 @@ class PoolStore(RedisStore):
 
     # transfer
 
-    def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        return self._filled(tube, super().read_tasks(tube, after, limit))
+    def _read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
+        return self._filled(tube, super()._read_tasks(tube, after, limit))
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         self._write_whole(tube, partial(super().freeze_tube, tube, to))
 
-    def erase_tube(self, tube: Tube) -> None:
+    def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         erase = partial(super().erase_tube, tube)
         erase()  # first, so that nothing that is marked comes back
         self._vault.erase_tube(tube.no)
         self._write_whole(tube, erase)
+        if forget:
+            self._forget(tube)
 
-    def forget_tube(self, tube: Tube) -> None:
+    def _forget(self, tube: Tube) -> None:
         meta = self._keys.name(tube.no, "meta")
         self._vault.drop_tube(tube.no, lambda: self._servers.send(meta, b"DEL", meta))
 

@@ -199,9 +199,9 @@ class PostgresStep(SqlStep):
         found = self.rows(self.Q.counters, tube=tube.no)
         if not found:
             raise self.no_such_tube(tube)
-        last, ms, seq, serial, *numbers = found[0]
+        last, ms, seq, serial, paused, *numbers = found[0]
         counts = Counts(*numbers)
-        return TubeCounters(last, (ms, seq), replace(counts, take=max(counts.take, serial)))
+        return TubeCounters(last, (ms, seq), replace(counts, take=max(counts.take, serial)), bool(paused))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         counts, wanted = self.counters(tube).counts, count_states(states) | {"done": done}

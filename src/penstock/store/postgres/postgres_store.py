@@ -11,7 +11,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
-from penstock.engine.store import Store
+from penstock.engine.store import Store, finish_drops
 from penstock.errors import PenstockError
 from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
@@ -124,7 +124,7 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
         with connections.connect() as db:
             identity = f"postgresql:{migrate(db, location)}"
         store = PostgresStore(connections, ask, identity, clock, Notifier(location.notify), listener)
-        store.finish_drops()
+        finish_drops(store)
     except BaseException:
         connections.close()
         raise

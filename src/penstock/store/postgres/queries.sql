@@ -124,7 +124,7 @@ SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM pens
 -- name: counters
 -- The last id is that of the sequence or, while the tube is imported, of what has come; and the last delivery's serial.
 SELECT greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
-coalesce(pg_sequence_last_value(t.serials), 0), n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube
+coalesce(pg_sequence_last_value(t.serials), 0), t.paused, n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube
 CROSS JOIN (SELECT $sums FROM (SELECT $counters FROM penstock_counter WHERE tube = :tube
     UNION ALL SELECT $counters FROM penstock_delta WHERE tube = :tube) parts) n WHERE c.tube = :tube;
 -- name: add_counts
@@ -305,9 +305,6 @@ CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $
     ORDER BY pk LIMIT 1000) o));
 -- name: outcomes_by_id
 SELECT $kept FROM penstock_outcome WHERE pk = ANY (:ids::bigint[]) AND until > $now;
--- name: outcome_by_address
--- penstock_outcome_address, in pk order
-SELECT $kept FROM penstock_outcome WHERE address = :address AND $of_tube AND until > $now ORDER BY pk DESC LIMIT 1;
 
 -- micro-queues
 
@@ -588,10 +585,10 @@ LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT
 SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
--- name: ended_addresses
--- penstock_outcome_address
-SELECT v.name FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
-    SELECT 1 FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now LIMIT 1) o;
+-- name: outcomes_by_address
+-- penstock_outcome_address, in pk order
+SELECT o.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (SELECT $kept FROM penstock_outcome
+    WHERE address = v.name AND $of_tube AND until > $now ORDER BY pk DESC LIMIT 1) o;
 -- name: by_names
 -- penstock_address
 SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (

@@ -126,7 +126,7 @@ class Look:
             index: {name: float(score) for name, score in queries.scan(runner, tube, index)} for index in _INDEXES
         }
         self._values = dict(queries.scan(runner, tube, "tasks"))  # a scan may return a field twice
-        self._counters = queries.counters(runner, tube)
+        self._counters = queries.read_counters(runner, [tube], frozen=True)[0]
         known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
         waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
         self._waits = [handle for handle in waiting if handle not in known]

@@ -11,11 +11,11 @@ from msgspec.structs import astuple, replace
 
 from penstock.core.group import Group
 from penstock.core.options import Tube
-from penstock.core.results import Counts
+from penstock.core.results import Counts, Lane
 from penstock.core.shards import own_in
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
-from penstock.store.redis.encoding import read_group, task_id, task_key
+from penstock.store.redis.encoding import lane_name, read_group, read_lane, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
 
@@ -54,32 +54,36 @@ def groups(runner: Runner, tube: Tube) -> dict[int, Group]:
     return found
 
 
-def count(runner: Runner, tubes: Sequence[Tube], *, frozen: bool = False) -> Counts:
-    """The counters of a tube, or of all its shards together; `frozen`: also of a tube that was moved away."""
-    names = [b"last", b"sealed", b"skipped", b"unput", *(name.encode() for name in Counts.__struct_fields__)]
-    replies = runner.command_each(tubes, "meta", b"HMGET", *names)
+def read_counters(runner: Runner, tubes: Sequence[Tube], *, frozen: bool = False) -> list[TubeCounters]:
+    """The last ids and the counters of stored tubes; `frozen`: also of one that was moved away."""
+    names = ("last", "sealed", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
+    replies = runner.command_each(tubes, "meta", b"HMGET", *(name.encode() for name in names))
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
-    counts = [_counted(runner, tube, reply, frozen=frozen) for tube, reply in found]
-    return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
+    return [_counted(runner, tube, reply, frozen=frozen) for tube, reply in found]
 
 
-def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, frozen: bool) -> Counts:
+def add_up(parts: Sequence[TubeCounters]) -> Counts:
+    """The counters of all shards of a tube together."""
+    return Counts(*map(sum, zip(*(astuple(part.counts) for part in parts), strict=True)))
+
+
+def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, frozen: bool) -> TubeCounters:
     """The counters of one stored tube. `put` is the last id less those never given; `ready` and `done` are computed."""
     last = found[1] if frozen and found[0] is None else found[0]
     runner.known(tube, [-1 if last is None else 0])
-    skipped, unput, *numbers = (int(number or 0) for number in found[2:])
+    ms, seq, skipped, unput, *numbers = (int(number or 0) for number in found[3:])
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
     done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped - unput
     counts.update(put=int(last or 0) - unput, done=done)
     counts["ready"] = counts["put"] - done - counts["taken"] - counts["delayed"] - counts["buried"]
-    return Counts(**counts)
+    return TubeCounters(int(last or 0), (ms, seq), Counts(**counts), found[2] is not None)
 
 
-def counters(runner: Runner, tube: Tube) -> TubeCounters:
-    """The last ids and the counters of a stored tube, also of one that was moved away."""
-    words = cast("list[bytes | None]", runner.command(tube.no, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq"))
-    last, frozen, ms, seq = (int(word or 0) for word in words)
-    return TubeCounters(last or frozen, (ms, seq), count(runner, [tube], frozen=True))
+def read_queue(runner: Runner, tube: Tube, utube: str) -> Lane:
+    """The counters of a micro-queue."""
+    stored = cast("bytes | None", runner.command(tube.no, "lanes", b"HGET", lane_name(utube)))
+    taken, heads, waiting, _ = read_lane(stored or bytes(18))
+    return Lane(utube, taken, heads, waiting)
 
 
 def handed(runner: Runner, tube: Tube) -> int:

@@ -25,7 +25,7 @@ from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, tube_full
-from penstock.core.results import Effects, Lane
+from penstock.core.results import Effects
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import TubeCounters
@@ -38,9 +38,7 @@ from penstock.store.redis.encoding import (
     MAX_ID,
     decode,
     encode,
-    lane_name,
     read_group,
-    read_lane,
     sortable,
     task_id,
     task_key,
@@ -207,13 +205,7 @@ class RedisStep:
 
     def counters(self, tube: Tube) -> TubeCounters:
         """As the port says."""
-        return queries.counters(self._runner, tube)
-
-    def queue(self, tube: Tube, utube: str) -> Lane:
-        """As the port says."""
-        stored = cast("bytes | None", self._runner.command(tube.no, "lanes", b"HGET", lane_name(utube)))
-        taken, heads, waiting, _ = read_lane(stored or bytes(18))
-        return Lane(utube, taken, heads, waiting)
+        return queries.read_counters(self._runner, [tube], frozen=True)[0]
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """As the port says."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from penstock.core import group as rules
 from penstock.core.address import addresses, linked
-from penstock.core.ending import Ending, OutcomeLookup
+from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
@@ -21,7 +21,6 @@ from penstock.core.results import (
     ADVANCE_STEP,
     Advanced,
     Blocked,
-    Counts,
     Description,
     Effects,
     Event,
@@ -191,7 +190,9 @@ class RedisStore(TransferCalls, Store):
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         return self._tubes.save(name, kind, given, exist_ok=exist_ok)
 
-    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+    def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
+        if frozen:
+            return self._tubes.frozen()
         if names is None:
             return self._tubes.all()
         return [tube for tube in map(self._tubes.find, names) if tube is not None]
@@ -227,12 +228,6 @@ class RedisStore(TransferCalls, Store):
     def _pause(self, tube: Tube, paused: bool) -> int:
         """Pause or resume a stored tube. Returns how many times that was done."""
         return cast(int, self._runner.on_tube("pause_tube", tube, int(paused), idempotent=True)[1])
-
-    def paused(self, tube: Tube) -> bool:
-        reply = self._runner.command(tube.no, "meta", b"HMGET", b"last", b"paused")
-        last, paused = cast("list[bytes | None]", reply)
-        self._runner.known(tube, [-1 if last is None else 0])
-        return paused is not None
 
     # tasks
 
@@ -388,9 +383,6 @@ class RedisStore(TransferCalls, Store):
         """As the contract says; a list of Redis can be read from its end."""
         return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
 
-    def count(self, tube: Tube) -> Counts:
-        return queries.count(self._runner, self._shards.of(tube))
-
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()
         _, rest = self._steps.run("recover", tube, effects, sweep.count or 0, sweep.elapsed, now=now)
@@ -400,19 +392,12 @@ class RedisStore(TransferCalls, Store):
 
     # addresses, outcomes and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
-        return self._find_outcome(tube, key, now)[0]
-
-    def endings(self, tube: Tube, ids: Sequence[int]) -> dict[int, Ending]:
-        found = {id: self.outcome(tube, id).ending for id in ids}
-        return {id: ending for id, ending in found.items() if ending is not None}
-
-    def used_addresses(self, tube: Tube, addresses: Sequence[str], *, now: int | None = None) -> set[str]:
-        found = {address: self.outcome(tube, address, now=now) for address in addresses}
-        return {address for address, outcome in found.items() if outcome.id or outcome.ending}
+    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
+        """As the contract says, in one round trip for each."""
+        return [self._find_outcome(tube, key, now)[0] for key in keys]
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        """The same, and the id of the task that has an address or had it last."""
+        """How one of them ended, and the id of the task that has an address or had it last."""
         words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before anybody may notify

@@ -17,7 +17,7 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, refuse_busy
-from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Lease, Settled, Stored, Taken
+from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lease, Settled, Stored, Taken
 from penstock.core.select import Find, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
@@ -42,13 +42,13 @@ class ShardedStore(RedisStore):
         """As the contract says; a client that dies on the way leaves the tube paused, or without its name."""
         if tube.shards == 1:
             return self._translate(super().drop_tube(tube))
-        effects, paused, shards = Effects(), self.paused(tube), self._shards.of(tube)
+        effects, paused, shards = Effects(), self._is_paused(tube), self._shards.of(tube)
         self.write_tube(tube, paused=True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
                 self._catch_up(None, shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
-            refuse_busy(tube, taken=self.count(tube).taken, waiting=waiting)
+            refuse_busy(tube, taken=self.counters(tube).counts.taken, waiting=waiting)
         except BaseException:
             self.write_tube(tube, paused=paused)
             raise
@@ -67,15 +67,16 @@ class ShardedStore(RedisStore):
             super()._pause(shard, paused)
         return turn
 
-    def paused(self, tube: Tube) -> bool:
-        return super().paused(self._shards.of(tube)[0])
+    def _is_paused(self, tube: Tube) -> bool:
+        """Also of a tube that has frozen shards, but for the first."""
+        return self.counters(self._shards.of(tube)[0]).paused
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         try:
             super().freeze_tube(tube, to)
         except TubeBusy:
             if tube.shards > 1:
-                self.write_tube(tube, paused=self.paused(tube))
+                self.write_tube(tube, paused=self._is_paused(tube))
             raise
 
     # tasks
@@ -201,7 +202,7 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().get(tube, keys, now=now)
         if keys and isinstance(keys[0], str):
-            found = [self.outcome(tube, key, now=now).id for key in keys]
+            found = [found.id for found in self.outcomes(tube, keys, now=now)]
             return [None if id is None else self.get(tube, [id], now=now)[0] for id in found]
         ids, records_at = cast("Sequence[int]", keys), dict[int, Record | None]()
         homes = self._locate(tube, ids)
@@ -227,11 +228,12 @@ class ShardedStore(RedisStore):
 
     # addresses and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
-        if isinstance(key, str):
-            return self._newest(tube, key, now)
+    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
+        return [self._newest(tube, key, now) if isinstance(key, str) else self._of_id(tube, key, now) for key in keys]
+
+    def _of_id(self, tube: Tube, key: int, now: int | None) -> OutcomeLookup:
         [(home, own)] = self._locate(tube, [key], "outcomes")
-        found = super().outcome(self._shards.of(tube)[home], own, now=now)
+        found, _ = self._find_outcome(self._shards.of(tube)[home], own, now)
         return replace(found, last=key) if found.id is None else OutcomeLookup(key)
 
     def _newest(self, tube: Tube, address: str, now: int | None) -> OutcomeLookup:
@@ -278,9 +280,6 @@ class ShardedStore(RedisStore):
         [(home, own)] = self._locate(tube, [record.id])
         return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
 
-    def lane(self, tube: Tube, utube: str) -> Lane:
-        return super().lane(self._shards.of(tube)[shard_of(utube, tube.shards)], utube)
-
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         found: list[Finding] = []
         if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
@@ -288,7 +287,7 @@ class ShardedStore(RedisStore):
             found.append(Finding(tube.name, None, what, "repair unfreezes it, and so does resume"))
             if not repair:
                 return found
-            self.write_tube(tube, paused=self.paused(tube))
+            self.write_tube(tube, paused=self._is_paused(tube))
         return found + super()._check_tube(tube, repair, now)
 
     # translation from shards to the tube

@@ -6,8 +6,8 @@ A frozen tube keeps its name and its keys, but not `last` of meta, so that no sc
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -15,7 +15,7 @@ from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
-from penstock.core.shards import home_of
+from penstock.core.shards import home_of, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import (
     GroupTotals,
@@ -23,6 +23,7 @@ from penstock.core.transfer import (
     Kept,
     TubeCounters,
     freeze_refused,
+    is_frozen,
     is_importing,
     plain_name,
 )
@@ -42,6 +43,9 @@ log = logging.getLogger("penstock")
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
+
+
+P = TypeVar("P", Record, Group, Kept)
 
 
 class TransferCalls:
@@ -80,44 +84,43 @@ class TransferCalls:
         if refused:
             raise freeze_refused(stored, refused == 1)
 
-    def erase_tube(self, tube: Tube) -> None:
+    def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         for stored in reversed(self._shards.of(tube)):
             self._runner.on_tag("erase_tube", stored.no, idempotent=True)
+        if forget:
+            self._forget(tube)
 
-    def load_frozen(self) -> list[Tube]:
-        return self._tubes.frozen()
-
-    def forget_tube(self, tube: Tube) -> None:
+    def _forget(self, tube: Tube) -> None:
         self._tubes.forget(msgspec.structs.replace(tube, name=plain_name(tube.name)))
         for stored in self._shards.of(tube):
             self._runner.command(stored.no, "meta", b"DEL")
 
-    def counters(self, tube: Tube) -> TubeCounters:
+    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
         """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
-        replies = self._runner.command_each(shards, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq")
-        counts = queries.count(self._runner, shards, frozen=True)
-        found = cast("list[list[bytes | None]]", replies)
-        ids = [
-            self._shards.public_id(stored.no, int(last or frozen or 0))
-            for stored, (last, frozen, *_) in zip(shards, found, strict=True)
-        ]
-        mark = cast(Mark, tuple(int(number or 0) for number in found[0][2:]))
-        return TubeCounters(min(ids) if is_importing(tube.name) else max(ids), mark, counts)
+        found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
+        ids = [self._shards.public_id(stored.no, part.last_id) for stored, part in zip(shards, found, strict=True)]
+        last = min(ids) if is_importing(tube.name) else max(ids)
+        lanes = [queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes]
+        return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, lanes)
 
-    def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """As the contract says; unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
+    def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
+        readers = {Record: self._read_tasks, Group: self._read_groups, Kept: self._read_outcomes}
+        return cast("list[P]", readers[what](tube, after, limit))
+
+    def _read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
+        """Unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
         for page in self._listing.pages(tube, "tasks", after, limit):
             read = [(found.shard, found.own, _read(tube, found.id, found.value)) for found in page]
             if records := [(shard, own, record) for shard, own, record in read if record is not None]:
                 return queries.with_errors(self._runner, records)
         return []
 
-    def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
+    def _read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
         groups = queries.groups(self._runner, tube)
         return [group for no, group in sorted(groups.items()) if no > after and group.state not in OVER][:limit]
 
-    def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+    def _read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         for page in self._listing.pages(tube, "outcomes", after, limit):
             if page:
                 return [read_outcome(found.id, found.value) for found in page]
@@ -147,7 +150,7 @@ class TransferCalls:
         first, *others = self._shards.of(msgspec.structs.replace(tube, name=name))
         for shard in others:
             self._activate_stored(shard, "", (0, 0), {}, {})
-        here = queries.count(self._runner, others).put if others else 0
+        here = queries.add_up(queries.read_counters(self._runner, others)).put if others else 0
         calls = {call: getattr(counters.counts, call) for call in _CALLS}
         # Tasks that were done in the other store are counted by its counters from now on.
         calls["skipped"] = -sum(calls[call] for call in _CALLS[:4])

@@ -180,13 +180,6 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 
 -- name: outcomes_by_id
 SELECT $kept FROM penstock_outcome WHERE pk IN $ids AND until > $now;
--- name: outcome_by_address
--- penstock_outcome_address, in pk order
-SELECT $kept FROM penstock_outcome
-WHERE tube = :tube AND address = :address AND until > $now ORDER BY pk DESC LIMIT 1;
--- name: ended_addresses
--- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which has all outcomes of the tube.
-SELECT address FROM penstock_outcome WHERE tube = :tube AND address IN $texts AND until + 0 > $now;
 -- name: outcomes_after
 SELECT $kept FROM penstock_outcome
 WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;

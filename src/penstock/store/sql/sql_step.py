@@ -270,19 +270,13 @@ class SqlStep:
             found = self.groups(tube, name=name)
         return found[0]
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
-        if id is not None:
-            self.watch(tube)
-            return self.outcomes_of(tube, [id]).get(id)
-        found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
-        return _kept(found[0]) if found else None
-
-    def outcomes_of(self, tube: Tube, ids: Sequence[int]) -> dict[int, Kept]:
-        rows = self.rows(self.Q.outcomes_by_id, ids=[first_pk(tube) | id for id in ids])
-        return {kept.id: kept for kept in map(_kept, rows)}
-
-    def ended_addresses(self, tube: Tube, addresses: Sequence[str]) -> set[str]:
-        return {row[0] for row in self.rows(self.Q.ended_addresses, tube=tube.no, texts=addresses)}
+    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, Kept]:
+        if isinstance(keys[0], str):
+            rows = self.rows(self.Q.outcomes_by_address, tube=tube.no, texts=keys)
+            return {kept.address: kept for kept in map(_kept, rows)}
+        self.watch(tube)
+        pks = [first_pk(tube) | id for key in keys if 0 < (id := int(key)) <= ID_MASK]
+        return {kept.id: kept for kept in map(_kept, self.rows(self.Q.outcomes_by_id, ids=pks))}
 
     def watch(self, tube: Tube) -> None:
         """Somebody may wait for an end in this tube: be notified of it from now on."""

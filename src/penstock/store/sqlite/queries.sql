@@ -27,7 +27,8 @@ INSERT INTO penstock_counter (tube) VALUES (?1);
 SELECT last_id, (SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1)
 FROM penstock_counter WHERE tube = ?1;
 -- name: counts
-SELECT last_ms, last_seq, $counters FROM penstock_counter WHERE tube = ?1;
+SELECT last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = ?1), $counters
+FROM penstock_counter WHERE tube = ?1;
 -- name: count_takes
 UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?2 WHERE tube = ?1;
 -- name: count_deliveries
@@ -131,10 +132,10 @@ AND owner IS NULL RETURNING address, pk;
 -- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
 UPDATE penstock_outcome SET until = ?3
 WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND +until > ?3;
--- name: outcome_by_address
+-- name: outcomes_by_address
 -- penstock_outcome_address, in pk order
-SELECT $kept FROM penstock_outcome
-WHERE tube = :tube AND address = :address AND +until > :now ORDER BY pk DESC LIMIT 1;
+SELECT $kept FROM json_each(:texts) CROSS JOIN penstock_outcome WHERE pk = (SELECT pk FROM penstock_outcome
+WHERE tube = :tube AND address = value AND +until > :now ORDER BY pk DESC LIMIT 1);
 -- name: import_members
 UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
 -- name: set_group_total

@@ -99,10 +99,10 @@ class SqliteStep(SqlStep):
 
     def counters(self, tube: Tube) -> TubeCounters:
         last = self.last_id(tube)
-        ms, seq, *numbers = self.execute(Q.counts, (tube.no,)).get
+        ms, seq, paused, *numbers = self.execute(Q.counts, (tube.no,)).get
         counts = dict(zip(COUNTERS, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
-        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts))
+        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts

@@ -18,7 +18,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.store import Store
+from penstock.engine.store import Store, finish_drops
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import ID_BITS
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
@@ -124,7 +124,7 @@ def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | N
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
     try:
         store = SqliteStore(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch)
-        store.finish_drops()
+        finish_drops(store)
     except BaseException:
         connection.close()
         raise
