@@ -1,4 +1,4 @@
-"""The stores that every behaviour is tried on, and brokers on them whose clock moves only when told."""
+"""The stores that every behaviour is tested on, and brokers on them whose clock only the test moves."""
 
 from __future__ import annotations
 
@@ -23,16 +23,15 @@ from tests.servers import SERVERS, empty_url, running
 from tests.servers.base import Server
 from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
-from tests.support.fault_injection import Nemesis, RestlessClock, told_of
-from tests.support.fault_injection import seed as nemesis_seed
-from tests.support.leak_check import leaves_no_trace as leaves_no_trace
+from tests.support.fault_injection import KillingClock, ServerKiller, caught_outages, seed
+from tests.support.leak_check import no_leaks as no_leaks
 from tests.support.process_pauses import Pauses
-from tests.support.scratch_dir import settle_in_memory
+from tests.support.scratch_dir import keep_files_in_memory
 from tests.support.xdist_schedule import Units, is_quick, place
 
 Connect = Callable[[], penstock.Broker]
 
-# A machine that pauses fails no example, and every run tries the same ones, unless new ones are asked for.
+# No example fails because the machine is slow, and every run tries the same ones, unless PENSTOCK_CAMPAIGN=long.
 settings.register_profile(
     "steady",
     deadline=None,
@@ -47,7 +46,7 @@ def pooled(database: str) -> str:
     return with_pool(empty_url("redis"), database)
 
 
-# name -> the URL of a store that nobody used before; a new store joins the whole suite by one line here
+# name -> the URL of an empty store; a new store joins the whole suite by one line here
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
@@ -61,14 +60,14 @@ STORES: dict[str, Callable[[Path], str]] = {
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
-# The server that each has, for those who kill it.
+# The server of each, for --restart-servers.
 _POOLS = tuple(name for name in STORES if name.startswith("pool-"))
 _SERVER = {name: name for name in SERVERS} | dict.fromkeys(_POOLS, "redis")
 
 
 _RESTART = "--restart-servers"
 _ONE_OF = 4
-_NEMESIS = pytest.StashKey[Nemesis]()
+_KILLER = pytest.StashKey[ServerKiller]()
 _PAUSE = "--pauses"
 _QUICK = "--quick"
 _PAUSES = pytest.StashKey[Pauses]()
@@ -82,21 +81,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settle_in_memory()
+    keep_files_in_memory()
     # A job in a shell's background ignores Ctrl-C, and all that it starts would.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
-        nemesis_seed()
+        seed()
     if config.getoption(_PAUSE) and not hasattr(config, "workerinput"):  # once, for all of xdist's
-        config.stash[_PAUSES] = Pauses(nemesis_seed())
+        config.stash[_PAUSES] = Pauses(seed())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     one_of = config.getoption(_RESTART)
     if one_of:
-        return f"servers are killed under one of {one_of} tests, PENSTOCK_SEED={nemesis_seed()}"
-    return f"processes are paused, PENSTOCK_SEED={nemesis_seed()}" if config.getoption(_PAUSE) else None
+        return f"servers are killed under one of {one_of} tests, PENSTOCK_SEED={seed()}"
+    return f"processes are paused, PENSTOCK_SEED={seed()}" if config.getoption(_PAUSE) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -110,22 +109,22 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, object, object]:
-    return (yield from _endured(request.node))
+    return (yield from _with_outages(request.node))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    return (yield from _endured(pyfuncitem))
+    return (yield from _with_outages(pyfuncitem))
 
 
-def _endured(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
-    """A part of a test, which may be cut short by what befalls it."""
-    nemesis = node.stash.get(_NEMESIS, None)
-    if nemesis is None:
+def _with_outages(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    """Run a part of a test; an error that a kill of its server explains skips the rest."""
+    killer = node.stash.get(_KILLER, None)
+    if killer is None:
         return (yield)
-    with told_of(nemesis) as told:
+    with caught_outages(killer) as errors:
         return (yield)
-    pytest.skip(f"cut short by {told[0]}")
+    pytest.skip(f"cut short by {errors[0]}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -159,34 +158,34 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def nemesis(request: pytest.FixtureRequest) -> Iterator[Nemesis | None]:
-    """With --restart-servers what befalls this test, if anything does."""
+def killer(request: pytest.FixtureRequest) -> Iterator[ServerKiller | None]:
+    """With --restart-servers, what kills the server during this test, if it was drawn."""
     given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     store, one_of = str(given.get("store_url", given.get("durable_url"))), request.config.getoption(_RESTART)
-    dice = random.Random(f"{nemesis_seed()} {request.node.nodeid}") if one_of and store in _SERVER else None
-    if dice is None or dice.randrange(one_of) != 0 or request.node.get_closest_marker("spared"):
+    dice = random.Random(f"{seed()} {request.node.nodeid}") if one_of and store in _SERVER else None
+    if dice is None or dice.randrange(one_of) != 0 or request.node.get_closest_marker("never_restarted"):
         yield None
         return
     server = running(_SERVER[store])
-    nemesis = Nemesis(partial(server.strike, dice), dice, partial(_has_sessions, server) if store in _POOLS else None)
-    request.node.stash[_NEMESIS] = nemesis
-    yield nemesis
-    nemesis.rest()
-    request.node.user_properties.append(("kills", nemesis.kills))
+    forbidden = partial(_has_sessions, server) if store in _POOLS else None
+    killer = request.node.stash[_KILLER] = ServerKiller(partial(server.strike, dice), dice, forbidden)
+    yield killer
+    killer.stop()
+    request.node.user_properties.append(("kills", killer.kills))
 
 
 def _has_sessions(server: Server) -> bool:
     assert isinstance(server, Redis)
     parts = {key.rpartition(":")[2] for key in server.ask("KEYS", "*").splitlines()}
     # Known to the store, or still to a tube, or its end is not written yet: that is lost by design, too.
-    return bool(parts & {"sessions", "ends"}) or {"stones", "marks"} <= parts
+    return bool(parts & {"sessions", "ends"}) or {"ended_sessions", "marks"} <= parts
 
 
 @pytest.fixture
-def clock(nemesis: Nemesis | None, monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(killer: ServerKiller | None, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The store's clock, which the test alone drives. Keep the total of a test below 15 s, or sessions lapse."""
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
-    return RestlessClock(nemesis) if nemesis else Clock()
+    return KillingClock(killer) if killer else Clock()
 
 
 @pytest.fixture
@@ -197,12 +196,12 @@ def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def broker(connect: Connect, nemesis: Nemesis | None) -> Iterator[penstock.Broker]:
-    """A broker on each store; afterwards everything that is stored must still fit together."""
+def broker(connect: Connect, killer: ServerKiller | None) -> Iterator[penstock.Broker]:
+    """A broker on each store; afterwards everything that is stored must be consistent."""
     broker = connect()
     yield broker
-    if nemesis is not None:
-        nemesis.at_rest()
+    if killer is not None:
+        killer.at_end()
     try:
         findings = broker.check()
     except penstock.StoreUnavailable:  # the test closed it
@@ -212,7 +211,7 @@ def broker(connect: Connect, nemesis: Nemesis | None) -> Iterator[penstock.Broke
 
 @pytest.fixture
 def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
+    """Brokers opened after it do not scan: only a notification wakes their blocked calls."""
     monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
@@ -221,11 +220,11 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def live(store_url: str, nemesis: Nemesis | None) -> Iterator[penstock.Broker]:
+def live(store_url: str, killer: ServerKiller | None) -> Iterator[penstock.Broker]:
     """A broker in real time, for what waits and is woken."""
     with penstock.connect(store_url) as broker:
-        if nemesis is not None:
-            nemesis.now_or_soon()
+        if killer is not None:
+            killer.kill()
         yield broker
-        if nemesis is not None:
-            nemesis.rest()  # a broker is closed while there is a server to tell
+        if killer is not None:
+            killer.stop()  # so that the broker can end its sessions when it is closed

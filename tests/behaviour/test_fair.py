@@ -36,7 +36,7 @@ def test_a_newcomer_does_not_wait_behind_a_long_queue(broker: penstock.Broker, k
     assert take(tube).data == "hello"
 
 
-@pytest.mark.spared  # a pool that is built anew begins its turns anew
+@pytest.mark.never_restarted  # a pool that is built anew begins its turns anew
 def test_a_micro_queue_that_was_idle_has_no_credit(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utube", fair=True)
     tube.put_many(["a1", "a2", "a3"], utube="a")

@@ -162,7 +162,7 @@ def test_a_tube_option_that_the_kind_does_not_have_is_refused(broker: penstock.B
     assert broker.tubes() == []
 
 
-@pytest.mark.spared
+@pytest.mark.never_restarted
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_temporary_tube_behaves_like_any_other(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, temporary=True)

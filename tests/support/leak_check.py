@@ -1,4 +1,4 @@
-"""What a test may not leave behind in its process: the next one, in whatever order, must find it as it was."""
+"""Fails a test that leaves something behind in its process: tests must not depend on their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PYTEST = b"PYTEST_CURRENT_TEST"
 
 
 def _state() -> dict[str, object]:
-    # As it stands: to decode it would take longer than all the rest.
+    # The raw bytes: decoding them would take longer than everything else here.
     environment = dict(os.environ._data)  # type: ignore[attr-defined]
     environment.pop(_PYTEST, None)
     return {
@@ -32,8 +32,8 @@ def _state() -> dict[str, object]:
 
 
 @pytest.fixture(autouse=True)
-def leaves_no_trace() -> Iterator[None]:
-    """Fails the test that does. Set up before all others of a test, so that it looks when they have tidied up."""
+def no_leaks() -> Iterator[None]:
+    """Set up before all other fixtures of a test, so that it compares after they have cleaned up."""
     before = _state()
     yield
     after = _state()
@@ -43,7 +43,7 @@ def leaves_no_trace() -> Iterator[None]:
 
 
 def _changed(what: str, before: object, after: object) -> str:
-    """Of variables the names alone: their values may be secrets."""
+    """Describe a difference. Of variables it has only the names: their values may be secrets."""
     if isinstance(before, dict) and isinstance(after, dict):
         return f"{what} {[key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]}"
     return f"{what} {before!r}, which became {after!r}"

@@ -1,4 +1,4 @@
-"""Where the files of a run stand: in memory where there is room, because each test of a store waits for a disk else."""
+"""Keeps the files of a test run in memory if there is space, because tests of stores would wait for the disk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import tempfile
 
 _MEMORY = "/dev/shm"
-# The servers of three workers and what the tests leave to them came to less than two.
+# The servers of three test processes and what tests stored in them used less than two.
 _GIGABYTES = 6
 
 
-def settle_in_memory() -> None:
-    """For this process and those that it starts, unless TMPDIR says where. No test cuts the power."""
+def keep_files_in_memory() -> None:
+    """For this process and those that it starts, unless TMPDIR is set. No test cuts the power."""
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
         return
     if shutil.disk_usage(_MEMORY).free > _GIGABYTES * 2**30:
