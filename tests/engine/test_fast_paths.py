@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -89,11 +90,12 @@ class Side:
         assert self.store.check(False, now=now) == []
         seen: dict[str, object] = {}
         for tube in self.store.load_tubes():
+            groups = (self.store.groups(tube, no=no, now=now) for no in count(1))
             seen[tube.name] = {
                 "tasks": self.store.read_page(tube, Record, 0, 10_000),
                 "counters": self.store.counters(tube, (*UTUBES, "")),
                 "outcomes": self.store.read_page(tube, Kept, 0, 10_000),
-                "groups": [self.store.groups(tube, no=no, now=now) for no in range(1, 20)],
+                "groups": [*takewhile(bool, groups)],  # their numbers have no gaps
             }
         return seen
 
