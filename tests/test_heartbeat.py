@@ -17,7 +17,7 @@ def test_a_keeper_that_watches_is_woken_only_for_an_earlier_moment() -> None:
         assert heartbeat._wake.is_set()
 
 
-def test_a_keeper_that_does_not_watch_is_woken_by_whoever_waits() -> None:
+def test_nudge_wakes_an_idle_heartbeat() -> None:
     with penstock.connect("memory://") as broker:
         heartbeat = Heartbeat(broker.runtime)
         heartbeat.nudge(None)

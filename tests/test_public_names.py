@@ -163,7 +163,7 @@ def test_the_package_has_exactly_these_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["aio.connect", "testing.eager", "testing.run_queued", "testing.Clock"])
-def test_a_module_of_the_package_needs_no_import_of_its_own(name: str) -> None:
+def test_a_submodule_is_imported_on_first_use(name: str) -> None:
     asked = f"import sys, penstock; assert 'asyncio' not in sys.modules; penstock.{name}"
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
 

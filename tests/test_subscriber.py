@@ -56,11 +56,11 @@ def test_a_wake_up_while_it_hears_ends_the_sleep(queue: WaitQueue, goes_on: bool
     assert notifications.calls == ["acquire", "poll", "release"]
 
 
-def test_who_can_hear_no_more_looks_for_what_it_missed(queue: WaitQueue) -> None:
+def test_a_subscriber_that_lost_its_connection_polls_for_what_it_missed(queue: WaitQueue) -> None:
     assert enter(queue, Told(goes_on=False), READY).sleep(60)
 
 
-def test_a_wake_up_before_it_sleeps_spares_the_sleep(queue: WaitQueue) -> None:
+def test_a_wake_before_the_sleep_skips_the_sleep(queue: WaitQueue) -> None:
     notifications = Told()
     waiter = enter(queue, notifications, READY)
     queue.wake(READY)
@@ -80,7 +80,7 @@ def test_beside_others_it_leaves_hearing_to_the_thread(queue: WaitQueue, topic: 
     assert notifications.calls == ["listen"]
 
 
-def test_the_thread_goes_on_for_those_who_came_while_it_heard(queue: WaitQueue) -> None:
+def test_the_polling_thread_continues_for_waiters_that_came_meanwhile(queue: WaitQueue) -> None:
     def meanwhile() -> None:
         queue.add((OTHER,))
         queue.wake(READY)

@@ -62,7 +62,7 @@ def test_one_that_leaves_is_counted_out_though_others_fail(
     assert waits(broker) == [[]]
 
 
-def test_an_error_of_a_second_look_takes_nothing_from_those_who_have_their_tasks(
+def test_an_error_of_a_second_poll_does_not_harm_served_takers(
     broker: penstock.Broker, look: Callable[..., TakeOp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.tube("t").put("x")

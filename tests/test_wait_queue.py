@@ -169,7 +169,7 @@ def test_a_sleeper_without_a_thread_is_called_once(queue: WaitQueue) -> None:
     assert waiter.call_when_woken(lambda: True), "the second wake-up is for its next sleep"
 
 
-def test_a_sleeper_that_went_to_sleep_too_late_is_told(queue: WaitQueue) -> None:
+def test_a_thread_that_went_to_sleep_too_late_is_woken(queue: WaitQueue) -> None:
     waiter = queue.add((READY,))
     queue.wake(READY)
     assert waiter.call_when_woken(lambda: True)

@@ -171,7 +171,7 @@ def test_put_many_stops_between_its_chunks() -> None:
     in_loop(main)
 
 
-def test_an_ack_goes_on_without_its_caller() -> None:
+def test_an_ack_completes_after_its_caller_is_cancelled() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")

@@ -61,7 +61,7 @@ async def closed(executor: BatchExecutor) -> None:
     assert bridge_threads() == 0
 
 
-def test_steps_asked_for_in_one_turn_are_one_call(calls: list[list[int]]) -> None:
+def test_steps_of_one_loop_turn_are_one_call(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         runs = [executor.run(doubled(number, number + 10)) for number in range(3)]
@@ -72,7 +72,7 @@ def test_steps_asked_for_in_one_turn_are_one_call(calls: list[list[int]]) -> Non
     in_loop(main)
 
 
-def test_steps_asked_for_while_others_are_away_are_the_next_call(calls: list[list[int]]) -> None:
+def test_steps_requested_during_a_call_are_the_next_call(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor, go_on = BatchExecutor(), threading.Event()
         first = executor.run(_held(go_on))
@@ -152,7 +152,7 @@ def test_what_is_wrong_with_the_store_is_said_to_all_and_not_tried_again(
     in_loop(main)
 
 
-def test_an_error_reaches_the_flow_which_may_go_on() -> None:
+def test_a_flow_can_catch_an_error_and_continue() -> None:
     def flow() -> Operation[object]:
         try:
             yield Double(1)
@@ -169,7 +169,7 @@ def test_an_error_reaches_the_flow_which_may_go_on() -> None:
     in_loop(main)
 
 
-def test_arguments_are_checked_before_anything_is_asked_for(calls: list[list[int]]) -> None:
+def test_arguments_are_checked_before_any_call(calls: list[list[int]]) -> None:
     def flow() -> Operation[None]:
         raise BadValue("before")
         yield Double(1)
@@ -222,7 +222,7 @@ def test_a_run_is_a_future_that_can_be_cancelled(calls: list[list[int]]) -> None
     in_loop(main)
 
 
-def test_a_step_asked_for_by_itself_shares_the_call_of_flows(calls: list[list[int]]) -> None:
+def test_a_single_step_shares_the_call_of_flows(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         Double.bad[3] = BadValue("three")

@@ -150,7 +150,7 @@ def test_an_error_in_the_block_closes_the_broker(store_url: str) -> None:
     in_loop(main)
 
 
-def test_a_cancelled_close_goes_on_to_the_end() -> None:
+def test_a_cancelled_close_still_completes() -> None:
     async def main() -> None:
         broker = await aio.connect("memory://")
         tube = await broker.tube("t")
@@ -277,7 +277,7 @@ def test_a_loop_that_is_closed_while_the_store_answers_gives_back_what_was_taken
     call._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on(durable_url: str) -> None:
+def test_a_forked_child_is_refused_and_the_parent_continues(durable_url: str) -> None:
     async def main() -> None:
         async with aio.connect(durable_url) as broker:
             tube = await broker.tube("t", kind="fifo")

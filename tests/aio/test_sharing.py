@@ -40,7 +40,7 @@ def test_takes_and_acks_are_one_store_call_each(store_url: str) -> None:
     in_loop(main)
 
 
-def test_a_coroutine_that_comes_back_shares_the_next_call() -> None:
+def test_a_coroutine_that_calls_again_shares_the_next_call() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
@@ -84,7 +84,7 @@ def test_takes_of_several_sizes_share_in_order_of_arrival() -> None:
     in_loop(main)
 
 
-def test_a_shared_take_goes_on_with_the_next_tube() -> None:
+def test_a_shared_take_continues_with_the_next_tube() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             await (await broker.tube("first")).put("f")

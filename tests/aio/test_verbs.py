@@ -40,7 +40,7 @@ def test_connect_has_the_parameters_of_the_blocking_one() -> None:
     assert parameters(aio.connect) == parameters(penstock.connect)
 
 
-def test_asyncio_is_imported_by_those_alone_who_use_it() -> None:
+def test_asyncio_is_imported_only_when_used() -> None:
     assert penstock.aio is aio
     with pytest.raises(AttributeError, match="penstock.* has no attribute 'oia'"):
         _ = penstock.oia  # type: ignore[attr-defined]
@@ -302,7 +302,7 @@ def test_on_change_is_called_in_the_loop(store_url: str, caplog: pytest.LogCaptu
     ]
 
 
-def test_a_group_tells_its_status_and_results(store_url: str) -> None:
+def test_a_group_has_a_status_and_results(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")

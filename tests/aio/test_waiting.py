@@ -78,7 +78,7 @@ def test_the_longest_waiting_comes_first_whatever_its_session() -> None:
     in_loop(main)
 
 
-def test_those_who_were_waiting_come_before_newcomers() -> None:
+def test_waiters_are_served_before_newcomers() -> None:
     async def main() -> None:
         async with aio.connect("memory://shared") as broker:
             tube = await broker.tube("t")
@@ -164,7 +164,7 @@ def test_only_urgent_work_is_taken_by_the_picky() -> None:
     in_loop(main)
 
 
-def test_a_lapsed_session_begins_anew_and_its_takers_wait_on(store_url: str) -> None:
+def test_a_lapsed_session_is_replaced_and_its_takers_keep_waiting(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")

@@ -107,7 +107,7 @@ def test_the_id_of_a_task_without_an_address_is_the_same_at_every_attempt(broker
 
 
 @pytest.mark.parametrize("data", [{"a": [1, None, 2.5]}, "text", b"\0bytes", 7, None])
-def test_what_goes_out_comes_back_equal(broker: penstock.Broker, data: object) -> None:
+def test_what_is_encoded_is_decoded_equal(broker: penstock.Broker, data: object) -> None:
     tube = broker.tube("t")
     tube.put(data)
     [task] = tube.take_many(1)

@@ -27,7 +27,7 @@ def send(to: str = "ada", copies: int = 1) -> str:
 
 
 @pytest.mark.parametrize("url", [5, True, b"memory://x", ["memory://x"]])
-def test_a_url_that_is_no_text(url: Any) -> None:
+def test_an_app_url_must_be_text(url: Any) -> None:
     with pytest.raises(penstock.BadValue, match="URL"):
         penstock.App(url)
 
@@ -97,7 +97,7 @@ def test_none_is_as_if_not_given(app: App) -> None:
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, 40, float("nan"), float("inf"), "0.4", True, [], object()])
-def test_a_progress_that_is_no_share(app: App, value: Any) -> None:
+def test_a_progress_outside_0_to_1_is_refused(app: App, value: Any) -> None:
     @app.task
     def report() -> list[float | None]:
         task = penstock.current_task()

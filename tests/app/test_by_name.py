@@ -37,7 +37,7 @@ def apps(store_url: str) -> Iterator[tuple[App, App]]:
     worker.close()
 
 
-def test_a_name_stands_for_a_handler(apps: tuple[App, App]) -> None:
+def test_a_name_identifies_a_handler(apps: tuple[App, App]) -> None:
     web, worker = apps
     send = web.handler("send", tube="mail")
     handles: list[Any] = [

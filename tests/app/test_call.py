@@ -61,7 +61,7 @@ def test_arguments_are_checked_when_it_is_put(app: App) -> None:
     assert app.broker.tube("default").tasks() == []
 
 
-def test_a_call_takes_the_result_before_it_unless_told_otherwise(app: App) -> None:
+def test_a_call_takes_the_previous_result_unless_without_result(app: App) -> None:
     @app.task
     def move(point: Point, by: int = 1) -> None: ...
 

@@ -48,7 +48,7 @@ def told(app: App) -> list[Any]:
     return seen
 
 
-def test_hooks_are_told_of_puts_starts_and_ends(app: App) -> None:
+def test_hooks_run_for_puts_starts_and_ends(app: App) -> None:
     seen = told(app)
 
     @app.task
@@ -61,7 +61,7 @@ def test_hooks_are_told_of_puts_starts_and_ends(app: App) -> None:
     assert seen == [("put", [1, 2]), ("start", 1, 1), ("end", 1, "None", True), ("start", 2, 1), failed]
 
 
-def test_a_worker_tells_of_sync_and_async_handlers(app: App) -> None:
+def test_worker_metrics_cover_sync_and_async_handlers(app: App) -> None:
     @app.task
     def plain() -> None: ...
 
@@ -105,7 +105,7 @@ def _ids(span: trace.SpanContext | None) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_the_span_of_a_put_goes_on_in_the_handler(app: App, sync: bool) -> None:
+def test_the_span_of_a_put_continues_in_the_handler(app: App, sync: bool) -> None:
     tracer = trace.get_tracer("test")
 
     @app.task(tube="mail")
@@ -145,7 +145,7 @@ def test_the_span_of_a_put_goes_on_in_the_handler(app: App, sync: bool) -> None:
     assert found["run send"].attributes == {**facts, "messaging.message.id": "1"}
 
 
-def test_the_span_of_a_put_goes_on_in_chains_and_groups(app: App) -> None:
+def test_the_span_of_a_put_continues_in_chains_and_groups(app: App) -> None:
     @app.task
     def first() -> int:
         return 1
@@ -207,7 +207,7 @@ def outcomes(app: App) -> list[tuple[str, int, str]]:
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("by", ["worker", "run_queued"])
-def test_retries_and_burials_are_told_with_their_error(app: App, sync: bool, by: str) -> None:
+def test_retry_and_bury_hooks_get_the_error(app: App, sync: bool, by: str) -> None:
     seen = outcomes(app)
     errors: list[BaseException] = [
         ValueError("no"), penstock.Retry(60), penstock.Bury("never"), penstock.Snooze(60), penstock.Fail("broken"),
@@ -237,7 +237,7 @@ def test_retries_and_burials_are_told_with_their_error(app: App, sync: bool, by:
     ]  # fmt: skip
 
 
-def test_a_result_that_cannot_be_kept_is_told_as_a_burial(app: App) -> None:
+def test_a_result_that_cannot_be_stored_is_reported_as_a_bury(app: App) -> None:
     seen = outcomes(app)
 
     @app.task

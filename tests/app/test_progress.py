@@ -16,7 +16,7 @@ def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float |
     assert after is not None
 
 
-def test_it_is_seen_until_the_task_comes_back(broker: penstock.Broker) -> None:
+def test_progress_is_shown_until_the_task_returns(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttr=5)
     tube.put("x")
     task = take(tube)
@@ -34,7 +34,7 @@ def test_it_is_seen_until_the_task_comes_back(broker: penstock.Broker) -> None:
     assert (take(tube).progress, tube.peek(1).progress) == (None, None)
 
 
-def test_a_lost_lease_tells_nothing(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_lost_lease_reports_no_progress(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=5)
     tube.put("x")
     task = take(tube)
@@ -48,7 +48,7 @@ def test_a_lost_lease_tells_nothing(broker: penstock.Broker, clock: Clock) -> No
     again.ack()
 
 
-def test_it_is_told_with_the_event(broker: penstock.Broker) -> None:
+def test_the_callback_gets_the_event(broker: penstock.Broker) -> None:
     seen: list[float | None] = []
     tube = broker.tube("t")
     tube.put_many(["x", "y"])

@@ -195,7 +195,7 @@ class Thing:
     pass
 
 
-def test_a_dropped_tube_is_opened_anew(app: App) -> None:
+def test_a_dropped_tube_is_reopened(app: App) -> None:
     @app.task
     def send() -> None: ...
 
@@ -260,7 +260,7 @@ def test_a_name_is_given_once(app: App) -> None:
     assert list(app.handlers) == ["plain", "other"]
 
 
-def test_an_annotation_that_nobody_can_resolve_is_told(app: App) -> None:
+def test_an_unresolvable_annotation_is_reported(app: App) -> None:
     @app.task
     def send(to: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -268,7 +268,7 @@ def test_an_annotation_that_nobody_can_resolve_is_told(app: App) -> None:
         send.put("x")
 
 
-def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_registers_before_it_polls(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else an end in another process would not be told, and be found at the next scan only."""
 
     @app.task
@@ -308,7 +308,7 @@ def test_a_task_is_put_for_a_time(app: App) -> None:
     assert handle.result(0) == "noon"
 
 
-def test_one_item_is_no_collection_of_items(app: App) -> None:
+def test_put_many_refuses_a_single_item(app: App) -> None:
     @app.task
     def send(to: str) -> None: ...
 

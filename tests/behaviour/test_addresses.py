@@ -173,7 +173,7 @@ def test_a_taken_or_buried_task_is_not_replaced(broker: penstock.Broker, state: 
     assert everything(tube) == before
 
 
-def test_a_released_task_is_replaced_and_its_lease_goes_on_growing(broker: penstock.Broker) -> None:
+def test_a_released_task_is_replaced_and_its_lease_keeps_growing(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", address="a")
     first = take(tube)
@@ -255,7 +255,7 @@ def test_put_many_treats_its_tasks_one_after_the_other(broker: penstock.Broker) 
 
 
 @pytest.mark.parametrize("on_duplicate", ["replace", "ignore"])
-def test_a_replaced_delay_is_told_as_a_put(broker: penstock.Broker, on_duplicate: str) -> None:
+def test_a_replaced_delay_is_reported_as_a_put(broker: penstock.Broker, on_duplicate: str) -> None:
     tube, seen = broker.tube("t"), []
     tube.put("x", address="a", delay=5)
     tube.on_change(lambda task, event: seen.append((event, task.data)))

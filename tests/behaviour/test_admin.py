@@ -169,7 +169,7 @@ def test_live_groups_are_listed_by_name(tube: penstock.Tube) -> None:
     assert [group.name for group in admin.live_groups(tube, "a", 1)] == ["b"]
 
 
-def test_a_live_group_is_found_and_not_begun(tube: penstock.Tube) -> None:
+def test_a_live_group_is_opened_not_created(tube: penstock.Tube) -> None:
     for name in ("a", "a.b", "aa", "b"):
         tube.group(name).put(name)
     assert admin.live_group(tube, "aa").total == 1

@@ -25,7 +25,7 @@ COLLECTING: dict[str, Callable[[penstock.Broker, Any], object]] = {
 
 
 @pytest.mark.parametrize("verb", COLLECTING.values(), ids=COLLECTING)
-def test_what_is_no_collection_is_refused(
+def test_what_is_not_a_collection_is_refused(
     broker: penstock.Broker, verb: Callable[[penstock.Broker, Any], object]
 ) -> None:
     tube = broker.tube("mail")
@@ -46,7 +46,7 @@ def test_any_other_collection_will_do(broker: penstock.Broker) -> None:
     assert tasks(tube) == {"ready": 6, "done": 1, "total": 6}
 
 
-def test_one_item_is_no_collection_of_items(broker: penstock.Broker) -> None:
+def test_put_many_refuses_a_single_item(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     given: Any
     for given in ("xyz", b"xyz", bytearray(b"x"), memoryview(b"x"), {"x": 1}, "", {}, UserDict(x=1)):
@@ -108,7 +108,7 @@ class Word(str, Enum):  # noqa: UP042
 @pytest.mark.parametrize(
     ("mail", "replace"), [(Word.MAIL, Word.REPLACE), (Text("mail"), Text("replace"))], ids=["enum", "class"]
 )
-def test_a_text_of_a_class_of_its_own_is_that_text(broker: penstock.Broker, mail: str, replace: str) -> None:
+def test_a_subclass_of_str_is_stored_as_text(broker: penstock.Broker, mail: str, replace: str) -> None:
     tube = broker.tube(mail, kind="utube")
     tube.put("x", address=mail, utube=mail, reply_to=mail)
     tube.put("y", address=mail, utube=mail, on_duplicate=replace, callback=Text("http://mail/"))

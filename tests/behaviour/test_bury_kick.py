@@ -110,7 +110,7 @@ def test_kick_says_how_many_there_were(broker: penstock.Broker) -> None:
     assert calls(tube) == {"put": 3, "bury": 2, "kick": 2}
 
 
-def test_kick_is_of_one_unless_told(broker: penstock.Broker) -> None:
+def test_kick_defaults_to_one_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
     tube.bury(1)
@@ -120,7 +120,7 @@ def test_kick_is_of_one_unless_told(broker: penstock.Broker) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kicked_task_stands_at_its_old_place(broker: penstock.Broker, kind: str) -> None:
+def test_a_kicked_task_is_back_at_its_old_place(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b"])
     take(tube).bury("odd")

@@ -73,7 +73,7 @@ def test_an_address_without_a_task_is_not_found(broker: penstock.Broker, clock: 
     assert everything(tube) == before
 
 
-def test_the_address_stands_for_its_newest_task(broker: penstock.Broker) -> None:
+def test_an_address_means_its_newest_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("old", address="a")
     take(tube).ack()

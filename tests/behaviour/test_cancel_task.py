@@ -88,7 +88,7 @@ def test_cancel_counts_in_the_group_of_the_task(broker: penstock.Broker) -> None
     assert drain(tube) == ["end"]
 
 
-def test_cancel_is_told_as_delete(broker: penstock.Broker) -> None:
+def test_cancel_is_reported_as_delete(broker: penstock.Broker) -> None:
     tube, events = broker.tube("t"), list[tuple[int | str, str]]()
     tube.put("a")
     tube.on_change(lambda task, event: events.append((task.id, event)))

@@ -101,7 +101,7 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
     until(lambda: not store.overdue().tubes)
 
 
-def test_what_is_due_nowhere_is_no_work(broker: penstock.Broker, clock: Clock) -> None:
+def test_overdue_names_only_tubes_with_something_due(broker: penstock.Broker, clock: Clock) -> None:
     store = broker.runtime.store
     assert not store.overdue().tubes
     tubes = [broker.tube(f"t{n}") for n in range(5)]

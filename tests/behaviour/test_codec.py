@@ -58,7 +58,7 @@ def typed(value: object) -> object:
     return type(value), value
 
 
-def test_a_value_comes_back_equal_type_for_type(broker: penstock.Broker) -> None:
+def test_a_value_is_read_back_equal_type_for_type(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     for name, value in VALUES.items():
         task = tube.put(value)
@@ -83,7 +83,7 @@ def test_two_looks_at_a_task_do_not_share_its_data(broker: penstock.Broker) -> N
     assert tube.peek(1).data == [1]
 
 
-def test_deep_data_comes_back(broker: penstock.Broker) -> None:
+def test_deeply_nested_data_is_read_back(broker: penstock.Broker) -> None:
     value: object = "core"
     for _ in range(100):
         value = [value]
@@ -117,7 +117,7 @@ OBJECTS = [
 
 
 @pytest.mark.parametrize(("value", "plain"), OBJECTS, ids=["dataclass", "msgspec", "pydantic"])
-def test_an_object_comes_back_as_a_dict_and_by_decode(broker: penstock.Broker, value: object, plain: object) -> None:
+def test_an_object_is_read_as_a_dict_or_decoded(broker: penstock.Broker, value: object, plain: object) -> None:
     tube = broker.tube("t")
     tube.put(value)
     task = take(tube)

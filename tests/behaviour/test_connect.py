@@ -64,7 +64,7 @@ def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
         "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host",
     ],
 )  # fmt: skip
-def test_the_error_of_a_bad_url_tells_no_password(url: str) -> None:
+def test_the_error_of_a_bad_url_has_no_password(url: str) -> None:
     with pytest.raises(penstock.BadValue) as refused:
         penstock.connect(url)
     assert "pw" not in str(refused.value)
@@ -159,7 +159,7 @@ def test_what_was_put_is_there_after_a_restart(durable_url: str, clock: Clock) -
         assert tube.put("e").id > 4
 
 
-def test_time_goes_on_while_no_broker_is_open(durable_url: str, clock: Clock) -> None:
+def test_time_passes_while_no_broker_is_open(durable_url: str, clock: Clock) -> None:
     with penstock.connect(durable_url, clock=clock) as broker:
         broker.tube("t").put_many([("a", {"ttl": 5}), ("b", {"delay": 5}), "c"])
     clock.advance(60)
@@ -186,12 +186,12 @@ def test_a_session_with_a_ttr_outlives_its_broker(durable_url: str, clock: Clock
         assert calls(broker.tube("t")) == {"put": 1, "take": 1, "ack": 1}
 
 
-def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(penstock.StoreUnavailable, match="nowhere"):
         penstock.connect(f"sqlite:///{tmp_path}/nowhere/queue.db")
 
 
-def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("Dear Ada, " * 1000)
     with pytest.raises(penstock.StoreCorrupt, match="letter"):

@@ -30,7 +30,7 @@ def test_a_due_task_counts_as_ready(broker: penstock.Broker, clock: Clock) -> No
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-def test_a_due_task_stands_where_its_id_puts_it(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_due_task_is_ordered_by_its_id(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("early", delay=3)
     tube.put("late")

@@ -119,7 +119,7 @@ def test_tasks_come_in_pages(broker: penstock.Broker) -> None:
     assert tube.tasks(after=5) == []
 
 
-def test_a_page_has_a_hundred_unless_told(broker: penstock.Broker) -> None:
+def test_the_default_page_has_a_hundred(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put_many(range(101))
     assert len(tube.tasks()) == 100

@@ -105,7 +105,7 @@ def test_truncate_of_many_tasks(broker: penstock.Broker) -> None:
     assert tasks(tube) == {"done": 2_500}
 
 
-def test_a_truncated_tube_works_on(broker: penstock.Broker) -> None:
+def test_a_truncated_tube_keeps_working(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     take(tube)

@@ -92,7 +92,7 @@ def test_a_delay_counts_from_put_and_outlasts_an_early_start(broker: penstock.Br
     assert tube.peek(1).status == "r"
 
 
-def test_the_ttl_of_unstarted_work_goes_on(broker: penstock.Broker, clock: Clock) -> None:
+def test_the_ttl_of_unstarted_work_keeps_running(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     group = group_of(tube, [("a", {"ttl": 2}), ("b", {"ttl": 2, "delay": 1})])
     clock.advance(3)
@@ -221,7 +221,7 @@ def test_the_last_end_work_given_is_the_one(broker: penstock.Broker) -> None:
     assert drain(tube) == ["a", "second"]
 
 
-def test_end_work_is_no_work_of_the_group(broker: penstock.Broker) -> None:
+def test_end_work_is_not_counted_as_work_of_the_group(broker: penstock.Broker) -> None:
     tube = broker.tube("t", pri=4)
     group = group_of(tube, ["a"])
     group.start()

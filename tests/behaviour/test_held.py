@@ -39,7 +39,7 @@ LOSSES: dict[str, Callable[[penstock.Tube, penstock.Task], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_leases_of_several_tubes_are_told_at_once(broker: penstock.Broker, kind: str) -> None:
+def test_lost_leases_of_several_tubes_are_reported_together(broker: penstock.Broker, kind: str) -> None:
     tubes = [broker.tube(name, kind=kind) for name in "abc"]
     tasks = []
     for tube in tubes:

@@ -36,7 +36,7 @@ def test_lifo_hands_out_the_newest(broker: penstock.Broker) -> None:
     assert drain(tube) == ["c", "b", "a"]
 
 
-def test_a_released_task_of_lifo_stands_at_its_old_place(broker: penstock.Broker) -> None:
+def test_a_released_task_of_lifo_is_back_at_its_old_place(broker: penstock.Broker) -> None:
     penstock.register_kind(LIFO)
     tube = broker.tube("t", kind="lifo")
     tube.put_many(["a", "b"])

@@ -21,7 +21,7 @@ class Seen(list[tuple[int, str, str]]):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_told_of_each_verb(broker: penstock.Broker, kind: str) -> None:
+def test_each_verb_is_reported(broker: penstock.Broker, kind: str) -> None:
     tube, seen = broker.tube("t", kind=kind), Seen()
     tube.on_change(seen)
     tube.put("x")
@@ -35,7 +35,7 @@ def test_it_is_told_of_each_verb(broker: penstock.Broker, kind: str) -> None:
     ]  # fmt: skip
 
 
-def test_it_is_told_of_fail_touch_and_delete(broker: penstock.Broker) -> None:
+def test_fail_touch_and_delete_are_reported(broker: penstock.Broker) -> None:
     tube, seen = broker.tube("t", ttr=5), Seen()
     tube.put_many(["x", "y"])
     task = take(tube)
@@ -46,7 +46,7 @@ def test_it_is_told_of_fail_touch_and_delete(broker: penstock.Broker) -> None:
     assert seen == [(1, "t", "touch"), (1, "-", "fail"), (2, "-", "delete")]
 
 
-def test_it_is_told_of_what_the_clock_did(broker: penstock.Broker, clock: Clock) -> None:
+def test_changes_by_the_clock_are_reported(broker: penstock.Broker, clock: Clock) -> None:
     tube, seen = broker.tube("t"), Seen()
     tube.put_many([("a", {"ttr": 1}), ("b", {"ttl": 1}), ("c", {"delay": 1})])
     take(tube)
@@ -56,14 +56,14 @@ def test_it_is_told_of_what_the_clock_did(broker: penstock.Broker, clock: Clock)
     assert sorted(seen) == [(1, "r", "ttr"), (2, "-", "ttl"), (3, "r", "delay")]
 
 
-def test_it_is_told_of_a_put_into_the_future(broker: penstock.Broker) -> None:
+def test_a_delayed_put_is_reported(broker: penstock.Broker) -> None:
     tube, seen = broker.tube("t"), Seen()
     tube.on_change(seen)
     tube.put("x", delay=3)
     assert seen == [(1, "~", "put")]
 
 
-def test_it_is_told_of_every_task_of_a_batch(broker: penstock.Broker) -> None:
+def test_every_task_of_a_batch_is_reported(broker: penstock.Broker) -> None:
     tube, seen = broker.tube("t"), Seen()
     tube.on_change(seen)
     tube.put_many(["a", "b"])
@@ -73,7 +73,7 @@ def test_it_is_told_of_every_task_of_a_batch(broker: penstock.Broker) -> None:
     ]  # fmt: skip
 
 
-def test_a_task_that_used_up_its_attempts_is_told_as_buried(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_task_that_used_up_its_attempts_is_reported_as_buried(broker: penstock.Broker, clock: Clock) -> None:
     tube, seen = broker.tube("t", max_attempts=1, ttr=1), Seen()
     tube.put_many(["a", "b"])
     first, _ = tube.take_many(2)
@@ -84,7 +84,7 @@ def test_a_task_that_used_up_its_attempts_is_told_as_buried(broker: penstock.Bro
     assert [(id, event) for id, _, event in seen] == [(1, "bury"), (2, "ttr"), (2, "bury")]
 
 
-def test_it_is_told_of_releases_at_session_end(broker: penstock.Broker) -> None:
+def test_releases_at_session_end_are_reported(broker: penstock.Broker) -> None:
     tube, seen = broker.tube("t"), Seen()
     tube.put("x")
     with broker.session() as session:
@@ -114,7 +114,7 @@ def test_it_belongs_to_the_tube_and_not_to_the_handle(broker: penstock.Broker) -
     assert [id for id, _, _ in seen] == [1, 2]
 
 
-def test_it_is_not_told_what_another_broker_did(broker: penstock.Broker, connect: Connect) -> None:
+def test_changes_by_another_broker_are_not_reported(broker: penstock.Broker, connect: Connect) -> None:
     tube, seen = broker.tube("t"), Seen()
     tube.on_change(seen)
     connect().tube("t").put("x")
@@ -157,7 +157,7 @@ def test_an_error_in_it_is_logged_and_harms_nothing(broker: penstock.Broker, cap
     assert "callback went wrong" in caplog.text
 
 
-def test_refused_calls_are_not_told(broker: penstock.Broker) -> None:
+def test_refused_calls_are_not_reported(broker: penstock.Broker) -> None:
     tube, seen = broker.tube("t", capacity=1), Seen()
     tube.put("x")
     tube.on_change(seen)

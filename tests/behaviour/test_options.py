@@ -185,7 +185,7 @@ def test_data_over_max_payload_is_refused(broker: penstock.Broker, data: object)
     assert tasks(tube) == {}
 
 
-def test_a_megabyte_is_the_limit_unless_told(broker: penstock.Broker) -> None:
+def test_the_default_limit_is_one_megabyte(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x" * (2**20 - 2))
     with pytest.raises(penstock.PayloadTooLarge):

@@ -110,7 +110,7 @@ def test_an_address_never_seen_is_unknown(broker: penstock.Broker) -> None:
         outcome.unwrap()
 
 
-def test_a_wait_that_runs_out_says_so(broker: penstock.Broker) -> None:
+def test_a_wait_that_times_out_raises(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", address="a")
     before = everything(tube)
@@ -138,7 +138,7 @@ def test_an_outcome_is_kept_for_the_retention(broker: penstock.Broker, clock: Cl
     assert tube.wait("a", 0) == penstock.Outcome("unknown")
 
 
-def test_the_retention_is_a_week_unless_said(broker: penstock.Broker, clock: Clock) -> None:
+def test_the_default_retention_is_a_week(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     assert broker.tube("t", retention=WEEK).name == "t"
     tube.put("x", address="a")

@@ -22,7 +22,7 @@ def test_a_paused_tube_hands_nothing_out(broker: penstock.Broker, kind: str) -> 
     assert drain(tube) == ["x"]
 
 
-def test_puts_and_settling_go_on(broker: penstock.Broker) -> None:
+def test_puts_and_settles_continue(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
     first, second = tube.take_many(2)
@@ -33,7 +33,7 @@ def test_puts_and_settling_go_on(broker: penstock.Broker) -> None:
     assert tasks(tube) == {"ready": 2, "done": 1, "total": 2}
 
 
-def test_the_clock_goes_on_in_a_paused_tube(broker: penstock.Broker, clock: Clock) -> None:
+def test_the_clock_runs_in_a_paused_tube(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put_many([("a", {"ttl": 1}), ("b", {"delay": 1})])
     tube.pause()

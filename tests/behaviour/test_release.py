@@ -12,7 +12,7 @@ from tests.conftest import Connect
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_released_task_stands_at_its_old_place(broker: penstock.Broker, kind: str) -> None:
+def test_a_released_task_is_back_at_its_old_place(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b"])
     task = take(tube)
@@ -60,7 +60,7 @@ def test_release_with_delay_extends_the_ttl_by_it(broker: penstock.Broker, clock
     assert tube.peek(1).expires == start + 9
 
 
-def test_a_task_released_with_delay_comes_back_at_its_old_place(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_task_released_with_delay_returns_to_its_old_place(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
     take(tube).release(delay=3)

@@ -321,7 +321,7 @@ def test_tasks_lists_in_put_order_by_status(queue: penstock.Tube) -> None:
     assert datas(queue.tasks(limit=2, after=put[1])) == list("cd")
 
 
-def test_why_tells_of_either_state(queue: penstock.Tube, clock: Clock) -> None:
+def test_why_describes_either_state(queue: penstock.Tube, clock: Clock) -> None:
     a, b = queue.put_many([*"ab"])
     assert queue.why(b.id) == f"task {b.id} is ready: 1 task ahead of it; the take after that gets it"
     take(queue)
@@ -368,7 +368,7 @@ def test_drop_is_refused_while_messages_are_delivered(broker: penstock.Broker, q
     assert broker.tubes() == []
 
 
-def test_changes_are_told(queue: penstock.Tube) -> None:
+def test_changes_are_reported(queue: penstock.Tube) -> None:
     told: list[tuple[str, str]] = []
     queue.on_change(lambda task, event: told.append((event, f"{task.data}{task.attempts}{task.status}")))
     queue.put_many([*"ab"])
@@ -379,7 +379,7 @@ def test_changes_are_told(queue: penstock.Tube) -> None:
     assert told == [("put", "a0r"), ("put", "b0r"), ("take", "a1t"), ("take", "a2t"), ("ack", "a2-"), ("delete", "b0-")]
 
 
-def test_what_cannot_be_decoded_is_passed_over(queue: penstock.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecodable_records_are_skipped(queue: penstock.Tube, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as damage:
         damage.setattr("penstock.core.codec.encode", lambda data: b'{"cut')
         queue.put("damaged")

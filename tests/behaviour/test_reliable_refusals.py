@@ -71,7 +71,7 @@ BAD_IDS: list[Any] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_id_is_refused(queue: penstock.Tube) -> None:
+def test_what_is_not_an_id_is_refused(queue: penstock.Tube) -> None:
     queue.put_many(["a", "b"])
     task = take(queue)
     before = everything(queue)

@@ -154,7 +154,7 @@ def test_a_full_reply_tube_stops_no_ack(broker: penstock.Broker) -> None:
         replies.put("z")
 
 
-def test_a_reply_is_told_and_counted_as_a_put(broker: penstock.Broker) -> None:
+def test_a_reply_is_reported_and_counted_as_a_put(broker: penstock.Broker) -> None:
     tube, replies, seen = broker.tube("t"), broker.tube("replies"), []
     replies.on_change(lambda task, event: seen.append((event, task.id)))
     tube.put("x", reply_to="replies")

@@ -145,7 +145,7 @@ def test_ids_are_taken_exactly_as_they_are(feeds: penstock.Tube) -> None:
 # ttl
 
 
-def test_an_expired_element_is_gone_whoever_looks(feeds: penstock.Tube, clock: Clock) -> None:
+def test_an_expired_element_is_gone_for_every_reader(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put("x", id="x", ttl=7)
     feeds.put("y", id="y")
     take(feeds)
@@ -244,7 +244,7 @@ def test_delete_peek_and_contains_go_by_id(feeds: penstock.Tube) -> None:
     assert calls(feeds) == {"put": 2, "take": 1, "delete": 1}
 
 
-def test_a_deleted_element_may_be_put_anew_and_begins_anew(feeds: penstock.Tube) -> None:
+def test_a_deleted_element_can_be_put_again_as_a_new_one(feeds: penstock.Tube) -> None:
     feeds.put(1, id="a")
     take(feeds)
     feeds.delete("a")
@@ -253,7 +253,7 @@ def test_a_deleted_element_may_be_put_anew_and_begins_anew(feeds: penstock.Tube)
     assert (again.data, again.attempts) == (2, 1)
 
 
-def test_a_task_stands_for_its_id(feeds: penstock.Tube) -> None:
+def test_a_task_is_accepted_instead_of_its_id(feeds: penstock.Tube) -> None:
     feeds.put(1, id="a")
     task = take(feeds)
     assert feeds.peek(task).attempts == 1
@@ -268,7 +268,7 @@ def test_an_unknown_id_is_not_found(feeds: penstock.Tube, verb: str) -> None:
         getattr(feeds, verb)("b")
 
 
-def test_tasks_lists_in_put_order_and_goes_on_after_an_id(feeds: penstock.Tube) -> None:
+def test_tasks_lists_in_put_order_and_continues_after_an_id(feeds: penstock.Tube) -> None:
     feeds.put_many([(name, {"id": name}) for name in "cabd"])
     take(feeds)
     assert ids(feeds.tasks(limit=2)) == ["c", "a"]
@@ -330,7 +330,7 @@ def test_truncate_and_drop(broker: penstock.Broker, feeds: penstock.Tube) -> Non
     assert broker.tubes() == []
 
 
-def test_changes_are_told(feeds: penstock.Tube, clock: Clock) -> None:
+def test_changes_are_reported(feeds: penstock.Tube, clock: Clock) -> None:
     told: list[tuple[str, str, str]] = []
     feeds.on_change(lambda task, event: told.append((event, task.id, str(task.status))))
     feeds.put(1, id="a", ttl=3)
@@ -381,7 +381,7 @@ def test_several_tubes_of_several_kinds_may_be_taken_from(broker: penstock.Broke
     assert again.id == "r"
 
 
-def test_why_tells_when_it_may_be_handed_out(feeds: penstock.Tube, clock: Clock) -> None:
+def test_why_says_when_it_may_be_handed_out(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put_many([(1, {"id": "a"}), (2, {"id": "b"})])
     assert feeds.why("b") == "task b is ready: 1 task ahead of it; the take after that gets it"
     take(feeds)
@@ -403,9 +403,7 @@ def test_a_clock_set_back_postpones_by_at_most_the_jump_and_new_ones_flow(feeds:
     assert ids(feeds.take_many(9)) == ["a"]
 
 
-def test_what_cannot_be_decoded_is_passed_over(
-    feeds: penstock.Tube, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undecodable_records_are_skipped(feeds: penstock.Tube, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     feeds.put("good", id="good")
     with monkeypatch.context() as damage:
         damage.setattr("penstock.core.codec.encode", lambda data: b'{"cut')

@@ -56,7 +56,7 @@ def test_a_session_end_past_the_ttl_removes_the_task(broker: penstock.Broker, cl
     assert calls(tube) == {"put": 1, "take": 1, "release": 1, "ttl": 1}
 
 
-def test_a_session_has_a_uuid_of_its_own(broker: penstock.Broker) -> None:
+def test_each_session_has_its_own_uuid(broker: penstock.Broker) -> None:
     with broker.session() as one, broker.session() as other:
         assert UUID(str(one.id)) != UUID(str(other.id))
 
@@ -124,7 +124,7 @@ def test_with_a_ttr_its_tasks_stay_taken_that_long(broker: penstock.Broker, cloc
     assert calls(tube) == {"put": 1, "take": 2, "release": 1}
 
 
-def test_whoever_joins_in_time_goes_on_with_its_tasks(broker: penstock.Broker, connect: Connect, clock: Clock) -> None:
+def test_joining_a_session_in_time_continues_its_tasks(broker: penstock.Broker, connect: Connect, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("x")
     with broker.session(ttr=5) as session:

@@ -49,7 +49,7 @@ def test_a_task_from_several_tubes_settles_in_its_own(broker: penstock.Broker) -
     assert (tasks(first), tasks(second)) == ({"buried": 1, "total": 1}, {"done": 1})
 
 
-def test_a_paused_tube_is_passed_over(broker: penstock.Broker) -> None:
+def test_a_paused_tube_is_skipped(broker: penstock.Broker) -> None:
     broker.tube("first").put("x")
     broker.tube("second").put("y")
     broker.tube("first").pause()
@@ -69,7 +69,7 @@ def test_a_dropped_tube_is_unknown(broker: penstock.Broker) -> None:
         broker.take(["mail"], timeout=0)
 
 
-def test_a_tube_created_anew_by_another_is_found_by_its_name(broker: penstock.Broker, connect: Connect) -> None:
+def test_a_tube_recreated_by_another_process_is_found_by_its_name(broker: penstock.Broker, connect: Connect) -> None:
     broker.tube("mail")
     assert taken(broker, "mail") is None
     theirs = connect()
@@ -79,7 +79,7 @@ def test_a_tube_created_anew_by_another_is_found_by_its_name(broker: penstock.Br
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_whoever_waited_on_several_waits_on_none_after(live: penstock.Broker, name: str) -> None:
+def test_a_take_from_several_tubes_leaves_no_waiter(live: penstock.Broker, name: str) -> None:
     tubes = [live.tube(each, kind=kind) for each, kind in (("a", "fifo"), ("b", "utube"), ("c", "fifottl"))]
     for _ in range(2):  # the second time, each tube knows the session
         taking = begin(lambda: live.take(["a", "b", "c"], 30))

@@ -208,7 +208,7 @@ def test_an_outcome_of_a_micro_queues_task_is_found(broker: penstock.Broker, add
     assert tube.wait(address, 0).result == "x"
 
 
-def test_replies_tell_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
+def test_replies_have_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
     ids = [tube.put("x", address=name, reply_to="replies").id for name in "abcdef"]
     broker.tube("replies", shards=2)
     assert tube.truncate() == 12

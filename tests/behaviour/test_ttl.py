@@ -127,7 +127,7 @@ def test_len_counts_no_expired_task(broker: penstock.Broker, clock: Clock) -> No
     assert len(tube) == 1
 
 
-def test_an_expired_task_stays_expired_when_the_clock_goes_on(broker: penstock.Broker, clock: Clock) -> None:
+def test_an_expired_task_stays_expired_when_the_clock_advances(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("x", ttl=1)
     clock.advance(1)

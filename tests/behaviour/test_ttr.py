@@ -59,7 +59,7 @@ def test_without_ttr_and_ttl_the_lease_lives_as_long_as_the_session(broker: pens
     assert take(tube).attempts == 2
 
 
-def test_a_lapsed_task_stands_at_its_old_place(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_lapsed_task_is_back_at_its_old_place(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=3)
     tube.put_many(["a", "b"])
     take(tube)

@@ -78,7 +78,7 @@ def test_nothing_is_ready_a_moment_too_early(orders: penstock.Tube, clock: Clock
     assert take(orders).data == "close"
 
 
-def test_whoever_looks_moves_what_is_due_once(orders: penstock.Tube, connect: Connect, clock: Clock) -> None:
+def test_what_is_due_is_moved_once_by_any_reader(orders: penstock.Tube, connect: Connect, clock: Clock) -> None:
     orders.put_many(range(5), delay=1)
     others = [connect().tube("orders") for _ in range(3)]
     clock.advance(1)
@@ -87,7 +87,7 @@ def test_whoever_looks_moves_what_is_due_once(orders: penstock.Tube, connect: Co
     assert calls(orders) == {"put": 5, "delay": 5, "take": 5}
 
 
-def test_no_consumer_of_its_own_is_needed_for_the_time_of_another(broker: penstock.Broker, clock: Clock) -> None:
+def test_the_next_waiter_takes_over_the_next_due_time(broker: penstock.Broker, clock: Clock) -> None:
     """The one who knew the next time goes, and the others are told of it nevertheless."""
     tube = broker.tube("orders")
     one, two = broker.session(), broker.session()
@@ -118,7 +118,7 @@ def test_a_nearer_job_that_is_put_later_shortens_the_wait(live: penstock.Broker)
 # the ready queue
 
 
-def test_topics_are_apart(broker: penstock.Broker, orders: penstock.Tube) -> None:
+def test_topics_are_independent(broker: penstock.Broker, orders: penstock.Tube) -> None:
     broker.create_tube("mails").put("remind")
     orders.put("close")
     assert drain(orders) == ["close"]

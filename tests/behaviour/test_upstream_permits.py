@@ -30,7 +30,7 @@ def test_work_is_any_json(jobs: penstock.Tube) -> None:
     assert take(jobs).data == {"runtime": 10, "tag": 3, "nested": {"list": [1, None]}}
 
 
-def test_work_that_is_no_json_is_refused(jobs: penstock.Tube) -> None:
+def test_work_that_is_not_json_is_refused(jobs: penstock.Tube) -> None:
     with pytest.raises(penstock.BadValue, match="data"):
         jobs.put({"at": object()})
     assert tasks(jobs) == {}
@@ -191,7 +191,7 @@ def test_a_failure_is_forgotten_when_the_address_is_pushed_again(jobs: penstock.
     assert jobs.wait("add1", 0).unwrap() == "fine"
 
 
-def test_all_who_poll_are_told(live: penstock.Broker) -> None:
+def test_all_pollers_are_notified(live: penstock.Broker) -> None:
     tube = live.tube("jobs")
     tube.put("work", address="add1")
     polls = [begin(lambda: tube.wait("add1", 30)) for _ in range(5)]
@@ -199,7 +199,7 @@ def test_all_who_poll_are_told(live: penstock.Broker) -> None:
     assert [poll.result(30).result for poll in polls] == ["done"] * 5
 
 
-def test_one_who_stopped_polling_leaves_nothing_behind(live: penstock.Broker) -> None:
+def test_a_poller_that_stopped_leaves_nothing_behind(live: penstock.Broker) -> None:
     tube = live.tube("jobs")
     tube.put("work", address="add1")
     with pytest.raises(TimeoutError):
@@ -209,7 +209,7 @@ def test_one_who_stopped_polling_leaves_nothing_behind(live: penstock.Broker) ->
     tube.drop()
 
 
-def test_work_that_comes_back_is_not_done(jobs: penstock.Tube) -> None:
+def test_work_that_returns_is_not_done(jobs: penstock.Tube) -> None:
     jobs.put("work", address="add1")
     take(jobs).release()
     take(jobs).bury("odd")

@@ -69,7 +69,7 @@ def test_pushed_elements_are_undelivered(mq: penstock.Tube) -> None:
 
 
 @pytest.mark.parametrize("payload", ["", b"", b"\x00\r\n\xff", "payload with spaces", "x" * 100_000])
-def test_a_payload_comes_back_as_it_was_pushed(mq: penstock.Tube, payload: object) -> None:
+def test_a_payload_is_popped_unchanged(mq: penstock.Tube, payload: object) -> None:
     mq.put(payload)
     assert take(mq).data == payload
 
@@ -173,7 +173,7 @@ def test_ack_from_the_head_the_middle_and_the_end_of_the_delivered(mq: penstock.
     assert [task.data for task in mq.inspect(-1, 1, pending=True)] == ["four"]
 
 
-def test_who_ends_first_acks_a_recovered_message(mq: penstock.Tube) -> None:
+def test_the_first_to_finish_acks_a_recovered_message(mq: penstock.Tube) -> None:
     mq.put("one")
     (slow,) = mq.take_many(1)
     (quick,) = mq.recover(1, 0)
@@ -206,7 +206,7 @@ def test_recover_moves_from_the_head_to_the_end(mq: penstock.Tube, clock: Clock)
     assert [task.data for task in mq.inspect(0, 10, pending=True)] == ["three", "one", "two"]
 
 
-def test_recover_takes_those_of_so_long_ago_or_more(mq: penstock.Tube, clock: Clock) -> None:
+def test_recover_takes_messages_of_at_least_that_age(mq: penstock.Tube, clock: Clock) -> None:
     for data in ("one", "two", "three"):
         mq.put(data)
         mq.take_many(1)

@@ -65,7 +65,7 @@ def test_a_dequeued_element_goes_to_the_end(tube: penstock.Tube, clock: Clock) -
     assert [id for id, _ in all_due(tube)] == ["456", "789", "123"]
 
 
-def test_a_new_element_stands_before_those_that_were_dequeued(tube: penstock.Tube, clock: Clock) -> None:
+def test_a_new_element_comes_before_those_handed_out_earlier(tube: penstock.Tube, clock: Clock) -> None:
     tube.put_many(THREE[:2])
     all_due(tube)
     clock.advance(1)

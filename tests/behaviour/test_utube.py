@@ -25,7 +25,7 @@ def test_one_task_of_a_micro_queue_is_taken_at_a_time(broker: penstock.Broker, k
 
 
 @both_kinds
-def test_other_micro_queues_go_on(broker: penstock.Broker, kind: str) -> None:
+def test_other_micro_queues_continue(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many([(f"{name}{number}", {"utube": name}) for number in (1, 2) for name in "abc"])
     assert take_all(tube) == ["a1", "b1", "c1"]
@@ -119,7 +119,7 @@ def test_it_frees_when_the_first_one_expires(broker: penstock.Broker, clock: Clo
     assert take_all(tube) == ["b"]
 
 
-def test_it_frees_when_a_taken_one_comes_back_expired(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_micro_queue_frees_when_a_taken_task_returns_expired(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utubettl")
     tube.put_many([("a", {"ttl": 2, "ttr": 4}), ("b", {})], utube="u")
     take(tube)
@@ -192,7 +192,7 @@ def test_a_task_kicked_into_a_busy_micro_queue_waits(broker: penstock.Broker, ki
 
 @both_kinds
 @pytest.mark.parametrize("remove", ["bury", "delete"])
-def test_a_task_removed_behind_the_head_is_passed_over(broker: penstock.Broker, kind: str, remove: str) -> None:
+def test_a_task_removed_behind_the_head_is_skipped(broker: penstock.Broker, kind: str, remove: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b", "c"], utube="u")
     head = take(tube)
@@ -201,7 +201,7 @@ def test_a_task_removed_behind_the_head_is_passed_over(broker: penstock.Broker, 
     assert take_all(tube) == ["c"]
 
 
-def test_a_task_that_expires_behind_the_head_is_passed_over(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_task_that_expires_behind_the_head_is_skipped(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utubettl")
     tube.put_many(["a", ("b", {"ttl": 3}), "c"], utube="u")
     head = take(tube)
@@ -260,7 +260,7 @@ def test_a_more_urgent_arrival_demotes_the_head(broker: penstock.Broker) -> None
 
 
 @pytest.mark.parametrize("way", ["release", "ttr", "session end", "release_all"])
-def test_a_task_comes_back_behind_a_more_urgent_one_that_waits(broker: penstock.Broker, clock: Clock, way: str) -> None:
+def test_a_returning_task_is_behind_a_more_urgent_one(broker: penstock.Broker, clock: Clock, way: str) -> None:
     tube, session = broker.tube("t", kind="utubettl", ttr=3), broker.session()
     tube.put("b", utube="u", pri=5)
     task = take(session.tube("t"))

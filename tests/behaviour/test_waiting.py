@@ -250,7 +250,7 @@ def test_a_put_gives_up_at_its_timeout(live: penstock.Broker) -> None:
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-def test_a_waiting_put_tells_of_what_became_due(live: penstock.Broker) -> None:
+def test_a_waiting_put_reports_what_became_due(live: penstock.Broker) -> None:
     tube, seen = live.tube("t", capacity=1), list[tuple[int, str]]()
     tube.put("first", delay=0.1)
     tube.on_change(lambda task, event: seen.append((task.id, event)))

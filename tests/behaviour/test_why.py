@@ -9,14 +9,14 @@ from penstock.testing import Clock
 from tests.behaviour.verbs import take
 
 
-def test_a_ready_task_is_told_how_many_come_before(broker: penstock.Broker) -> None:
+def test_why_says_how_many_tasks_come_before(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c"])
     assert tube.why(3) == "task 3 is ready: 2 tasks ahead of it; the take after that gets it"
     assert tube.why(1) == "task 1 is ready: no task is ahead of it; the next take gets it"
 
 
-def test_a_taken_task_is_told_who_holds_it(broker: penstock.Broker) -> None:
+def test_why_says_who_holds_a_taken_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttr=5)
     tube.put("x")
     with broker.session() as session:
@@ -24,7 +24,7 @@ def test_a_taken_task_is_told_who_holds_it(broker: penstock.Broker) -> None:
         assert str(session.id) in tube.why(1)
 
 
-def test_a_delayed_task_is_told_until_when(broker: penstock.Broker, clock: Clock) -> None:
+def test_why_says_until_when_a_task_is_delayed(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("x", delay=7)
     assert "delay" in tube.why(1).lower()
@@ -32,14 +32,14 @@ def test_a_delayed_task_is_told_until_when(broker: penstock.Broker, clock: Clock
     assert "delay" not in tube.why(1).lower()
 
 
-def test_a_buried_task_is_told_the_reason(broker: penstock.Broker) -> None:
+def test_why_names_the_reason_of_a_buried_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.bury(1, "mailbox full")
     assert tube.why(1) == "task 1 is buried (mailbox full): kick makes it ready again"
 
 
-def test_a_task_behind_its_micro_queue_is_told_which_task_holds_it(broker: penstock.Broker) -> None:
+def test_why_names_the_task_that_blocks_a_micro_queue(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
     tube.put_many(["a", ("b", {"utube": "elsewhere"})], utube="customer-7")
     tube.put("c", utube="customer-7")
@@ -49,7 +49,7 @@ def test_a_task_behind_its_micro_queue_is_told_which_task_holds_it(broker: penst
     assert "1" in told.replace("customer-7", "")
 
 
-def test_a_task_in_a_paused_tube_is_told_so(broker: penstock.Broker) -> None:
+def test_why_says_that_the_tube_is_paused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.pause()

@@ -22,7 +22,7 @@ def test_the_end_of_the_block_acks(broker: penstock.Broker, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_in_the_block_releases_and_goes_on(broker: penstock.Broker, kind: str) -> None:
+def test_an_error_in_the_block_releases_and_is_raised(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("x")
     with pytest.raises(ValueError, match="mailbox full"), take(tube):
@@ -45,7 +45,7 @@ class Mute(Exception):
         raise KeyError("text")
 
 
-def test_an_error_that_cannot_be_told_releases_too(broker: penstock.Broker) -> None:
+def test_an_exception_that_cannot_be_printed_releases_too(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     with pytest.raises(Mute), take(tube):
@@ -103,7 +103,7 @@ def test_a_task_that_the_block_settled_is_left_as_it_is(broker: penstock.Broker)
     assert calls(tube) == {"put": 2, "take": 2, "bury": 1, "ack": 1}
 
 
-def test_a_dead_lease_is_told_at_the_end_of_the_block(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_dead_lease_raises_at_the_end_of_the_block(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=2)
     tube.put("x")
     with pytest.raises(penstock.NotTaken), take(tube):

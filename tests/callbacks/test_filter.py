@@ -138,7 +138,7 @@ def test_a_network_opens_inward_addresses_of_listed_names() -> None:
         "a@b",
     ],
 )
-def test_what_is_no_host_is_refused_in_the_list(entry: str) -> None:
+def test_a_bad_host_in_the_allow_list_is_refused(entry: str) -> None:
     with pytest.raises(penstock.BadValue, match="is no name, address or network"):
         allow_list([entry])
 

@@ -14,7 +14,7 @@ def busy(limit: int = 2) -> Hosts[str]:
     return hosts
 
 
-def test_a_host_has_a_limit_of_its_own() -> None:
+def test_each_host_has_its_own_limit() -> None:
     hosts = busy()
     assert hosts.full("a")
     assert not hosts.full("b")
@@ -23,7 +23,7 @@ def test_a_host_has_a_limit_of_its_own() -> None:
     assert hosts.unpark("a") is None
 
 
-def test_what_was_parked_first_goes_on_first() -> None:
+def test_the_first_parked_is_resumed_first() -> None:
     hosts = busy()
     assert hosts.park("a", "first", 0)
     assert hosts.park("a", "second", 0)

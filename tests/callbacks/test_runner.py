@@ -148,7 +148,7 @@ def test_a_call_ends_at_its_ttr(broker: penstock.Broker, receiver: Receiver, run
     assert tube.stats().calls.ttr == 0
 
 
-def test_a_host_gets_so_many_calls_at_once_and_others_go_past_it(
+def test_a_busy_host_is_limited_and_does_not_delay_others(
     broker: penstock.Broker, receiver: Receiver, run: Run
 ) -> None:
     let_go, running, most = threading.Event(), [0], [0]

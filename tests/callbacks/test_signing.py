@@ -74,7 +74,7 @@ def test_the_url_is_signed_too() -> None:
     assert not verify(SECRET, HEADERS, b'{"n":1}', now=1_700_000_000, url=here)  # without such a signature
 
 
-def test_a_receiver_with_a_secret_of_its_own_gets_no_other_signature() -> None:
+def test_a_receiver_with_its_own_secret_gets_no_other_signature() -> None:
     shared, own = key("the secret of all others"), key(SECRET)
     settings = Settings(allow_list(["*"]), (shared,), receivers=((entry("a.example:8443"), own),))
     assert settings.keys_for(parse("https://a.example:8443/")) == (own,)

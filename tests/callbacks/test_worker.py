@@ -42,7 +42,7 @@ def worker(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_it_calls_what_is_put_and_stops_when_told(shell: Shell) -> None:
+def test_it_calls_what_is_put_and_stops_on_request(shell: Shell) -> None:
     with Receiver(lambda got: Answer(200, b"ok", {"Content-Type": "text/plain"})) as receiver:
         shell("put", "mail", '{"n": 1}', "--callback", receiver.url, "--address", "first", "--delay", "0.1")
         with worker(shell, "--callback-allow", "127.0.0.1") as process:
@@ -96,7 +96,7 @@ def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
     assert "cannot be read" in shell.refused("worker", "--callbacks", *allowed, "--callback-secret-file", "nowhere")
 
 
-def test_a_receiver_has_a_secret_of_its_own(shell: Shell) -> None:
+def test_each_receiver_has_its_own_secret(shell: Shell) -> None:
     own = "known to this receiver alone"
     file = shell.folder / "secrets"
     with Receiver() as first, Receiver() as second:
@@ -113,7 +113,7 @@ def test_a_receiver_has_a_secret_of_its_own(shell: Shell) -> None:
                 assert not verify(wrong, got.headers, got.body, now=now)
 
 
-def test_secrets_that_say_too_little_are_refused_and_open_files_are_told(shell: Shell) -> None:
+def test_short_secrets_are_refused_and_readable_files_give_warnings(shell: Shell) -> None:
     file = shell.folder / "secrets"
     words = ("worker", "--callbacks", "--callback-allow", "a.example", "--callback-secret-file", str(file))
     for text, message in (

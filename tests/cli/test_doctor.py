@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-def test_it_tells_the_store_and_what_waits_as_json(url: str) -> None:
+def test_it_prints_the_store_and_its_backlog_as_json(url: str) -> None:
     done = run("--url", url, "doctor", "--json")
     report = msgspec.json.decode(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
@@ -63,7 +63,7 @@ def test_a_store_that_is_not_there_is_one_line_on_stderr() -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_every_store_is_told_of(store: str, tmp_path: Path) -> None:
+def test_doctor_reports_on_every_store(store: str, tmp_path: Path) -> None:
     url = STORES[store](tmp_path)
     with penstock.connect(url) as broker:  # open all the time: memory is gone with its last one
         broker.tube("mail").put("a", delay=60)

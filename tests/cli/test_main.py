@@ -84,7 +84,7 @@ def test_an_error_is_one_line(shell: Shell, words: list[str], error: str) -> Non
     assert shell.refused(*words).startswith(error)
 
 
-def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
+def test_a_reader_that_stops_early_is_not_an_error(shell: Shell) -> None:
     shell("put", "mail", "-", "--lines", stdin="x" * 100 + "\n" + ("y" * 100 + "\n") * 5000)
     words = [sys.executable, "-m", "penstock", "tasks", "mail", "--limit", "5000"]
     with subprocess.Popen(words, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
@@ -95,7 +95,7 @@ def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
         assert listing.stderr.read() == b""
 
 
-def test_a_closed_standard_output_is_no_error(shell: Shell) -> None:
+def test_a_closed_standard_output_is_not_an_error(shell: Shell) -> None:
     for words in (["put", "mail", "x"], ["tasks", "mail"]):
         command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "penstock", *words]
         done = subprocess.run(command, cwd=shell.folder, env=shell.environment, stderr=subprocess.PIPE, check=False)
@@ -116,7 +116,7 @@ def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> No
     assert loaded.stdout.split() == ["False", "False"]
 
 
-def test_shells_are_told_how_to_complete(shell: Shell) -> None:
+def test_completion_scripts_are_printed_for_shells(shell: Shell) -> None:
     assert "_PENSTOCK_COMPLETE=bash_complete" in shell("completion", "bash")
     assert "#compdef penstock" in shell("completion", "zsh")
     assert shell.json("completion", "fish") == {"shell": "fish", "script": shell("completion", "fish") + "\n"}

@@ -22,7 +22,7 @@ def test_a_message_s_way(shell: Shell) -> None:
     assert shell.json("stats", "orders")["tasks"]["total"] == 1
 
 
-def test_what_is_not_there_is_empty_and_what_is_no_queue_is_refused(shell: Shell) -> None:
+def test_a_missing_queue_is_empty_and_another_kind_is_refused(shell: Shell) -> None:
     assert shell("mq", "pop", "5", "nothing") == ""
     assert shell.mq("inspect", "nothing", "0", "5") == shell.mq("ack", "nothing", "1-1") == []
     shell("put", "mail", "x")

@@ -73,7 +73,7 @@ def test_every_line_is_a_task(shell: Shell) -> None:
         assert [task.data for task in broker.tube("urls").tasks()] == ["one", "two", "three", "four"]
 
 
-def test_lines_that_cannot_be_put_are_told_with_what_was(shell: Shell) -> None:
+def test_lines_that_cannot_be_put_are_reported_with_the_number_stored(shell: Shell) -> None:
     shell("create", "mail", "--capacity", "1500")
     lines = "x\n" * 2500
     assert "(1,000 tasks were put" in shell.refused("put", "mail", "-", "--lines", stdin=lines)

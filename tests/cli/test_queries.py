@@ -118,7 +118,7 @@ def test_groups(filled: Shell) -> None:
     assert filled("groups", "mail").splitlines()[1] == "batch  started     1      2"
 
 
-def test_where_there_is_nothing_people_are_told_so(shell: Shell) -> None:
+def test_empty_pages_say_so(shell: Shell) -> None:
     shell("migrate")
     done = shell.run("sessions")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions\n")

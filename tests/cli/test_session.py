@@ -16,7 +16,7 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
     return Shell(tmp_path, STORES[request.param](tmp_path))
 
 
-def test_take_holds_a_task_and_ack_goes_on_with_its_session(shell: Shell) -> None:
+def test_take_holds_a_task_and_ack_continues_its_session(shell: Shell) -> None:
     assert shell("put", "mail", '{"to": "ada"}') == "1"
     task = shell.json("take", "mail", "--timeout", "5")
     assert (task["id"], task["status"], task["data"], task["attempts"]) == (1, "t", {"to": "ada"}, 1)
@@ -45,7 +45,7 @@ def test_every_verb_of_a_holder(shell: Shell) -> None:
     assert shell.json("stats", "mail")["calls"]["fail"] == 1
 
 
-def test_a_task_comes_back_when_its_hold_is_over(shell: Shell) -> None:
+def test_a_task_becomes_ready_when_its_hold_ends(shell: Shell) -> None:
     shell("put", "mail", "x")
     shell("take", "mail", "--timeout", "0", "--hold", "0.2")
     again = shell.json("take", "mail", "--timeout", "60")
@@ -58,7 +58,7 @@ def test_an_unknown_session_is_refused(shell: Shell) -> None:
     assert "session" in shell.refused("ack", "mail", "1", "--session", "0a645cf9-87f6-4261-a872-a931cd363b5c")
 
 
-def test_nothing_came_has_an_exit_code_of_its_own_when_asked_for(shell: Shell) -> None:
+def test_an_empty_take_can_have_its_own_exit_code(shell: Shell) -> None:
     shell("create", "urgent")
     shell("put", "mail", "x")
     assert shell.json("take", "urgent", "mail", "--timeout", "0")["tube"] == "mail"

@@ -79,7 +79,7 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
         assert shell.refused("move", *words).startswith(why)
 
 
-def test_a_paused_tube_arrives_paused_and_that_is_said(shell: Shell, tmp_path: Path) -> None:
+def test_a_moved_tube_stays_paused_and_the_command_says_so(shell: Shell, tmp_path: Path) -> None:
     new = f"sqlite:///{tmp_path}/new.db"
     shell("put", "mail", "hello")
     shell("pause", "mail")
@@ -102,7 +102,7 @@ def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_pat
         assert tube.take(0) is not None
 
 
-def test_a_terminal_is_told_of_how_many(shell: Shell, tmp_path: Path) -> None:
+def test_a_terminal_shows_the_total(shell: Shell, tmp_path: Path) -> None:
     (shell.folder / "lines").write_text("hello\n" * 1234)
     assert "of 1,234 tasks" in shell.on_terminal("put", "mail", "@lines", "--lines")
     assert "of 1,234 tasks" in shell.on_terminal("export", "mail", "--out", "mail.jsonl")
@@ -127,7 +127,7 @@ def test_migrate(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("durable_url", ["sqlite", "postgres", "mariadb", "redis", "redis-cluster"], indirect=True)
-def test_the_schema_of_every_store_is_told(durable_url: str, tmp_path: Path) -> None:
+def test_the_schema_of_every_store_is_reported(durable_url: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path, durable_url)
     assert shell.json("migrate")["pending"] == []
     assert "up to date" in shell("migrate", "--check")

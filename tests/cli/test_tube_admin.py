@@ -49,7 +49,7 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
     )
 
 
-def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
+def test_wait_returns_how_an_addressed_task_ended(shell: Shell) -> None:
     shell("put", "mail", "x", "--address", "first")
     shell("put", "mail", "y", "--address", "second")
     assert "not" in shell.refused("wait", "mail", "first", "--timeout", "0")

@@ -32,7 +32,7 @@ def typed(value: object) -> object:
 
 
 @given(JSON)
-def test_any_json_value_comes_back_type_for_type(value: object) -> None:
+def test_any_json_value_is_read_back_type_for_type(value: object) -> None:
     assert typed(decode(encode(value))) == typed(value)
 
 

@@ -57,12 +57,12 @@ def test_which_kinds_a_clock_moves(accepts: tuple[str, ...], timed: bool) -> Non
     assert Kind("own", frozenset(accepts)).timed is timed
 
 
-def test_a_declaration_comes_back_from_json() -> None:
+def test_a_declaration_survives_json() -> None:
     kind = Kind("own", frozenset({"ttl", "pri"}), ("pri", "-id"), per_utube=True)
     assert msgspec.json.decode(msgspec.json.encode(kind), type=Kind) == kind
 
 
-def test_a_declaration_of_a_leased_kind_may_say_nothing_of_hand_outs() -> None:
+def test_a_declaration_of_a_leased_kind_may_omit_hand_outs() -> None:
     stored = b'{"name":"own","accepts":["ttl"],"order":["id"],"per_utube":false}'
     assert msgspec.json.decode(stored, type=Kind) == Kind("own", frozenset({"ttl"}))
 

@@ -63,7 +63,7 @@ def test_the_decisions_are_exactly_the_table() -> None:
     assert decided == tabled
 
 
-def test_every_event_that_is_told_may_lead_where_the_task_went() -> None:
+def test_every_event_allows_the_transition_it_reports() -> None:
     wrong = [
         (event, task, change)
         for event, task, change in decisions()
@@ -101,7 +101,7 @@ def test_a_task_past_its_ttl_never_stays() -> None:
         ({"max_attempts": 2, "expires": NOW}, "release", 0, "-", ("release", "ttl")),
     ],
 )
-def test_a_taken_task_comes_back(
+def test_a_taken_task_becomes_ready_again(
     changes: dict[str, object], event: str, delay: int, state: str, events: tuple[str, ...]
 ) -> None:
     change = lifecycle.came_back(record(**changes), NOW, event, delay)
@@ -113,7 +113,7 @@ def test_release_with_delay_moves_due_and_ttl() -> None:
     assert (change.at, change.expires) == (NOW + 5, NOW + 12)
 
 
-def test_what_comes_back_ready_waits_for_its_ttl_again() -> None:
+def test_a_task_that_is_ready_again_expires_by_its_ttl() -> None:
     change = lifecycle.came_back(record(expires=NOW + 7, at=NOW), NOW, "ttr")
     assert (change.at, change.expires, change.attempts, change.reason) == (NOW + 7, NOW + 7, 2, "last time")
 

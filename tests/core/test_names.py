@@ -98,7 +98,7 @@ class Mute(Exception):
 @pytest.mark.parametrize(
     ("error", "told"), [(ValueError("odd"), "ValueError: odd"), (ValueError(), "ValueError: "), (Mute(), "Mute")]
 )
-def test_a_failure_is_told_by_type_and_text_where_it_has_one(error: Exception, told: str) -> None:
+def test_a_failure_is_reported_by_type_and_text_if_any(error: Exception, told: str) -> None:
     assert names.failure(error) == told
 
 
@@ -118,7 +118,7 @@ def test_a_shown_value_is_short_and_one_line(value: object) -> None:
     assert shown.isprintable()
 
 
-def test_a_key_of_a_queue_is_its_tube_or_has_one_of_its_own() -> None:
+def test_each_queue_key_has_its_own_tube() -> None:
     keys = [
         "mail",
         "a.b",

@@ -74,7 +74,7 @@ def test_the_size_of_data_is_what_the_caller_gave(data: object, size: int) -> No
         make_entry(make_tube(1, "t", find_kind("fifo"), {"max_payload": size - 1}), data, {})
 
 
-def test_the_error_of_a_callback_tells_no_password() -> None:
+def test_the_error_of_a_callback_has_no_password() -> None:
     with pytest.raises(BadValue, match=r"callback '\*\*\*@example\.org/' is not a callback") as told:
         callback_url("callback", "https://ada:secret@example.org/")
     assert "secret" not in str(told.value)

@@ -73,7 +73,7 @@ def test_a_rank_adds_up_its_parts() -> None:
     ("kind", "utube", "stored"),
     [("fifo", None, None), ("utube", None, NO_UTUBE), ("utube", "u", "u"), ("utube", 1, "1")],
 )
-def test_which_micro_queue_a_task_stands_in(kind: str, utube: str | int | None, stored: str | None) -> None:
+def test_the_micro_queue_of_an_entry_is_text_or_none(kind: str, utube: str | int | None, stored: str | None) -> None:
     assert make_entry(tube(find_kind(kind)), "x", {"utube": utube}).utube == stored
 
 

@@ -9,7 +9,7 @@ from penstock.core.shards import home_of, last_up_to, own_id, own_in, public_id,
 
 @pytest.mark.parametrize("floor", [0, 1, 7])
 @pytest.mark.parametrize("shards", [2, 3, 8])
-def test_an_id_above_the_floor_tells_its_shard(shards: int, floor: int) -> None:
+def test_an_id_above_the_floor_encodes_its_shard(shards: int, floor: int) -> None:
     owns = [(place, own) for own in range(floor + 1, floor + 5) for place in range(shards)]
     ids = [public_id(own, place, shards, floor) for place, own in owns]
     assert ids == list(range(floor + 1, floor + 1 + len(owns)))

@@ -75,7 +75,7 @@ def test_a_queue_is_a_tube_and_priority_and_run_after_are_options(backend: Any, 
     assert tasks.ran[-1] == (("later",), {})
 
 
-def test_an_exception_fails_the_task_and_tells_why(backend: Any) -> None:
+def test_an_exception_fails_the_task_with_its_text(backend: Any) -> None:
     result = tasks.decline.enqueue()
     work(backend)
     result.refresh()
@@ -92,7 +92,7 @@ def test_an_exception_fails_the_task_and_tells_why(backend: Any) -> None:
     ("failing", "raised"),
     [(tasks.leave, SystemExit), (tasks.odd, TypeError), (tasks.give_up, penstock.Fail), (tasks.large, TypeError)],
 )
-def test_so_do_an_exit_a_result_that_is_no_json_and_wrong_arguments(
+def test_exits_unserializable_results_and_wrong_arguments_fail_too(
     backend: Any, failing: Any, raised: type[BaseException]
 ) -> None:
     result = failing.enqueue()
@@ -146,7 +146,7 @@ def test_a_task_uses_the_database(backend: Any) -> None:
     assert backend.get_result(result.id).return_value == 1
 
 
-def test_signals_tell_of_every_step(backend: Any) -> None:
+def test_signals_are_sent_for_every_step(backend: Any) -> None:
     told: list[tuple[str, Any]] = []
     connected = []
     for name in ("enqueued", "started", "finished"):
@@ -243,7 +243,7 @@ def test_a_result_belongs_to_its_task(backend: Any) -> None:
         tasks.decline.get_result(result.id)
 
 
-def test_what_is_no_json_is_refused_before_it_is_put(backend: Any) -> None:
+def test_what_is_not_json_is_refused_before_it_is_put(backend: Any) -> None:
     with pytest.raises(TypeError):
         tasks.note.enqueue(datetime.now(UTC))
     with pytest.raises(exceptions.TaskException):

@@ -46,7 +46,7 @@ def test_a_waiting_take_counts_in_every_tube_though_something_is_due_in_one(stor
     assert [session.waits for session in store.sessions(now=20)] == [["first", "second"]]
 
 
-def test_an_ack_tells_whoever_waits_for_the_task(store: Store) -> None:
+def test_an_ack_wakes_the_waiters_of_the_task(store: Store) -> None:
     tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
     store.put(tube, [make_entry(tube, "x", {"address": "a"}), make_entry(tube, "y", {})])
     session = store.join(Presence("h", "host", 1, "here"), None, 0).session

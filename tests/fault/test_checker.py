@@ -91,7 +91,7 @@ def test_each_rule_sees_what_breaks_it(
     ],
     ids=lambda made: f"{made.op} {made.ended}",
 )
-def test_a_second_hand_out_with_a_cause_is_no_violation(cause: Call) -> None:
+def test_a_second_hand_out_with_a_cause_is_allowed(cause: Call) -> None:
     calls = (put(0), take(1), cause, replace(take(3, 2), process="w2"))
     assert judged(*calls, stored={KEY: 2}, take=2, ack=0) == set()
 

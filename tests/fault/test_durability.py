@@ -106,7 +106,7 @@ def _tasks_after(path: Path, file: bytes, log: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("lost", [1, 24, 4000, 4120, 4121, 10_000])
-def test_a_broker_goes_on_after_a_torn_log(path: Path, tmp_path: Path, lost: int) -> None:
+def test_a_broker_continues_after_a_torn_log(path: Path, tmp_path: Path, lost: int) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         tube = broker.tube("t", kind="utube")
         for number in range(10):

@@ -40,7 +40,7 @@ def page_of_tasks(path: Path) -> int:
     [b"this is not a database\n" * 300, b"\x00" * PAGE, b"SQLite format 3\x00" + b"\xff" * 5000, b"short\n"],
     ids=["text", "zeros", "header only", "a few bytes"],
 )
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(penstock.StoreCorrupt, match="left as it is"):
         connect(path)
@@ -57,7 +57,7 @@ def test_a_damaged_header_is_refused_and_left_alone(path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_a_damaged_page_is_told_by_the_call_that_meets_it(path: Path) -> None:
+def test_a_call_that_reads_a_damaged_page_raises_store_corrupt(path: Path) -> None:
     filled(path)
     content = bytearray(path.read_bytes())
     middle = (page_of_tasks(path) - 1) * PAGE
@@ -94,7 +94,7 @@ def test_damage_that_sqlite_can_look_past_is_a_finding(path: Path) -> None:
 @pytest.mark.parametrize(
     "damage", ["kind = '{'", "kind = '[]'", "options = 'nonsense'", "options = '7'", "options = '{\"ttl\": -1}'"]
 )
-def test_a_declaration_that_says_nothing_is_told_by_name(path: Path, damage: str) -> None:
+def test_an_unreadable_declaration_is_reported_with_its_tube(path: Path, damage: str) -> None:
     filled(path, 1)
     with connect(path) as broker:
         db = apsw.Connection(str(path))
@@ -211,7 +211,7 @@ def test_a_write_lock_held_for_too_long_is_busy(
     assert tube.put("after").id == 2
 
 
-def test_a_busy_file_cannot_be_opened_anew_but_is_not_harmed(
+def test_reopening_a_busy_file_fails_and_leaves_it_intact(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
@@ -270,7 +270,7 @@ def test_close_after_the_file_was_replaced_raises_nothing_and_leaves_nothing_ope
     assert open_on(path) == []
 
 
-def test_a_log_that_is_removed_is_told_by_the_writes_after_it(path: Path) -> None:
+def test_writes_after_the_log_is_removed_raise(path: Path) -> None:
     """What is written to an unlinked log is lost when the last broker closes."""
     broker = connect(path)
     tube = broker.tube("t")

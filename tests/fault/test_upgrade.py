@@ -71,7 +71,7 @@ def is_clear(said: str) -> bool:
     return said.startswith("SchemaMismatch: ") and "upgrade penstock" in said and "\\n" not in said
 
 
-def test_an_older_one_goes_on_where_a_newer_one_cannot_read_its_store(url: str) -> None:
+def test_an_older_process_continues_if_a_newer_one_cannot_read_its_store(url: str) -> None:
     with running(url) as before:
         assert before.work("a") == "done"
         with pytest.raises(penstock.SchemaMismatch, match=r"reads \d+ and later: export its tubes") as refused:
@@ -80,7 +80,7 @@ def test_an_older_one_goes_on_where_a_newer_one_cannot_read_its_store(url: str) 
         assert before.work("b") == "done"
 
 
-def test_an_older_one_that_comes_later_is_told_in_one_line(url: str) -> None:
+def test_an_older_process_that_starts_later_gets_a_one_line_error(url: str) -> None:
     with penstock.connect(url) as broker:
         broker.tube("jobs", kind="fifottl").put("kept")
         with running(url) as later:

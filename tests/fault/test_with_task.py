@@ -81,7 +81,7 @@ def test_a_release_whose_answer_is_lost_is_one_release(
 
 
 @pytest.mark.parametrize("verb", ["ack", "release"])
-def test_a_lease_that_ended_meanwhile_is_told(verb: str) -> None:
+def test_a_lease_that_ended_meanwhile_is_reported(verb: str) -> None:
     """The one case that a second attempt must not take for a first one that went through."""
     with penstock.connect("memory://") as broker:
         tube = broker.tube("t")
@@ -136,7 +136,7 @@ def test_the_end_of_a_block_outlasts_its_server(
 
 
 @HASTY
-def test_a_server_that_stays_away_is_told_after_a_while(
+def test_a_server_that_stays_down_is_reported(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tubes, "PATIENCE", 0.1)
@@ -150,7 +150,7 @@ def test_a_server_that_stays_away_is_told_after_a_while(
 
 
 @HASTY
-def test_what_cannot_be_given_back_is_logged_and_the_error_goes_on(
+def test_a_failed_release_is_logged_and_the_first_error_raised(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tubes, "PATIENCE", 0.1)

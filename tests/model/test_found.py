@@ -54,7 +54,7 @@ def test_a_lapsed_session_that_can_be_joined_is_shown(broker: penstock.Broker, c
 
 
 @pytest.mark.parametrize("look", ["beat", "join", "sessions"])
-def test_the_end_of_a_session_is_told_whoever_comes_by_first(
+def test_the_end_of_a_session_is_reported_by_any_process(
     broker: penstock.Broker, connect: Connect, clock: Clock, look: str
 ) -> None:
     """One that ended unseen in a beat woke nobody and told nobody."""
@@ -97,7 +97,7 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
     assert task.attempts == 2
 
 
-def test_a_drop_that_is_refused_swallows_no_event(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_refused_drop_loses_no_event(broker: penstock.Broker, clock: Clock) -> None:
     """It did what was due, raised, and told nobody: a call that raises has changed nothing."""
     told: list[str] = []
     tube = broker.tube("t")

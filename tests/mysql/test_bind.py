@@ -50,7 +50,7 @@ def test_a_rollback_takes_them_with_it(broker: penstock.Broker, own: Connection)
     assert tube.stats().tasks.total == 1
 
 
-def test_a_connection_that_was_closed_is_told(broker: penstock.Broker, own: Connection) -> None:
+def test_a_closed_connection_is_reported(broker: penstock.Broker, own: Connection) -> None:
     broker.tube("t")
     own.begin()
     bound = broker.bind(own).tube("t")
@@ -102,7 +102,7 @@ def test_a_rollback_takes_groups_and_addresses_with_it(broker: penstock.Broker, 
     assert broker.check() == []
 
 
-def test_what_cannot_be_bound_is_told(broker: penstock.Broker, own: Connection) -> None:
+def test_what_cannot_be_bound_is_refused(broker: penstock.Broker, own: Connection) -> None:
     with pytest.raises(penstock.UnsupportedOption, match="pymysql"):
         broker.bind(object())
     with pytest.raises(penstock.BadValue, match="no transaction"):

@@ -84,7 +84,7 @@ def test_a_server_restarted_under_a_broker(server: Mariadb) -> None:
         assert broker.check() == []
 
 
-def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> None:
+def test_puts_while_the_server_is_killed_are_stored_or_raise(server: Mariadb) -> None:
     stored: list[int] = []
     unknown: list[int] = []
     with penstock.connect(fresh_url(server.url)) as broker:
@@ -194,7 +194,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: S
     assert [last for (last,) in rows] == [1, 1]
 
 
-def test_deadlocks_without_end_are_told(database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_deadlocks_raise(database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
     def crosswise(link: Link) -> None:
@@ -210,7 +210,7 @@ def test_deadlocks_without_end_are_told(database: Server, monkeypatch: pytest.Mo
     assert len(tries) == 21
 
 
-def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exhausted_pool_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.mysql.server.POOL_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
@@ -221,7 +221,7 @@ def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) ->
         assert tube.put("x").id == 1
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_missing_server_is_reported() -> None:
     with pytest.raises(penstock.StoreUnavailable, match="127.0.0.1:1"):
         penstock.connect("mysql://root:secret@127.0.0.1:1/jobs")
 

@@ -44,7 +44,7 @@ def test_a_duplicate_in_the_last_packet_stores_nothing(tube: penstock.Tube) -> N
     assert [task.id for task in tube.put_many(items, on_duplicate="replace")] == [2, 3, 4, 5, 1]
 
 
-def test_what_cannot_be_divided_is_told(tube: penstock.Tube) -> None:
+def test_what_cannot_be_sharded_is_refused(tube: penstock.Tube) -> None:
     large = "x" * (MIB - 100)
     for options in ({}, {"address": "a"}):
         with pytest.raises(penstock.PayloadTooLarge, match="max_allowed_packet"):

@@ -50,7 +50,7 @@ def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, opti
 
 
 @pytest.mark.parametrize("size", [0, 250, 251, LONGEST - 1, LONGEST, LONGEST + 1])
-def test_data_of_any_length_comes_back(broker: penstock.Broker, size: int) -> None:
+def test_data_of_any_length_is_read_back(broker: penstock.Broker, size: int) -> None:
     tube = broker.tube("t")
     tube.put(b"\xff" * size)
     assert take(tube).data == b"\xff" * size

@@ -64,9 +64,7 @@ def test_a_put_in_progress_does_not_hold_takers_up(broker: penstock.Broker, own:
 
 
 @pytest.mark.parametrize("due", [0, 2])
-def test_who_does_what_is_due_locks_nothing_beyond(
-    broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], due: int
-) -> None:
+def test_advance_locks_only_what_is_due(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], due: int) -> None:
     tube = broker.tube("t")
     tube.put_many(["due"] * due, ttr=60)
     taken = tube.take_many(9)

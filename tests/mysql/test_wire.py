@@ -73,7 +73,7 @@ def test_a_row_longer_than_a_packet(own: Connection) -> None:
 
 
 @pytest.mark.parametrize("before", ["", "SELECT 5; ", "DO 0; "])
-def test_an_error_is_raised_where_it_comes_and_the_connection_goes_on(own: Connection, before: str) -> None:
+def test_an_error_is_raised_in_place_and_the_connection_stays_usable(own: Connection, before: str) -> None:
     with pytest.raises(pymysql.err.ProgrammingError) as raised:
         ask(own, f"{before}SELECT * FROM nowhere; SELECT 6")
     assert raised.value.args[0] == 1146

@@ -38,7 +38,7 @@ def test_a_task_without_a_row_is_found_and_removed(broker: penstock.Broker) -> N
     assert [task.data for task in tube.tasks()] == ["b"]
 
 
-def test_a_task_without_a_row_is_buried_by_who_takes_it(broker: penstock.Broker) -> None:
+def test_a_take_buries_a_task_without_a_row(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
     forget_row(broker, 1)
@@ -48,7 +48,7 @@ def test_a_task_without_a_row_is_buried_by_who_takes_it(broker: penstock.Broker)
 
 
 @pytest.mark.parametrize("repair", [False, True])
-def test_what_is_on_its_way_to_the_database_is_no_finding(
+def test_a_task_in_transit_to_the_database_is_not_a_finding(
     broker: penstock.Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch, repair: bool
 ) -> None:
     tube, other = broker.tube("t"), connect()
@@ -78,7 +78,7 @@ def test_a_row_without_a_task_is_found_and_loaded(broker: penstock.Broker, serve
     assert [take(tube).data, take(tube).data] == ["a", "b"]
 
 
-def test_an_index_that_is_lost_in_part_is_built_anew(broker: penstock.Broker, server: Redis) -> None:
+def test_a_partly_lost_index_is_rebuilt(broker: penstock.Broker, server: Redis) -> None:
     tube, other = broker.tube("t"), broker.tube("other")
     tube.put("a")
     other.put("b")

@@ -69,7 +69,7 @@ def test_a_database_of_another_format_is_refused(
 
 
 @pytest.mark.parametrize("databases", DATABASES, indirect=True)
-def test_what_it_promises_is_told(front: str, database: str) -> None:
+def test_its_promise_is_reported(front: str, database: str) -> None:
     """By the settings of the database: Redis may lose all."""
     with penstock.connect(front, pool=database) as broker:
         told = broker.runtime.store.describe()

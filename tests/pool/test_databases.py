@@ -59,7 +59,7 @@ def test_threads_share_a_pool(front: str, database: str) -> None:
         assert broker.check() == []
 
 
-def test_a_database_that_is_away_is_told(front: str, mariadb: Mariadb) -> None:
+def test_an_unavailable_database_is_reported(front: str, mariadb: Mariadb) -> None:
     with penstock.connect(front, pool=mariadb.bare_url()) as broker:
         tube = broker.tube("t")
         tube.put("a")

@@ -102,7 +102,7 @@ def test_errors_of_attempts_outlive_redis(broker: penstock.Broker, server: Redis
     assert tube.wait("a", 0).errors == before
 
 
-def test_attempts_that_were_told_outlive_redis(broker: penstock.Broker, server: Redis) -> None:
+def test_reported_attempts_outlive_redis(broker: penstock.Broker, server: Redis) -> None:
     tube = broker.tube("t", max_attempts=2)
     tube.put("work")
     take(tube).release()
@@ -239,7 +239,7 @@ def test_a_pause_outlives_redis(broker: penstock.Broker, server: Redis) -> None:
     assert take(tube).data == "a"
 
 
-def test_another_process_goes_on(connect: Connect, server: Redis) -> None:
+def test_another_process_continues(connect: Connect, server: Redis) -> None:
     one, other = connect(), connect()
     one.tube("t").put_many(["a", "b"])
     held = take(other.tube("t"))
@@ -275,7 +275,7 @@ def test_redis_holds_no_data_once_a_put_returned(broker: penstock.Broker) -> Non
     assert [task.data for task in tube.tasks()] == [data] * 3
 
 
-def test_a_redis_that_comes_back_with_an_older_state_is_built_anew(connect: Connect, server: Redis) -> None:
+def test_an_index_of_an_older_redis_snapshot_is_rebuilt(connect: Connect, server: Redis) -> None:
     broker = connect()
     tube = broker.tube("t")
     tube.put_many(["a", "b"])

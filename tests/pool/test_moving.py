@@ -47,7 +47,7 @@ def mortal(broker: penstock.Broker, death: Death) -> Iterator[None]:
         store._vault._db.run = transact  # type: ignore[method-assign]
 
 
-def test_a_move_that_is_killed_at_any_step_goes_on(server: Redis, databases: Callable[[], str], clock: Clock) -> None:
+def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Callable[[], str], clock: Clock) -> None:
     with (
         penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as old,
         penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as new,
@@ -76,7 +76,7 @@ def test_a_move_that_is_killed_at_any_step_goes_on(server: Redis, databases: Cal
 
 
 @pytest.mark.parametrize("databases", ["postgres", "mariadb"], indirect=True)
-def test_a_tube_leaves_a_pool_and_comes_back(front: str, database: str, server: Redis, clock: Clock) -> None:
+def test_a_tube_leaves_a_pool_and_returns(front: str, database: str, server: Redis, clock: Clock) -> None:
     with penstock.connect(front, pool=database, clock=clock) as pool, opened("memory://other", clock) as other:
         FILLED["tied"](pool, clock)
         handle, before = pool.tube("tied"), seen(pool, "tied")

@@ -29,9 +29,7 @@ def epoch_of(broker: penstock.Broker) -> int:
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["whole", "lost"])
-def test_the_command_builds_the_index_anew(
-    front: str, database: str, server: Redis, tmp_path: Path, lost: bool
-) -> None:
+def test_the_command_rebuilds_the_index(front: str, database: str, server: Redis, tmp_path: Path, lost: bool) -> None:
     with penstock.connect(front, pool=database) as broker:
         tube = broker.tube("t")
         tube.put_many(range(450))
@@ -45,7 +43,7 @@ def test_the_command_builds_the_index_anew(
         assert broker.check() == []
 
 
-def test_progress_is_told_page_by_page(front: str, database: str) -> None:
+def test_progress_is_reported_page_by_page(front: str, database: str) -> None:
     with penstock.connect(front, pool=database) as broker:
         broker.tube("a").put_many(range(250))
         broker.tube("b").put("x")
@@ -86,7 +84,7 @@ def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -
 
 
 @pytest.mark.parametrize("place", range(1, 7))
-def test_who_finds_one_that_builds_waits_for_it_whenever_it_ends(connect: Connect, server: Redis, place: int) -> None:
+def test_a_second_rebuild_waits_for_the_first(connect: Connect, server: Redis, place: int) -> None:
     """It has raised the epoch and done no more when another looks, and ends after that one's nth command."""
     builder, other = connect(), connect()
     tube, same = builder.tube("t"), other.tube("t")

@@ -32,7 +32,7 @@ def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:
     assert tube.stats().calls.put == 1
 
 
-def test_a_commit_wakes_those_who_wait_in_this_process(
+def test_a_commit_wakes_waiters_in_this_process(
     broker: penstock.Broker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
@@ -150,7 +150,7 @@ def test_other_connections_are_refused(broker: penstock.Broker, server: Postgres
         broker.bind(db)
 
 
-def test_cursors_and_rows_of_the_callers_own_sort_are_no_matter(broker: penstock.Broker, url: str) -> None:
+def test_the_callers_cursor_and_row_types_do_not_matter(broker: penstock.Broker, url: str) -> None:
     conninfo = locate(url).conninfo
     with psycopg.connect(conninfo, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as db:
         broker.bind(db).tube("work").put({"any": "thing"})

@@ -45,7 +45,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, take_one: Callable[[], object]) -> 
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_task_that_comes_back_just_before_is_the_next(
+def test_a_task_returned_just_before_is_the_next(
     broker: penstock.Broker, low: Low, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = broker.tube("work", "fifo")

@@ -218,7 +218,7 @@ def test_a_wrong_parameter_is_refused(server: Postgres, parameter: str) -> None:
         penstock.connect(f"{server.url}?{parameter}")
 
 
-def test_no_message_tells_the_password() -> None:
+def test_no_message_contains_the_password() -> None:
     with pytest.raises(penstock.BadValue) as raised:
         penstock.connect("postgresql://ann:geheim@127.0.0.1:9/x?colour=red")
     assert "geheim" not in str(raised.value)
@@ -240,7 +240,7 @@ def test_brokers_that_open_a_new_store_at_once_make_one(url: str) -> None:
         broker.close()
 
 
-def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> None:
+def test_a_forked_child_has_its_own_connections(broker: penstock.Broker) -> None:
     tube = broker.tube("work")
     tube.put_many(["a", "b", "c"])
     mine = tube.take(0)

@@ -90,7 +90,7 @@ RETURNS: dict[str, Callable[[penstock.Broker, penstock.Tube, penstock.Task], Non
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("way", RETURNS)
-def test_an_old_task_that_comes_back_is_the_next(url: str, broker: penstock.Broker, low: Low, way: str) -> None:
+def test_an_old_task_that_returns_is_the_next(url: str, broker: penstock.Broker, low: Low, way: str) -> None:
     tube = broker.tube("work", ttr=1000)
     old = passed_by(tube, low)
     RETURNS[way](broker, tube, old)
@@ -99,7 +99,7 @@ def test_an_old_task_that_comes_back_is_the_next(url: str, broker: penstock.Brok
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_task_put_anew_under_its_address_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
+def test_a_new_task_of_an_address_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work")
     tube.put("later", address="a", delay=1000)
     tube.put_many(range(30))

@@ -34,7 +34,7 @@ def waits(url: str) -> bool:
         return looking.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount > 0
 
 
-def test_data_larger_than_a_socket_takes_at_once_comes_back(broker: penstock.Broker) -> None:
+def test_data_larger_than_a_socket_buffer_is_read_back(broker: penstock.Broker) -> None:
     tube = broker.tube("work", max_payload=1 << 24)
     data = os.urandom(8 << 20)
     tube.put(data)
@@ -60,7 +60,7 @@ def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.B
     assert tube.stats().calls.put == 2
 
 
-def test_a_put_waits_for_whoever_has_its_tube_alone(broker: penstock.Broker, url: str) -> None:
+def test_a_put_waits_for_an_exclusive_lock_of_its_tube(broker: penstock.Broker, url: str) -> None:
     tube = broker.tube("work")
     lock = f"SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, {tube.stored.no})"
     with held(url, lock) as other:
@@ -70,7 +70,7 @@ def test_a_put_waits_for_whoever_has_its_tube_alone(broker: penstock.Broker, url
         assert putting.result(30).id == 1
 
 
-def test_a_put_into_a_tube_that_was_dropped_says_so(broker: penstock.Broker) -> None:
+def test_a_put_into_a_dropped_tube_raises(broker: penstock.Broker) -> None:
     tube = broker.tube("work")
     tube.put("x")
     tube.drop()
@@ -78,7 +78,7 @@ def test_a_put_into_a_tube_that_was_dropped_says_so(broker: penstock.Broker) -> 
         tube.put("y")
 
 
-def test_a_put_that_waits_while_its_tube_is_dropped_says_so(broker: penstock.Broker, url: str) -> None:
+def test_a_blocked_put_raises_if_its_tube_is_dropped(broker: penstock.Broker, url: str) -> None:
     """It has begun to look before the drop is there to see, and must not store into what is hidden."""
     tube = broker.tube("work")
     tube.put("x")

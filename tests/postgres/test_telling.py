@@ -31,7 +31,7 @@ def await_taker(broker: penstock.Broker) -> None:
     time.sleep(0.3)  # past the look that follows a registration
 
 
-def test_a_put_right_after_an_ack_is_told(broker: penstock.Broker, peer: Peer) -> None:
+def test_a_put_right_after_an_ack_is_notified(broker: penstock.Broker, peer: Peer) -> None:
     broker.tube("work").put("held")
     held = take(broker.tube("work"))
     tube = broker.tube("quiet")
@@ -42,7 +42,7 @@ def test_a_put_right_after_an_ack_is_told(broker: penstock.Broker, peer: Peer) -
     assert peer.answer(SOON)["id"] == 1
 
 
-def test_a_reply_is_told(broker: penstock.Broker, peer: Peer) -> None:
+def test_a_reply_is_notified(broker: penstock.Broker, peer: Peer) -> None:
     broker.tube("replies")
     tube = broker.tube("work")
     tube.put("x", reply_to="replies")
@@ -53,7 +53,7 @@ def test_a_reply_is_told(broker: penstock.Broker, peer: Peer) -> None:
     assert peer.answer(SOON)["id"] == 1
 
 
-def test_the_start_of_a_group_is_told(broker: penstock.Broker, peer: Peer) -> None:
+def test_the_start_of_a_group_is_reported(broker: penstock.Broker, peer: Peer) -> None:
     group = broker.tube("work").group("g")
     group.put("x")
     peer.tell("take", "work", 60)
@@ -62,7 +62,9 @@ def test_the_start_of_a_group_is_told(broker: penstock.Broker, peer: Peer) -> No
     assert peer.answer(SOON)["id"] == 1
 
 
-def test_an_end_is_told_to_those_who_wait(broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_task_wakes_those_waiting_for_its_address(
+    broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     tube = broker.tube("work")
     for number in range(3):  # the first one begins to listen, the others do already

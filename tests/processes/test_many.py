@@ -136,7 +136,7 @@ broker.close()
 
 
 @pytest.mark.parametrize("ending", ["close", "exit"])
-def test_a_fork_has_a_session_of_its_own(url: str, ending: str, tmp_path: Path) -> None:
+def test_a_fork_has_its_own_session(url: str, ending: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK, url, ending],
         env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,

@@ -91,7 +91,7 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster, monkeypatch: pytest
         assert broker.check() == []
 
 
-def test_a_node_that_comes_back_is_found_again(cluster: RedisCluster) -> None:
+def test_a_restarted_node_is_found_again(cluster: RedisCluster) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
         node = cluster.others[0]
         node.ask("CONFIG", "SET", "appendfsync", "always")
@@ -123,7 +123,7 @@ def test_nodes_that_do_not_say_their_host(cluster: RedisCluster) -> None:
             node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
 
 
-def test_a_node_that_breaks_off_when_asked_for_the_slots_is_not_the_only_one(cluster: RedisCluster) -> None:
+def test_another_node_gives_the_slots_if_one_disconnects(cluster: RedisCluster) -> None:
     proxy = Proxy(cluster.port)
     url = cluster.fresh_url().replace("redis+cluster://", f"redis+cluster://127.0.0.1:{proxy.port},")
     try:

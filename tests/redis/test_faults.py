@@ -44,7 +44,7 @@ def test_a_put_whose_answer_is_lost_has_an_unknown_outcome(broker: penstock.Brok
     assert tube.put("c").id == 3
 
 
-def test_an_idle_connection_that_was_cut_is_made_anew(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_an_idle_connection_that_was_cut_is_replaced(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     for id in (1, 2, 3):
         assert tube.put("x").id == id
@@ -81,7 +81,7 @@ def _interrupted(*args: object, **kwargs: object) -> object:
     raise KeyboardInterrupt
 
 
-def test_a_blocked_taker_reconnects_and_goes_on(
+def test_a_blocked_taker_reconnects_and_continues(
     broker: penstock.Broker, proxy: Proxy, server: Redis, asleep: threading.Event
 ) -> None:
     tube = broker.tube("t")
@@ -96,7 +96,7 @@ def test_a_blocked_taker_reconnects_and_goes_on(
     assert task.data == "x"
 
 
-def test_a_blocked_taker_whose_look_is_not_answered_goes_on(
+def test_a_blocked_taker_continues_after_an_unanswered_poll(
     broker: penstock.Broker, proxy: Proxy, asleep: threading.Event
 ) -> None:
     tube = broker.tube("t")

@@ -10,7 +10,7 @@ from penstock.store.redis.runner import TUBES
 
 
 @pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)
-def test_check_tells_of_a_lost_name_and_a_lost_meta(store_url: str) -> None:
+def test_check_reports_a_lost_name_and_a_lost_meta(store_url: str) -> None:
     with penstock.connect(store_url) as broker:
         tube = broker.tube("t")
         tube.put_many(range(5))

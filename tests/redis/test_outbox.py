@@ -92,7 +92,7 @@ LOOKS: dict[str, Callable[[penstock.Broker], object]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_was_left_behind_is_put_once_by_whoever_comes_by(broker: penstock.Broker, clock: Clock, look: str) -> None:
+def test_what_was_left_behind_is_put_once_by_any_process(broker: penstock.Broker, clock: Clock, look: str) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put_many(["x", "y"], reply_to="replies")
     if look == "an ack with a reply":
@@ -116,7 +116,7 @@ def test_a_take_from_the_reply_tube_gets_it(broker: penstock.Broker, clock: Cloc
     assert take(replies).data == {"id": 1, "address": None, "status": "deleted", "error": None}
 
 
-def test_those_who_are_still_at_it_are_left_alone(broker: penstock.Broker, clock: Clock) -> None:
+def test_entries_of_the_last_second_are_left_to_their_sender(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("x", reply_to="replies")
     end_and_die(broker, tube, [1])
@@ -152,7 +152,7 @@ def test_more_than_a_page_is_put_at_once(broker: penstock.Broker) -> None:
     assert in_outbox(broker, tube) == 0
 
 
-def test_a_reply_tube_that_was_dropped_is_created_anew(broker: penstock.Broker) -> None:
+def test_a_dropped_reply_tube_is_created_again(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     for round in (1, 2):
         tube.put("x", reply_to="replies")
@@ -185,7 +185,7 @@ def test_a_reply_tube_out_of_reach_holds_up_no_ack_and_no_other_tube(
     assert in_outbox(broker, tube) == 0
 
 
-def test_a_drop_whose_maker_died_is_finished_by_another(broker: penstock.Broker, other: penstock.Broker) -> None:
+def test_another_process_completes_the_drop_of_a_dead_one(broker: penstock.Broker, other: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put_many(range(1_200), reply_to="replies")
     tube.put("to itself", reply_to="t")

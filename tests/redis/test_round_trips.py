@@ -175,7 +175,7 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
         assert task.data == tube.name
 
 
-def test_shards_are_asked_together_where_they_stand_together(cluster: RedisCluster, trips: list[int]) -> None:
+def test_shards_on_one_node_share_a_call(cluster: RedisCluster, trips: list[int]) -> None:
     with penstock.connect(cluster.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
         tube = broker.tube("t", shards=12)

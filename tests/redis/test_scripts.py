@@ -65,7 +65,7 @@ def test_scripts_that_free_memory_run_at_the_limit() -> None:
         assert flagged == (name not in needs_room), name
 
 
-def test_a_server_that_forgot_its_scripts_is_told_again(server: Redis, broker: penstock.Broker) -> None:
+def test_scripts_are_loaded_again_into_a_server_that_lost_them(server: Redis, broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("a")
     server.ask("SCRIPT", "FLUSH")

@@ -29,7 +29,7 @@ def joined(store: RedisStore, ttr: int = 0) -> str:
     return handle
 
 
-def test_an_end_that_its_tubes_were_not_told_of_is_completed_by_anyone(
+def test_anyone_completes_a_session_end_that_did_not_reach_all_tubes(
     broker: penstock.Broker, store: RedisStore, clock: Clock
 ) -> None:
     tube = broker.tube("t", kind="fifo")
@@ -115,7 +115,7 @@ def test_an_end_is_done_in_bounded_steps(broker: penstock.Broker, store: RedisSt
     assert tube.stats().calls.release == 2500
 
 
-def test_a_tube_dropped_by_one_who_crashed_is_gone(broker: penstock.Broker, store: RedisStore, server: Redis) -> None:
+def test_a_tube_dropped_by_a_crashed_process_is_gone(broker: penstock.Broker, store: RedisStore, server: Redis) -> None:
     tube = broker.tube("t")
     store._runner.on_tag("drop_tube", tube.stored.no, "")
     assert broker.tubes() == []

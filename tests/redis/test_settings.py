@@ -16,7 +16,7 @@ from tests.redis.ends import hung_up
 from tests.servers.redis import Redis, RedisCluster
 
 
-def test_a_killed_server_comes_back_with_everything(own_server: Redis) -> None:
+def test_a_killed_server_restarts_with_everything(own_server: Redis) -> None:
     url = own_server.fresh_url()
     own_server.ask("CONFIG", "SET", "appendfsync", "always")
     with penstock.connect(url, clock=Clock()) as broker:  # however long the start takes, no session lapses
@@ -33,7 +33,7 @@ def test_a_killed_server_comes_back_with_everything(own_server: Redis) -> None:
         assert broker.check() == []
 
 
-def test_a_server_that_is_away_is_unavailable_and_then_works_on(
+def test_calls_fail_while_the_server_is_down_and_work_afterwards(
     own_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 2)
@@ -113,9 +113,7 @@ def test_the_store_describes_itself(broker: penstock.Broker) -> None:
         ("99", ":right@", "has no such database"),
     ],
 )
-def test_a_url_that_the_server_refuses_is_told_by_its_fault(
-    own_server: Redis, path: str, password: str, words: str
-) -> None:
+def test_the_error_of_a_refused_url_names_its_fault(own_server: Redis, path: str, password: str, words: str) -> None:
     own_server.ask("CONFIG", "SET", "requirepass", "right")
     with pytest.raises(penstock.StoreUnavailable, match=words):
         penstock.connect(f"redis://{password}127.0.0.1:{own_server.port}/{path}")
@@ -133,7 +131,7 @@ def test_snapshots_alone_are_advised_against(own_server: Redis) -> None:
     assert "a crash loses every task since the last one" in told
 
 
-def test_a_node_of_a_cluster_is_no_server_of_its_own(cluster: RedisCluster) -> None:
+def test_a_cluster_node_is_refused_as_a_single_server(cluster: RedisCluster) -> None:
     told = advice(cluster.url.replace("redis+cluster", "redis"))
     assert ["use a redis+cluster:// URL" in line for line in told] == [True]
 

@@ -91,7 +91,7 @@ def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
     assert [reply["result"] for reply in drain(broker.tube("replies"))] == [{"n": 3}]  # type: ignore[index]
 
 
-def test_whoever_waits_for_one_is_woken(broker: penstock.Broker, url: str, clock: Clock) -> None:
+def test_a_waiter_for_an_address_is_woken(broker: penstock.Broker, url: str, clock: Clock) -> None:
     tube, store = broker.tube("t"), broker.runtime.store
     assert isinstance(store, RedisStore)
     meta = store._keys.name(tube.stored.no, "meta")

@@ -51,7 +51,7 @@ def test_a_tube_without_the_option_is_one_stored_tube(broker: penstock.Broker) -
     assert numbers == [1, 2, 5]
 
 
-def test_a_drop_that_was_not_finished_is_finished_by_who_opens_the_tube(broker: penstock.Broker, server: Redis) -> None:
+def test_opening_a_tube_completes_an_unfinished_drop(broker: penstock.Broker, server: Redis) -> None:
     tube, store = broker.tube("t", shards=SHARDS), store_of(broker)
     for n in range(2 * SHARDS):
         tube.put(n)
@@ -73,7 +73,7 @@ def test_a_refused_part_is_put_first(tube: penstock.Tube) -> None:
     assert len(tube) == SHARDS + 1
 
 
-def test_where_several_parts_may_be_refused_the_error_tells_what_is_stored(tube: penstock.Tube) -> None:
+def test_the_error_of_a_partly_refused_call_says_what_is_stored(tube: penstock.Tube) -> None:
     taken = address_in(1)
     tube.put("x", address=taken)
     fresh = [("y", {"address": address_in(shard, but=taken)}) for shard in (0, 1, 2)]
@@ -97,7 +97,7 @@ def test_puts_that_share_a_call_are_stored_once(url: str) -> None:
         assert len(broker.tube("t")) == 60
 
 
-def test_what_a_check_finds_is_told_by_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
+def test_findings_have_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
     task = tube.put("lost")
     store = store_of(broker)
     shard = store._shards.of(tube.stored)[(task.id - 1) % SHARDS]

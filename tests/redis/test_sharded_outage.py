@@ -66,7 +66,7 @@ def broker(cluster: RedisCluster, node: Redis) -> Iterator[penstock.Broker]:
         assert broker.check() == []
 
 
-def test_a_call_that_meets_a_lost_node_tells_whether_others_did_their_part(
+def test_the_error_of_a_lost_node_says_whether_other_nodes_applied_the_call(
     broker: penstock.Broker, cluster: RedisCluster, node: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """StoreUnavailable where nothing was done, OutcomeUnknown where some was; called again, it does the rest."""
@@ -133,7 +133,7 @@ def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
     task.ack()
 
 
-def test_batches_go_on_over_nodes_that_are_killed(broker: penstock.Broker, cluster: RedisCluster, node: Redis) -> None:
+def test_batches_continue_while_nodes_are_killed(broker: penstock.Broker, cluster: RedisCluster, node: Redis) -> None:
     """Nothing that was answered is lost, nothing is acked twice, and every shard has a batch whole or not at all."""
     tube = broker.tube("t", kind="utube", shards=SHARDS)
     load = Batches(tube)

@@ -23,7 +23,7 @@ from tests.support.threads import begin, until
 
 
 @pytest.mark.parametrize("watch", [True, False])
-def test_news_that_came_while_nobody_slept_is_told_at_once(broker: penstock.Broker, watch: bool) -> None:
+def test_a_notification_that_came_while_nobody_waited_is_seen_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     store._subscriber._notify()  # and whoever was awake has cleared the wake-up
@@ -47,7 +47,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
 
 
 @pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
-def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: penstock.Broker) -> None:
+def test_a_notification_is_handled_in_the_polling_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
     told: list[str] = []
     wake, heard = Wake(), threading.Event()
 
@@ -97,7 +97,7 @@ def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_who_waits_alone_hears_in_its_own_thread(
+def test_a_single_waiter_polls_in_its_own_thread(
     broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
@@ -120,7 +120,7 @@ def test_who_waits_alone_hears_in_its_own_thread(
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
+def test_the_background_thread_polls_after_the_polling_waiter_left(
     broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
 ) -> None:
     first = begin(broker.tube("a").take)
@@ -136,7 +136,7 @@ def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_the_thread_hears_for_those_who_sleep_without_one(
+def test_the_background_thread_polls_for_waiters_without_one(
     url: str, other: penstock.Broker, broker: penstock.Broker, hearing: Callable[[], bool]
 ) -> None:
     broker.tube("t")

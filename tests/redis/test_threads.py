@@ -41,7 +41,7 @@ def test_threads_take_each_task_once(broker: penstock.Broker, kind: str) -> None
     assert broker.check() == []
 
 
-def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> None:
+def test_a_forked_child_has_its_own_connections(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("before")
     child = os.fork()

@@ -43,7 +43,7 @@ def must_be_buried(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> 
 
 @pytest.mark.parametrize("stored", BYTES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_ready_one_is_passed_over(broker: penstock.Broker, kind: str, stored: bytes) -> None:
+def test_a_ready_task_is_skipped(broker: penstock.Broker, kind: str, stored: bytes) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many([*"abc"])
     spoil(tube, 1, stored)
@@ -53,7 +53,7 @@ def test_a_ready_one_is_passed_over(broker: penstock.Broker, kind: str, stored: 
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_its_micro_queue_goes_on(broker: penstock.Broker, at: int, fair: bool) -> None:
+def test_its_micro_queue_continues(broker: penstock.Broker, at: int, fair: bool) -> None:
     tube = broker.tube("t", kind="utubettl", fair=fair)
     tube.put_many([(data, {"utube": "one"}) for data in "abc"])
     tube.put("d", utube="two")
@@ -62,7 +62,7 @@ def test_its_micro_queue_goes_on(broker: penstock.Broker, at: int, fair: bool) -
     must_be_buried(tube, at)
 
 
-def test_a_take_from_several_tubes_goes_on(broker: penstock.Broker) -> None:
+def test_a_take_from_several_tubes_continues(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
     broker.tube("other")
     assert broker.take(["other", "t"], 0) is None
@@ -183,7 +183,7 @@ def test_check_finds_it_and_repair_mends_it(broker: penstock.Broker, kind: str) 
     assert [task.data for task in tube.take_many(9)] == ["b"]
 
 
-def test_a_message_or_element_is_passed_over(broker: penstock.Broker) -> None:
+def test_messages_and_elements_are_skipped(broker: penstock.Broker) -> None:
     feeds, queue = broker.tube("feeds", kind="round", period=5), broker.tube("queue", kind="reliable")
     feeds.put_many([(data, {"id": data}) for data in "ab"])
     name = queue.put_many([*"ab"])[0].id

@@ -46,7 +46,7 @@ def test_cron(expression: str, zone: str, start: str, expected: list[str]) -> No
     assert times(Cron(expression, zone), start, len(expected)) == expected
 
 
-def test_every_is_the_same_for_all_who_ask() -> None:
+def test_every_fires_at_the_same_times_for_all() -> None:
     assert times(Every(90), "2024-01-01T00:00:10", 3) == ["01 00:01:30", "01 00:03:00", "01 00:04:30"]
     assert Every(0.5).after(1_250) == 1_500
 

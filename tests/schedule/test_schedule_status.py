@@ -47,7 +47,7 @@ def test_workers_leave_one_card_of_each_schedule(app: App, clock: Clock) -> None
     ]
 
 
-def test_a_paused_schedule_puts_nothing_and_others_go_on(app: App, clock: Clock) -> None:
+def test_a_paused_schedule_puts_nothing_and_others_continue(app: App, clock: Clock) -> None:
     @app.every(2)
     def tick() -> None: ...
 
@@ -88,7 +88,7 @@ def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Cloc
     assert "by hand" in task.address
 
 
-def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
+def test_unknown_and_ambiguous_names_are_reported(app: App) -> None:
     @app.every(2)
     @app.every(3)
     def tick() -> None: ...
@@ -108,7 +108,7 @@ def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
     assert len(schedule_status.listed(schedule_tube)) == 1
 
 
-def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
+def test_what_only_looks_like_a_schedule_is_skipped(app: App) -> None:
     @app.every(2)
     def tick() -> None: ...
 

@@ -42,7 +42,7 @@ def test_a_stranger_may_not_say_much(guarded: Serve) -> None:
         assert client.recv(1) == b""
 
 
-def test_who_only_reads_may_not_say_much_either(guarded: Serve) -> None:
+def test_requests_with_a_read_token_are_bounded(guarded: Serve) -> None:
     with guarded.raw() as client:
         client.sendall(b"AUTH " + TOKENS[Role.READ].encode() + b"\r\n*2\r\n$4\r\nECHO\r\n$300000\r\n")
         read_exactly(client, b"+OK\r\n-ERR Protocol error: invalid bulk length: a request may have 262144 bytes\r\n")
@@ -130,7 +130,7 @@ def test_one_token_of_the_environment_is_enough_for_an_open_address(url: str) ->
             read_exactly(raw, b"-NOAUTH Authentication required.\r\n")
 
 
-def test_a_short_token_and_a_file_that_others_can_read_are_told(url: str, tmp_path: Path) -> None:
+def test_a_short_token_and_a_readable_token_file_give_warnings(url: str, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.READ, make_token()))
     file.chmod(0o640)

@@ -95,7 +95,7 @@ def test_a_client_that_goes_while_it_waits_takes_nothing(server: Serve, broker: 
     assert tube.stats().calls.take == 1
 
 
-def test_what_was_asked_before_the_end_of_input_is_answered(server: Serve, broker: penstock.Broker) -> None:
+def test_requests_before_the_end_of_input_are_answered(server: Serve, broker: penstock.Broker) -> None:
     client = server.raw()
     client.sendall(request("TUBE.PUT", "t", "a") + request("TUBE.PUT", "t", "b"))
     client.shutdown(socket.SHUT_WR)
@@ -134,7 +134,7 @@ def test_joining_another_session_gives_back_what_was_held(server: Serve, broker:
     assert broker.tube("t").peek(1).status == penstock.Status.READY
 
 
-def test_a_tube_that_was_dropped_and_created_anew_is_found(server: Serve, broker: penstock.Broker) -> None:
+def test_a_tube_that_was_dropped_and_created_again_is_found(server: Serve, broker: penstock.Broker) -> None:
     client = server.client()
     client.execute_command("TUBE.PUT", "t", "a")
     client.execute_command("MQ.PUSH", "k", "a")

@@ -101,7 +101,7 @@ def test_an_open_address_without_a_token_is_refused(url: str, address: str) -> N
 
 
 @pytest.mark.parametrize("address", ["7379", "localhost", "localhost:x", "localhost:99999", "", "[::1", "a b:1"])
-def test_what_is_no_address_is_refused(url: str, address: str) -> None:
+def test_a_bad_address_is_refused(url: str, address: str) -> None:
     code, said = run("--url", url, "serve", "--resp", address)
     assert code == 1
     assert re.match(r"penstock: --resp .* (is no address|cannot be resolved)", said)

@@ -18,7 +18,7 @@ from penstock.server.sockets import Address, Tls
 from tests.server.certificates import self_signed
 
 
-def test_a_connection_too_many_is_told_so() -> None:
+def test_a_connection_over_the_limit_gets_an_error() -> None:
     async def run() -> None:
         executor, broker = BatchExecutor(), penstock.connect(f"memory://{uuid4().hex}")
         listener = RespListener(Service(broker, executor, Tokens()), Address("--resp", "127.0.0.1:0"), limit=1)

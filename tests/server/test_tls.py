@@ -48,7 +48,7 @@ def test_queues_and_tubes_by_rediss(server: Serve, certificate: tuple[Path, Path
         assert client.execute_command("TUBE.TAKE", "mail", "TIMEOUT", "20") == [1, b"t", b"x"]
 
 
-def test_who_speaks_without_tls_or_does_not_trust_the_certificate_is_not_served(
+def test_clients_without_tls_or_trust_in_the_certificate_are_not_served(
     server: Serve, certificate: tuple[Path, Path]
 ) -> None:
     for _ in range(3):

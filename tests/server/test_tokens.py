@@ -83,7 +83,7 @@ def test_a_token_taken_from_the_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["plaintext\n", "root sha256:00 x\n", "read md5:00\n", "", "# nothing\n"])
-def test_a_file_that_is_no_token_file_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_token_file_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
     file = write(tmp_path / "tokens", text)
     with pytest.raises(BadValue, match="penstock token") as raised:
         Tokens(file)

@@ -85,7 +85,7 @@ def test_a_refused_put_leaves_the_rest_of_the_transaction(broker: penstock.Broke
     assert [task.data for task in broker.tube("mail").tasks()] == ["fits"]
 
 
-def test_a_pair_is_no_data_of_one_put(broker: penstock.Broker, own: apsw.Connection) -> None:
+def test_put_refuses_a_pair_of_data_and_options(broker: penstock.Broker, own: apsw.Connection) -> None:
     own.execute("BEGIN IMMEDIATE")
     with pytest.raises(penstock.BadValue, match="tuple"):
         broker.bind(own).tube("mail").put(("x", {"pri": 1}))

@@ -39,7 +39,7 @@ def test_a_plain_put_and_the_others_give_ids_in_one_line(path: Path) -> None:
         assert tube.put("plain").id == 4
 
 
-def test_used_up_ids_are_told_and_never_run_into_the_next_tube(path: Path) -> None:
+def test_used_up_ids_raise_and_never_reach_the_next_tube(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         tube = broker.tube("mail")
         last = (1 << ID_BITS) - 1
@@ -50,7 +50,7 @@ def test_used_up_ids_are_told_and_never_run_into_the_next_tube(path: Path) -> No
         assert len(tube.tasks()) == 1
 
 
-def test_a_put_without_options_is_told_to_listeners_and_wakes_a_taker(path: Path) -> None:
+def test_a_plain_put_notifies_listeners_and_wakes_a_taker(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker, ThreadPoolExecutor(1) as pool:
         tube = broker.tube("mail")
         heard: list[tuple[int, str]] = []

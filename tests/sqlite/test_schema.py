@@ -58,7 +58,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
     must_refuse(path, message, content)
 
 
-def test_the_schema_is_told_where_older_versions_look_for_it(path: Path) -> None:
+def test_the_schema_number_is_where_older_versions_look_for_it(path: Path) -> None:
     """They know up to schema 4, and so say what the test above expects of this one."""
     penstock.connect(f"sqlite:///{path}").close()
     db = apsw.Connection(str(path))

@@ -50,7 +50,7 @@ def commits_of(broker: penstock.Broker, allowed: int = 2**31) -> list[None]:
     return commits
 
 
-def test_those_who_wait_while_one_begins_share_the_next_commit(broker: penstock.Broker, path: Path) -> None:
+def test_puts_that_wait_for_a_commit_share_the_next_one(broker: penstock.Broker, path: Path) -> None:
     tube = broker.tube("mail")
     commits = commits_of(broker)
     put = [future.result().id for future in gathered(broker, path, [lambda: tube.put("x")] * 6)]
@@ -71,7 +71,7 @@ def test_one_that_is_refused_takes_nothing_from_the_others(broker: penstock.Brok
     assert sorted(kept) == [task.id for task in tube.tasks()] == [1, 2, 3, 4, 5]
 
 
-def test_when_the_commit_fails_all_are_told_and_nothing_is_stored(broker: penstock.Broker, path: Path) -> None:
+def test_a_failed_commit_raises_for_all_and_stores_nothing(broker: penstock.Broker, path: Path) -> None:
     tube = broker.tube("mail")
     commits_of(broker, allowed=0)
     futures = gathered(broker, path, [lambda: tube.put_many(["x", "y"])] * 3)
@@ -83,7 +83,7 @@ def test_when_the_commit_fails_all_are_told_and_nothing_is_stored(broker: pensto
     assert tube.put("y").id == 1
 
 
-def test_when_the_disk_is_full_those_before_are_told_too(broker: penstock.Broker, path: Path) -> None:
+def test_a_full_disk_raises_for_earlier_puts_too(broker: penstock.Broker, path: Path) -> None:
     tube = broker.tube("mail")
     db = connection_of(broker).open()
     db.pragma("max_page_count", db.pragma("page_count") + 20)
@@ -116,7 +116,7 @@ def stored(path: Path) -> list[int]:
         other.close()
 
 
-def test_a_transaction_that_nobody_goes_on_with_is_committed_all_the_same(
+def test_a_shared_transaction_that_nobody_joins_is_committed(
     connection: Connection, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "_PATIENCE", 0.1)

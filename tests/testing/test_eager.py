@@ -130,7 +130,7 @@ def test_chains_and_groups_run_through(app: App) -> None:
             penstock.chain(add.call(1, 2), app.handler("double", tube="other").call(1)).put()
 
 
-def test_hooks_run_and_the_store_comes_back(app: App) -> None:
+def test_hooks_run_and_the_store_is_restored(app: App) -> None:
     @app.task
     def work() -> None:
         SEEN.append("work")

@@ -57,7 +57,7 @@ def test_its_fixtures_are_there_for_every_test(tmp_path: Path) -> None:
     assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_an_installed_penstock_tells_pytest_where_it_is() -> None:
+def test_an_installed_penstock_registers_its_pytest_plugin() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     plugin = import_module(project["entry-points"]["pytest11"]["penstock"])
     assert {"penstock_broker", "penstock_clock", "penstock_url"} <= set(vars(plugin))

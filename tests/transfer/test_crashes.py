@@ -124,7 +124,7 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
         assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
 
-def test_what_is_replied_to_lands_first_also_in_a_move_that_goes_on(clock: Clock) -> None:
+def test_a_resumed_move_imports_reply_tubes_first(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         old.tube("replies").put("older")
         old.tube("jobs").put("x", reply_to="replies")
@@ -168,7 +168,7 @@ def test_an_import_that_fails_leaves_nothing(store_url: str, clock: Clock, where
         assert not visible(broker, "replies")
 
 
-def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
+def test_a_move_does_not_start_on_a_partial_import(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put_many(range(3))
         content = exported(old, "jobs")
@@ -198,7 +198,7 @@ def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> N
         assert new.tube("jobs").kind == "fifo"
 
 
-def test_an_import_that_was_killed_is_begun_anew_when_asked(store_url: str, clock: Clock) -> None:
+def test_a_killed_import_is_restarted_on_request(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         FILLED["tied"](broker, clock)
         content = exported(broker, "tied")

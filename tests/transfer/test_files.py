@@ -15,7 +15,7 @@ from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
 
 
 @pytest.mark.parametrize("sort", FILLED)
-def test_a_tube_comes_back_from_its_file_as_it_was(store_url: str, clock: Clock, sort: str) -> None:
+def test_an_exported_tube_is_imported_unchanged(store_url: str, clock: Clock, sort: str) -> None:
     with opened(store_url, clock) as broker, opened(f"memory://{sort}", clock) as other:
         FILLED[sort](broker, clock)
         before = seen(broker, sort)

@@ -85,7 +85,7 @@ def test_a_pause_goes_with_the_tube(store_url: str, clock: Clock) -> None:
         assert new.tube("running").take(0) is not None
 
 
-def test_a_tube_with_taken_tasks_stays_and_goes_on(store_url: str, clock: Clock) -> None:
+def test_a_tube_with_taken_tasks_is_not_moved_until_they_are_settled(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as old, opened("memory://new", clock) as new:
         tube = old.tube("jobs")
         tube.put_many([1, 2])
@@ -114,7 +114,7 @@ def test_a_holder_has_time_to_finish(store_url: str, clock: Clock) -> None:
         assert [each.data for each in new.tube("jobs").tasks()] == [2]
 
 
-def test_a_blocked_take_is_told_where_the_tube_went(store_url: str) -> None:
+def test_a_blocked_take_gets_an_error_that_names_the_new_place_of_the_tube(store_url: str) -> None:
     with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
         tube = old.tube("jobs")
         waiting = begin(lambda: tube.take(120))
@@ -124,7 +124,7 @@ def test_a_blocked_take_is_told_where_the_tube_went(store_url: str) -> None:
             waiting.result(60)
 
 
-def test_a_take_from_several_is_told_which_of_them_went(store_url: str) -> None:
+def test_a_take_from_several_tubes_names_the_dropped_one(store_url: str) -> None:
     with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
         for name in ("first", "second"):
             old.tube(name)
@@ -162,7 +162,7 @@ def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: C
         broker.tube("mail").put(1)
 
 
-def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None:
+def test_a_second_move_brings_a_tube_back(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as first, opened("memory://second", clock) as second:
         for name in ("jobs", "other"):
             first.tube(name).put(name)

@@ -189,7 +189,7 @@ class _Scripts:
 
 
 @FILLS
-def test_a_move_that_is_killed_at_any_script_goes_on(fill: Fill, tmp_path: Path, clock: Clock) -> None:
+def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, clock: Clock) -> None:
     first, second = (STORES[name](tmp_path) for name in SHARDED)
     with opened(first, clock) as old, opened(second, clock) as new:
         for broker in (old, new):
@@ -223,7 +223,7 @@ def killed(old: penstock.Broker, new: penstock.Broker, death: Death) -> bool:
 
 
 @pytest.mark.parametrize("store_url", SHARDED, indirect=True)
-def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, clock: Clock) -> None:
+def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         tube, store = split(broker), broker.runtime.store
         assert isinstance(store, ShardedStore)

@@ -70,7 +70,7 @@ def test_no_more_is_read_than_was_asked_for() -> None:
     assert not requests.partial
 
 
-def test_what_has_begun_to_arrive_is_partial() -> None:
+def test_a_started_import_is_partial() -> None:
     requests = Requests()
     assert not requests.partial
     for piece in (b"*1\r\n", b"$4\r\n", b"PI"):
@@ -138,7 +138,7 @@ LONG = b"1" * 10_000
         (b"\x16\x03\x01\x02\n", "unexpected byte in an inline request"),
     ],
 )
-def test_what_is_no_request_is_refused(sent: bytes, why: str) -> None:
+def test_a_malformed_request_is_refused(sent: bytes, why: str) -> None:
     assert refusal(sent) == f"Protocol error: {why}"
     first = MAX_INLINE - 100 if len(sent) > MAX_INLINE else 0  # the rest, where the limit is, byte by byte
     assert refusal(sent[:first], *(bytes([byte]) for byte in sent[first:])) == f"Protocol error: {why}"

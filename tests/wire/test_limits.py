@@ -51,7 +51,7 @@ def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
     asyncio.run(run())
 
 
-def test_the_time_begins_anew_with_the_next_request() -> None:
+def test_the_time_limit_restarts_with_the_next_request() -> None:
     async def run() -> None:
         async with serving() as service:
             slow = Talk(service)

@@ -113,7 +113,7 @@ def test_a_batch_larger_than_the_slots_is_filled(app: App, run: Run, heard: Hear
     app.broker.tube("rows").truncate()
 
 
-def test_one_lost_lease_is_told_and_all_end_the_call(app: App, run: Run, heard: Heard) -> None:
+def test_one_lost_lease_of_a_batch_is_reported_and_the_others_finish(app: App, run: Run, heard: Heard) -> None:
     handles = jobs.hold_rows.put_many(["a", "b"])
     run("rows")
     assert heard() == ["holding", 2]

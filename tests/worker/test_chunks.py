@@ -46,7 +46,7 @@ def test_each_task_is_run_once_and_has_its_own_result(app: App, tmp_path: Path) 
     assert app.broker.tube("chunks").stats().calls.ack == 2000
 
 
-def test_what_stands_behind_a_slow_task_is_run_by_others(
+def test_tasks_prefetched_behind_a_slow_one_are_run_by_others(
     app: App, tmp_path: Path, tell: Tell, warm: Callable[[], None]
 ) -> None:
     path = tmp_path / "journal"
@@ -63,7 +63,7 @@ def test_what_stands_behind_a_slow_task_is_run_by_others(
     assert Counter(path.read_text().split()) == Counter(map(str, (-1, *range(60))))
 
 
-def test_what_stands_behind_a_dead_process_loses_no_attempt(app: App, tmp_path: Path, warm: Callable[[], None]) -> None:
+def test_prefetched_tasks_of_a_dead_process_lose_no_attempt(app: App, tmp_path: Path, warm: Callable[[], None]) -> None:
     path = tmp_path / "journal"
     worker = start(app, 1)
     try:

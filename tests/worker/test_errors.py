@@ -56,7 +56,7 @@ def test_a_passed_time_limit_has_no_traceback(app: App, run: Run, tell: object) 
         tell("late")  # type: ignore[operator]
 
 
-def test_another_process_tells_its_own_traceback(app: App, start: Start) -> None:
+def test_another_process_reports_its_own_traceback(app: App, start: Start) -> None:
     raising, dying = jobs.crash.put("raise"), jobs.crash.put("exit")
     start("--processes", "1")
     last = buried(app, "processes", raising.id).errors[-1]

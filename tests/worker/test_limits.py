@@ -52,7 +52,7 @@ def test_room_is_for_the_priorities_that_may_start() -> None:
     assert unlimited.room(1) == (1, 4)
 
 
-def test_one_who_comes_back_has_the_next_slot() -> None:
+def test_a_handler_that_resumes_gets_the_next_slot() -> None:
     slots = Slots(1)
     freed = threading.Event()
     slots.on_free.append(freed.set)

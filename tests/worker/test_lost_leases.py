@@ -33,7 +33,7 @@ LOSSES: dict[str, tuple[Callable[[penstock.Tube, int], object], list[str]]] = {
 
 @every_store
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_thread_is_told(app: App, run: Run, heard: Heard, loss: str) -> None:
+def test_a_thread_learns_that_its_lease_is_lost(app: App, run: Run, heard: Heard, loss: str) -> None:
     handle = jobs.watch_lease.put()
     worker = run("watched")
     assert heard() == ["began", 1]
@@ -69,7 +69,7 @@ def test_a_released_task_is_not_started_again_while_its_handler_runs(
 
 
 @every_store
-def test_release_all_is_told(app: App, run: Run, heard: Heard) -> None:
+def test_release_all_is_reported(app: App, run: Run, heard: Heard) -> None:
     jobs.watch_lease.put()
     run("watched")
     assert heard() == ["began", 1]
@@ -78,7 +78,7 @@ def test_release_all_is_told(app: App, run: Run, heard: Heard) -> None:
 
 
 @every_store
-def test_the_cancel_of_a_group_is_told(app: App, run: Run, heard: Heard) -> None:
+def test_the_cancel_of_a_group_is_reported(app: App, run: Run, heard: Heard) -> None:
     group = app.broker.tube("watched").group("g")
     jobs.watch_lease.options(group="g").put()
     group.start()
@@ -89,7 +89,7 @@ def test_the_cancel_of_a_group_is_told(app: App, run: Run, heard: Heard) -> None
 
 
 @every_store
-def test_a_lapsed_session_is_told(app: App, run: Run, heard: Heard) -> None:
+def test_a_lapsed_session_is_reported(app: App, run: Run, heard: Heard) -> None:
     jobs.watch_lease.put()
     worker = run("watched")
     assert heard() == ["began", 1]

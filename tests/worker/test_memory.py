@@ -175,7 +175,7 @@ def test_a_result_whose_own_code_fails_buries_the_task(app: App) -> None:
 
 
 @pytest.mark.parametrize("executor", ["thread", "async"])
-def test_an_error_that_cannot_be_told_is_a_failure_like_others(app: App, executor: str) -> None:
+def test_an_exception_that_cannot_be_printed_is_a_failure_like_others(app: App, executor: str) -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise KeyError("text")
@@ -215,7 +215,7 @@ def test_what_is_settled_before_it_is_started_is_not_held_on_to(app: App, monkey
     assert worker.state.in_flight.held == set()
 
 
-def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
+def test_a_worker_reopens_a_tube_that_was_dropped(app: App) -> None:
     block, entered, ran = threading.Event(), threading.Event(), threading.Event()
 
     @app.task
@@ -238,7 +238,7 @@ def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
     worker.stop()
 
 
-def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_continues_without_a_moved_tube(app: App, caplog: pytest.LogCaptureFixture) -> None:
     ran = threading.Event()
 
     @app.task(tube="going")
@@ -261,7 +261,7 @@ def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest
     worker.stop()
 
 
-def test_a_mistake_inside_the_worker_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_of_the_worker_is_logged(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     def work() -> None: ...
 

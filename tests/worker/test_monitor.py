@@ -140,7 +140,7 @@ def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pyt
         assert first.result(30)[0] == 200
 
 
-def test_what_is_no_question(run: Run) -> None:
+def test_other_paths_and_malformed_requests_are_refused(run: Run) -> None:
     with served(run("default")) as url:
         assert get(f"{url}/")[0] == 404
         assert get(f"{url}/metrics", method="POST")[0] == 405

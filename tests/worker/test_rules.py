@@ -26,7 +26,7 @@ def call(name: str, **arguments: object) -> dict[str, object]:
 
 
 @every_store
-def test_a_snoozed_task_comes_back_without_using_up_an_attempt(app: App, run: Run) -> None:
+def test_a_snoozed_task_returns_without_using_up_an_attempt(app: App, run: Run) -> None:
     handle = jobs.snooze.options(max_attempts=1).put(3, 0.01)
     run("rules")
     assert handle.result(PATIENCE) == 1
@@ -135,7 +135,7 @@ def test_signals_of_a_handler_in_a_process(app: App, run: Run, heard: Heard) -> 
     [(None, None, 3), (2, None, 3), (9, None, 3), (2, 4, 4), (None, 1, 1)],
     ids=["handler", "handler before a smaller tube", "handler before a larger tube", "put", "put alone"],
 )
-def test_the_handler_s_max_attempts_hold_whoever_put(
+def test_the_handlers_max_attempts_apply_to_every_put(
     app: App, run: Run, heard: Heard, tubes: int | None, puts: int | None, expected: int
 ) -> None:
     tube = app.broker.create_tube("rules", "fifottl", max_attempts=tubes)
@@ -169,7 +169,7 @@ def test_tasks_that_are_put_as_bytes_of_json_are_run(app: App, run: Run, kind: s
 
 
 @every_store
-def test_the_handler_s_ttr_holds_whoever_put(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, heard: Heard, tell: Tell) -> None:
     tube = app.broker.create_tube("rules", "fifottl", ttr=60)
     task = tube.put(call("hold_rules", word="go"))
     run("rules")

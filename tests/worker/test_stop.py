@@ -118,7 +118,7 @@ def test_a_task_that_kills_its_worker_ends_buried(app: App, start: Start, heard:
     assert app.broker.tube("default").peek(handle.id).reason == "handed out 2 times without an ack"
 
 
-def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, heard: Heard) -> None:
+def test_a_lost_lease_is_logged_and_its_result_dropped(app: App, start: Start, heard: Heard) -> None:
     handle = jobs.outlive.put()
     worker = start()
     assert heard() == ["began", 1]

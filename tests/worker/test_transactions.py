@@ -85,7 +85,7 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
     assert (rows(), handle.status, current.status) == ([], "ready", "t")
 
 
-def test_hooks_are_told_of_bound_puts(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_run_for_bound_puts(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[object]] = []
     monkeypatch.setattr(shop.hooks, "put", [lambda handles: told.append([handle.id for handle in handles])])
     with transacting.database() as db:

@@ -26,7 +26,7 @@ def record() -> Record:
         return record_of(broker.tube("mail").put(1))
 
 
-def test_a_slow_reader_loses_task_events_and_is_told(record: Record) -> None:
+def test_a_slow_reader_loses_task_events_and_gets_a_notice(record: Record) -> None:
     async def read() -> str:
         stream = Stream(None)
         for _ in range(MAX_WAITING + 7):
@@ -41,7 +41,7 @@ def test_a_slow_reader_loses_task_events_and_is_told(record: Record) -> None:
     assert counters["tubes"]["mail"]["ready"] == 3
 
 
-def test_a_stream_of_one_tube_tells_of_no_other(record: Record) -> None:
+def test_a_stream_of_one_tube_has_events_of_no_other(record: Record) -> None:
     async def read() -> bytes:
         stream = Stream("mail")
         stream.offer("other", Event(2, "put", record))

@@ -38,7 +38,7 @@ def test_a_body_over_the_limit(server: Serving) -> None:
         assert other.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_who_sends_all_of_a_body_over_the_limit_gets_the_answer(server: Serving) -> None:
+def test_a_client_that_sends_a_whole_oversized_body_gets_the_answer(server: Serving) -> None:
     body = b"x" * 2**24  # more than the buffers on the way hold
     head = b"POST /api/tubes/mail/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), PATIENCE) as client:
@@ -182,7 +182,7 @@ def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
     assert refused(server.get("/api/nothing", accept=browser)) == (404, "NotFound")  # programs ask there
 
 
-def test_what_is_no_http_ends_the_connection(server: Serving) -> None:
+def test_bytes_that_are_not_http_end_the_connection(server: Serving) -> None:
     for sent in (
         b"*1\r\n$4\r\nPING\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",

@@ -86,7 +86,7 @@ def test_answers_are_as_described(server: Serving, document: Any, name: str) -> 
     assert seen
 
 
-def test_the_document_needs_a_token_where_one_is_asked_for() -> None:
+def test_the_openapi_document_needs_a_token_if_the_server_does() -> None:
     with serving("memory://openapi-token", Tokens(single="secret")) as guarded:
         assert guarded.get("/api/openapi.json").status_code == 401
         assert guarded.get("/api/openapi.json", authorization="Bearer secret").status_code == 200

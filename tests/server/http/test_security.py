@@ -47,7 +47,7 @@ def bearer(name: str) -> dict[str, str]:
     return {"authorization": f"Bearer {name}-token"}
 
 
-def test_without_a_token_nothing_is_told(guarded: Serving) -> None:
+def test_without_a_token_nothing_is_shown(guarded: Serving) -> None:
     for operation in guarded.app.operations:
         path = operation.template.format(name="mail", id="1", address="a", group="g", key="0123456789abcdef")
         answer = guarded.client.request(operation.method, path)
@@ -153,7 +153,7 @@ def test_another_sites_page_changes_nothing(server: Serving, headers: dict[str, 
     assert server.get("/api/tubes").json() == []
 
 
-def test_a_browsers_form_is_no_call_of_the_api(server: Serving) -> None:
+def test_the_api_refuses_a_form_sent_by_a_browser(server: Serving) -> None:
     own = {"origin": server.url, "sec-fetch-site": "same-origin", "content-type": "text/plain"}
     answer = server.client.post(f"{MAIL}/tasks", content=b'{"data": 1}', headers=own)
     assert refused(answer) == (415, "UnsupportedMediaType")
@@ -202,7 +202,7 @@ def test_a_cookie_alone_changes_nothing(guarded: Serving) -> None:
         assert browser.post(f"{MAIL}/kick", json={}, headers={"penstock-seal": seal}).json() == {"count": 1}
 
 
-def test_who_may_only_look_has_no_buttons(guarded: Serving) -> None:
+def test_a_read_token_sees_no_buttons(guarded: Serving) -> None:
     guarded.post(f"{MAIL}/tasks", {"data": 1}, **bearer("admin"))
     with log_in(guarded, "read") as browser:
         page = browser.get("/tubes/mail/tasks/1").text

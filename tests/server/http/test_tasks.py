@@ -55,7 +55,7 @@ def test_a_take_of_nothing_is_204(server: Serving) -> None:
 DATA: list[object] = [None, "", 0, False, [], {}, "ü\n\u2028", 2**70, -1.5e-300, [[[1]]], {"": None}]
 
 
-def test_data_comes_back_equal(server: Serving) -> None:
+def test_data_is_read_back_equal(server: Serving) -> None:
     for data in DATA:
         assert server.post(f"{MAIL}/tasks", {"data": data}).json()["data"] == data
         taken = server.post(f"{MAIL}/take").json()["data"]
@@ -215,7 +215,7 @@ def test_a_blocked_take_over_several_tubes(server: Serving, beside: penstock.Bro
 
 
 @EVERY_STORE
-def test_who_hangs_up_in_a_blocked_take_takes_nothing(server: Serving, beside: penstock.Broker) -> None:
+def test_a_client_that_disconnects_in_a_blocked_take_takes_nothing(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     head = (
         f"POST {MAIL}/take HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"

@@ -50,7 +50,7 @@ def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving,
 
 
 @EVERY_STORE
-def test_a_tube_that_was_dropped_and_made_anew_is_found(server: Serving, beside: penstock.Broker) -> None:
+def test_a_tube_that_was_dropped_and_made_again_is_found(server: Serving, beside: penstock.Broker) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1}).json()["id"] == 1
     beside.tube("mail").drop()
     beside.create_tube("mail", "fifo").put("new")
@@ -114,7 +114,7 @@ def test_groups(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_a_session_is_begun_named_and_ended(server: Serving, beside: penstock.Broker) -> None:
+def test_a_session_is_opened_named_and_closed(server: Serving, beside: penstock.Broker) -> None:
     beside.tube("mail").put(1)
     id = server.post("/api/sessions", {"ttr": 0}).json()["session"]
     taken = server.post(f"{MAIL}/take", {}, penstock_session=id)
@@ -169,7 +169,7 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 @EVERY_STORE
-def test_events_tell_counters_and_changes(server: Serving, beside: penstock.Broker) -> None:
+def test_events_carry_counters_and_changes(server: Serving, beside: penstock.Broker) -> None:
     beside.tube("mail").put("before")
     with server.client.stream("GET", "/api/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
