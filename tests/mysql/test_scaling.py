@@ -143,7 +143,9 @@ def touched(own: Connection) -> Iterator[Callable[[], set[str]]]:
     cursor.execute("SELECT VERSION()")
     mariadb = "MariaDB" in str(cursor.fetchall())
     if mariadb:
-        found = "SELECT table_name FROM information_schema.table_statistics WHERE table_schema = DATABASE()"
+        table = "information_schema.table_statistics"
+        moved = "rows_read + rows_changed > 0"
+        found = f"SELECT table_name FROM {table} WHERE table_schema = DATABASE() AND {moved}"
         begin, again, end = "SET GLOBAL userstat = 1", "FLUSH TABLE_STATISTICS", "SET GLOBAL userstat = 0"
     else:
         table = "performance_schema.table_io_waits_summary_by_table"

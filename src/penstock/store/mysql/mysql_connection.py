@@ -39,6 +39,9 @@ LOCK_WAIT_SECONDS = 2
 # Statements pass ids on by GROUP_CONCAT, which cuts at this length. MariaDB makes joins of long lists, without indexes.
 NEEDED = "group_concat_max_len = 67108864 /*M! , in_predicate_conversion_threshold = 0 */"
 
+# MariaDB has snapshot isolation as its default since 11.6.2.
+_ASKED = "SELECT @@max_allowed_packet, FALSE /*M!110602 OR @@innodb_snapshot_isolation */"
+
 # Binary comparisons and strict values, whatever the server's defaults.
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
@@ -127,8 +130,11 @@ class Link:
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
+        ((packet, snapshots),) = self.rows(_ASKED)
         #: The largest statement the server takes.
-        self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
+        self.max_packet = int(packet)
+        #: Whether a transaction fails that locks a row which changed since it first read.
+        self.snapshot_isolation = bool(int(snapshots))
         self._names: dict[str, str] = {}  # of prepared statements
         pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._calls = PreparedCalls(connection) if pipelines else None

@@ -180,12 +180,16 @@ class BoundServer(Server):
             raise BadValue(f"the connection does not lead to this store: bind one on database {own.name}")
 
     def borrow(self) -> Link:
+        if self._link.snapshot_isolation:  # others put, take and ack all the time: their changes are no conflict
+            self._link.change("SET SESSION innodb_snapshot_isolation = OFF")
         self._link.change("SAVEPOINT penstock")
         return self._link
 
     def give_back(self, link: Link, *, done: bool) -> None:
         try:
             link.change("RELEASE SAVEPOINT penstock" if done else "ROLLBACK TO SAVEPOINT penstock")
+            if link.snapshot_isolation:
+                link.change("SET SESSION innodb_snapshot_isolation = ON")
         except (pymysql.MySQLError, OSError) as error:
             # The savepoint is gone because a deadlock undid the caller's whole transaction: report that.
             before = error.__context__
