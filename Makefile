@@ -21,10 +21,11 @@ quick: $(READY)
 	$(RUN) -m pytest --numprocesses 2 --quick --quiet --deselect tests/aio/test_outage.py $(QUICK)
 
 # The tests start hundreds of processes: all is compiled once for them, beside the tools and not among the sources.
+# Four test processes on two cores: one waits for the processes that it kills, for most of the time.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 test: $(READY)
-	$(RUN) -m pytest --numprocesses 3
+	$(RUN) -m pytest --numprocesses 4
 
 check: $(READY)
 	$(RUN) -m ruff check .

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 _MEMORY = "/dev/shm"
-# The servers of three test processes and what tests stored in them used less than two.
+# The servers of four test processes and what tests store in them use less than three.
 _GIGABYTES = 6
 
 

@@ -1,6 +1,6 @@
-"""How the tests are shared out among the workers of pytest-xdist: in what units, and which of them start first.
+"""How pytest-xdist shares out the tests: in which units, and which of them start first.
 
-xdist's own groups (`--dist loadgroup`) are none with pytest 9.2: it takes no notice of the node ids that xdist changes.
+xdist's own groups (`--dist loadgroup`) do not work with pytest 9.2, which ignores the node ids that xdist changes.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ from pathlib import PurePosixPath
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# What runs in one worker, one after the other, by the folder of the tests, the longest first: what shares a server or a
-# table that takes seconds to fill, what starts processes by the dozen.
-_TOGETHER = {
-    "processes": "processes", "fault": "processes", "postgres": "postgres", "redis": "redis", "cli": "cli",
-    "mysql": "mysql", "worker": "worker", "pool": "pool", "plans": "plans",
-}  # fmt: skip
-_FOLDERS = tuple(_TOGETHER)
+# Folders whose tests run in one test process, one after the other, the longest first: those that share a server or a
+# table that takes seconds to fill, and those that start processes by the dozen and mostly wait for them.
+_FOLDERS = ("fault", "processes", "postgres", "redis", "mysql", "worker", "pool", "cli", "plans")
 _STORE = re.compile(r"[\[-](memory|pool-\w+|sqlite|postgres|mariadb|redis(?:-cluster)?)[\]-]")
 
 
 def unit(nodeid: str) -> str:
-    """The tests of one unit go to one worker: those of some folders, else those of a module on a store."""
+    """The tests of one unit run in one process: those of such a folder, else those of a module on a store."""
     module, _, test = nodeid.partition("::")
     folder = PurePosixPath(module).parent.name
     store = _STORE.search(test)
-    return _TOGETHER.get(folder) or f"{module} {store[1] if store else ''}"
+    return folder if folder in _FOLDERS else f"{module} {store[1] if store else ''}"
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -36,9 +32,9 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def place(item: pytest.Item) -> int:
-    """What is long starts first, so that the workers end together. A time limit of its own says that a test is long."""
+    """Sorts long units first, so that all processes end together. A test with a time limit of its own is long."""
     folder = item.path.parent.name
-    if folder in _TOGETHER:
+    if folder in _FOLDERS:
         return _FOLDERS.index(folder)
     if folder == "behaviour":  # many small units, to fill the gaps at the end
         return 2 + len(_FOLDERS)
@@ -46,7 +42,7 @@ def place(item: pytest.Item) -> int:
 
 
 class Units(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no types
-    """Hands out units as they come in the collection."""
+    """Hands out units in the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit(nodeid)
