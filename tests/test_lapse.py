@@ -37,5 +37,5 @@ def test_a_session_lapses_after_the_seconds_of_the_environment(lapse: str | None
 @pytest.mark.parametrize("lapse", ["x", "0", "-1", "nan", "inf", "2.9", "1e9"])
 def test_a_bad_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch, lapse: str) -> None:
     monkeypatch.setenv("PENSTOCK_LAPSE", lapse)
-    with pytest.raises(penstock.BadValue, match="PENSTOCK_LAPSE .* is no number of seconds"):
+    with pytest.raises(penstock.BadValue, match="PENSTOCK_LAPSE .* is not a number of seconds"):
         penstock.connect("memory://")

@@ -134,7 +134,7 @@ def test_a_name_is_a_link_of_a_chain(apps: tuple[App, App]) -> None:
     add, send = web.handler("add"), web.handler("send", tube="mail")
     handle = penstock.chain(add.call(1, 2), add.call(4), send.call(subject="x").options(pri=1)).put()
     run_queued(worker)
-    assert handle.status == "buried"  # 7 is no text
+    assert handle.status == "buried"  # 7 is not text
     last = penstock.chain(add.call(1, 2), add.call(4), add.call(9).without_result()).put()
     run_queued(worker)
     assert [each.result(0) for each in last.handles] == [3, 7, 9]

@@ -47,7 +47,7 @@ def test_options_make_another_call(app: App) -> None:
     call.put()
     later.put()
     assert [(task.status, task.pri) for task in app.broker.tube("mail").tasks()] == [("r", 0), ("~", 2)]
-    with pytest.raises(penstock.BadValue, match="capacity is no put option"):
+    with pytest.raises(penstock.BadValue, match="capacity is not a put option"):
         call.options(capacity=3)  # type: ignore[call-arg]
 
 

@@ -168,8 +168,8 @@ def test_arguments_and_results_come_back_as_annotated(app: App, kind: Any, value
         (lambda send: send.put("ada", any=object()), "object"),
         (lambda send: send.put("ada", delay=-1), "delay -1"),
         (lambda send: send.put_many([("ada",), (1,)]), "Expected `str`"),
-        (lambda send: send.put_many(["ada"], copies=2), "copies is no put option"),
-        (lambda send: send.options(copies=2), "copies is no put option"),
+        (lambda send: send.put_many(["ada"], copies=2), "copies is not a put option"),
+        (lambda send: send.options(copies=2), "copies is not a put option"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused_and_nothing_is_stored(
@@ -241,7 +241,7 @@ def plain() -> None: ...
         (plain, {"backoff": 3}, "give a penstock.Backoff"),
         (plain, {"tube": "no way"}, "not a name"),
         (plain, {"name": "no way"}, "not a name"),
-        ("plain", {}, "is no function"),
+        ("plain", {}, "is not a function"),
     ],
 )
 def test_a_bad_declaration_is_refused(

@@ -139,7 +139,7 @@ def test_a_network_opens_inward_addresses_of_listed_names() -> None:
     ],
 )
 def test_a_bad_host_in_the_allow_list_is_refused(entry: str) -> None:
-    with pytest.raises(penstock.BadValue, match="is no name, address or network"):
+    with pytest.raises(penstock.BadValue, match="is not a name, address or network"):
         allow_list([entry])
 
 

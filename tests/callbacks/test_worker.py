@@ -119,7 +119,7 @@ def test_short_secrets_are_refused_and_readable_files_give_warnings(shell: Shell
     for text, message in (
         ("@a.example", "has no host and secret"),
         ("@a.example short", "a callback secret has 5 bytes"),
-        ("@a@b a secret that is long enough", "is no name, address or network"),
+        ("@a@b a secret that is long enough", "is not a name, address or network"),
     ):
         file.write_text(text)
         file.chmod(0o600)

@@ -69,7 +69,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shop:app", "--grace", "nan"], "penstock: grace nan is out of range"),
         (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
         (["shop:app", "--url", "gopher://x"], "penstock: "),
-        (["shop:app", "--listen", "9000"], "penstock: --listen '9000' is no address"),
+        (["shop:app", "--listen", "9000"], "penstock: --listen '9000' is not an address"),
         (["shop:app", "--listen", "0.0.0.0:0"], "can be reached from other hosts, and no token is asked for"),
         (["shop:app", "--token-file", "tokens"], "penstock: --token-file is for /metrics: give --listen as well"),
         (["shop:app", "--max-tasks", "0"], "penstock: max_tasks 0 is out of range"),

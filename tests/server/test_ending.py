@@ -104,7 +104,7 @@ def test_an_open_address_without_a_token_is_refused(url: str, address: str) -> N
 def test_a_bad_address_is_refused(url: str, address: str) -> None:
     code, said = run("--url", url, "serve", "--resp", address)
     assert code == 1
-    assert re.match(r"penstock: --resp .* (is no address|cannot be resolved)", said)
+    assert re.match(r"penstock: --resp .* (is not an address|cannot be resolved)", said)
 
 
 def test_a_port_in_use_is_one_clear_line(url: str) -> None:

@@ -148,7 +148,7 @@ def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -
         assert coming is not None
         store.drop_tube(coming)
         new.tube("jobs").put("another")
-        with pytest.raises(penstock.TubeExists, match="tube jobs was made anew"):
+        with pytest.raises(penstock.TubeExists, match="tube jobs was created again"):
             move(old, new, Death(1000, after=True), "jobs")
         new.tube("jobs").drop()
         move(old, new, Death(1000, after=True), "jobs")

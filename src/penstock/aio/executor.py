@@ -256,7 +256,7 @@ class Run(asyncio.Future[R]):
     _sleep: Sleep | None = None
     _timer: asyncio.TimerHandle | None = None
     _compensation: StoreOp | None = None  # gives back what it received
-    _told_cancelled = False  # its operation knows that it was cancelled
+    _cancel_known = False  # its operation knows that it was cancelled
     #: Raised in the operation instead of running anything.
     refusal: StoreUnavailable | None = None
 
@@ -299,7 +299,7 @@ class Run(asyncio.Future[R]):
     def resume(self, answer: Any) -> None:
         """Continue the operation. A cancelled one may end or clean up; it can submit nothing else."""
         op = self._advance(answer)
-        if op is not None and not self._told_cancelled and self.cancelled():
+        if op is not None and not self._cancel_known and self.cancelled():
             op = self._advance(Failure(asyncio.CancelledError()))
         if op is None:
             return
@@ -314,7 +314,7 @@ class Run(asyncio.Future[R]):
         try:
             if not isinstance(answer, Failure):
                 return self._operation.send(answer)
-            self._told_cancelled = self._told_cancelled or isinstance(answer.error, asyncio.CancelledError)
+            self._cancel_known = self._cancel_known or isinstance(answer.error, asyncio.CancelledError)
             return self._operation.throw(answer.error)
         except StopIteration as end:
             if not self.cancelled():

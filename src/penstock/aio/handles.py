@@ -176,32 +176,32 @@ class _Listener:
     def __init__(self, home: Tube, callback: OnChange) -> None:
         self.callback = callback
         self._home = home
-        self._telling: set[asyncio.Future[None]] = set()
+        self._notifying: set[asyncio.Future[None]] = set()
 
-    def __call__(self, told: task.Task, event: str) -> None:
-        self._home.executor.post(partial(self._tell, _dressed(self._home, told), event))
+    def __call__(self, changed: task.Task, event: str) -> None:
+        self._home.executor.post(partial(self._notify, _dressed(self._home, changed), event))
 
-    def _tell(self, told: Task, event: str) -> None:
+    def _notify(self, changed: Task, event: str) -> None:
         try:
-            answer = self.callback(told, event)
+            answer = self.callback(changed, event)
         except Exception:
-            _failed(told, event)
+            _failed(changed, event)
             return
         if isawaitable(answer):
-            telling = asyncio.ensure_future(_await(answer, told, event))
-            self._telling.add(telling)  # the loop itself holds on to no task
-            telling.add_done_callback(self._telling.discard)
+            notifying = asyncio.ensure_future(_await(answer, changed, event))
+            self._notifying.add(notifying)  # the loop itself holds on to no task
+            notifying.add_done_callback(self._notifying.discard)
 
 
-async def _await(answer: Awaitable[object], told: Task, event: str) -> None:
+async def _await(answer: Awaitable[object], changed: Task, event: str) -> None:
     try:
         await answer
     except Exception:
-        _failed(told, event)
+        _failed(changed, event)
 
 
-def _failed(told: Task, event: str) -> None:
-    log.exception("on_change of tube %s failed at %s of task %s", told.tube, event, told.id)
+def _failed(changed: Task, event: str) -> None:
+    log.exception("on_change of tube %s failed at %s of task %s", changed.tube, event, changed.id)
 
 
 def _dressed(handle: Handle[Any], given: task.Task) -> Task:

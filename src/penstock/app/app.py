@@ -129,7 +129,7 @@ class App:
 
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
         if not callable(function):
-            raise BadValue(f"{names.shown(function)} is no function: put @app.task before a def or an async def")
+            raise BadValue(f"{names.shown(function)} is not a function: put @app.task before a def or an async def")
         given = options.get("name")
         name = names.name("task name", getattr(function, "__name__", None) if given is None else given)
         if name in self.handlers:

@@ -254,7 +254,7 @@ class Arguments:
             case Positional(list(args), dict(keywords)):
                 pass
             case Positional():
-                raise BadValue(f"{self._what} does not fit: args is not a list, or kwargs is no dict")
+                raise BadValue(f"{self._what} does not fit: args is not a list, or kwargs is not a dict")
             case _:
                 return stored
         try:

@@ -108,7 +108,7 @@ class Handler(Generic[P, R, C]):
     def call(self, *args: Any, **given: Any) -> Call[R]:
         """Describe a call, to be put later: `send.call("ada").options(delay=5).put()`.
 
-        In a chain the first argument may be left out: the result of the link before it stands there.
+        In a chain the first argument may be left out: it is the result of the link before it.
         """
         return self.make_call(args, given, {})
 
@@ -124,10 +124,12 @@ class Handler(Generic[P, R, C]):
         return BoundHandler(self, connection, {})
 
     def must_be_options(self, verb: str, given: Iterable[str]) -> None:
-        """BadValue for a name that is no put option."""
+        """BadValue for a name that is not a put option."""
         for name in given:
             if name not in PUT_OPTIONS:
-                raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
+                raise BadValue(
+                    f"{self.name}.{verb}: {name} is not a put option: give one of {', '.join(sorted(PUT_OPTIONS))}"
+                )
 
     def handle(self, id: int | None = None, *, address: str | None = None) -> Handle[R]:
         """The handle of a task by id or address, for programs that did not put it."""
@@ -231,7 +233,7 @@ class Handler(Generic[P, R, C]):
         if options.get("max_attempts") is None and tube.stored.max_attempts is None and self.default_attempts:
             options["max_attempts"] = self.default_attempts
         expires = options.get("ttl") is not None or tube.stored.ttl is not None
-        if (self.keeps or expires) and options.get("address") is None:  # else it could not be told that it expired
+        if (self.keeps or expires) and options.get("address") is None:  # else nobody could ask whether it expired
             options["address"] = new_address()
         return self._data(stored, more), options
 

@@ -44,7 +44,7 @@ class Schedules:
         checked = check_catch_up("none" if catch_up is None else catch_up)
         overlaps = overlap is None or flag("overlap", overlap)
         if not hasattr(call, "handler") or not hasattr(call, "put_options"):
-            raise BadValue(f"call {names.shown(call)} is no call of a handler: give handler.call(…)")
+            raise BadValue(f"call {names.shown(call)} is not a call of a handler: give handler.call(…)")
         for option in _OWN:
             if call.put_options.get(option) is not None:
                 raise BadValue(f"{option} is not for a call of a schedule, which decides it: leave it out")

@@ -126,7 +126,7 @@ class SessionHandle:
 
     @property
     def number(self) -> int:
-        """The store's number of the session; 0, which is no session's, before its first take and once it is lost."""
+        """The store's number of the session; 0 before its first take and once it is lost."""
         return self._joined.session if self._joined and not self._lost else 0
 
     @property

@@ -177,7 +177,7 @@ def entry(text: str) -> Entry:
         if _is_name(name):
             return Entry(name.lower().removesuffix("."), below, port=port)
     raise BadValue(
-        f"allowed host {shown(text)} is no name, address or network: give hooks.example.org, *.example.org, "
+        f"allowed host {shown(text)} is not a name, address or network: give hooks.example.org, *.example.org, "
         "10.1.2.3 or 10.1.0.0/16, without scheme; a port may follow, such as hooks.example.org:8443"
     )
 

@@ -19,7 +19,7 @@ LOOKED_AT = 100
 def callback_tubes(broker: Broker) -> list[str]:
     """The names of tubes that have a default callback, or a task with a callback among the first ready ones.
 
-    Reads without taking, so that no task is handed out in vain.
+    Reads without taking, so that no task is handed out needlessly.
     """
     tubes = broker.runtime.store.load_tubes()
     return [tube.name for tube in tubes if tube.kind.leased and _has_callbacks(broker, tube)]

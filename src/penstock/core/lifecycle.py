@@ -46,7 +46,7 @@ class Change(msgspec.Struct, frozen=True):
     attempts: int = 0
     reason: str | None = None
     progress: float | None = None
-    ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
+    ending: Ending | None = None  # of a task that is gone, if somebody may ask for it or gets a reply
     until: int | None = None  # the decision holds before this moment: then a lease or a ttl that it relied on ends
     error: StoredAttempt | None = None  # of the attempt that ends by it
 
@@ -191,8 +191,8 @@ def buried(record: Record, reason: str | None) -> Change:
 def touched(record: Record, extra: int, progress: float | None = None, until: int | None = None) -> Change:
     """The change of a touch: a later or new deadline for this hand-out, and its progress if given."""
     at = until if until is not None else None if record.at is None else record.at + extra
-    told = record.progress if progress is None else progress
-    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, told)
+    share = record.progress if progress is None else progress
+    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, share)
 
 
 def removed(record: Record, event: str, move: Move | None = None) -> Change:

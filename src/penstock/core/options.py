@@ -122,8 +122,8 @@ def callback_url(what: str, value: object) -> str:
     except ValueError:
         good = False
     if not good or len(text) > 2000 or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        told = f"***@{text.rpartition('@')[2]}" if "@" in text else value  # what is left out may be a password
-        raise BadValue(f"{what} {names.shown(told)} is not a callback: give an http(s) URL without user info")
+        visible = f"***@{text.rpartition('@')[2]}" if "@" in text else value  # what is left out may be a password
+        raise BadValue(f"{what} {names.shown(visible)} is not a callback: give an http(s) URL without user info")
     return names.plain(text)
 
 

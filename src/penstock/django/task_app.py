@@ -56,12 +56,12 @@ class TaskApp(App):
         return results.kept(_facts(task, now), value, limit)
 
     def failed(self, error: BaseException) -> Exception:
-        """What a worker is told of an exception: it fails the task for good, unless its tube has a `max_attempts`."""
+        """The exception that a worker sees: it fails the task for good, unless its tube has a `max_attempts`."""
         shown = "".join(traceback.format_exception(error))
         text = error.error if isinstance(error, Fail) else str(error)
-        told = f"{type(error).__module__}.{type(error).__qualname__}: {text}"
+        message = f"{type(error).__module__}.{type(error).__qualname__}: {text}"
         retried = self.connection.tube(current_task().tube).stored.max_attempts is not None
-        return _Raised(told, shown) if retried and not isinstance(error, Fail) else _RaisedForGood(told, shown)
+        return _Raised(message, shown) if retried and not isinstance(error, Fail) else _RaisedForGood(message, shown)
 
     def _buried(self, task: Task, error: BaseException) -> None:
         """Tell that a task failed: its last attempt did, or its last worker died."""
@@ -91,16 +91,16 @@ def _facts(task: Task, ended: float | None = None) -> Facts:
 class _Raised(HandlerFailed):
     """An exception of a task, which is tried again."""
 
-    def __init__(self, told: str, shown: str) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, shown: str) -> None:
+        super().__init__(message)
         self.remote_traceback = shown
 
 
 class _RaisedForGood(Bury):
     """An exception of a task, which is buried: Django says that it failed."""
 
-    def __init__(self, told: str, shown: str) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, shown: str) -> None:
+        super().__init__(message)
         self.remote_traceback = shown
 
 

@@ -23,7 +23,9 @@ def read_lapse() -> int:
     except ValueError:
         seconds = 0.0
     if not _SHORTEST <= seconds <= _LONGEST:
-        raise BadValue(f"{_VARIABLE} {shown(given)} is no number of seconds: give one from {_SHORTEST} to {_LONGEST}")
+        raise BadValue(
+            f"{_VARIABLE} {shown(given)} is not a number of seconds: give one from {_SHORTEST} to {_LONGEST}"
+        )
     return round(seconds * 1000)
 
 

@@ -14,18 +14,18 @@ def failure_of(error: BaseException, text: str | None = None) -> Failure:
 
     An exception from another process has its traceback as the attribute `remote_traceback`, "" if there is none.
     """
-    told = getattr(error, "remote_traceback", None)
-    if told is None:
+    formatted = getattr(error, "remote_traceback", None)
+    if formatted is None:
         try:
-            told = "".join(traceback.format_exception(error))
+            formatted = "".join(traceback.format_exception(error))
         except Exception:  # the error's own code may raise
-            told = ""
-    return local_failure(names.failure(error) if text is None else text, told)
+            formatted = ""
+    return local_failure(names.failure(error) if text is None else text, formatted)
 
 
 def local_failure(error: str | None, traceback: str = "") -> Failure:
     """A failed attempt on this host. Long texts are cut; a traceback keeps its end."""
     if len(traceback) > MAX_TRACEBACK:
         traceback = "…" + traceback[1 - MAX_TRACEBACK :]
-    told = names.text("traceback", traceback) or ""
-    return Failure(names.text("error", error) or "", told, socket.gethostname())
+    formatted = names.text("traceback", traceback) or ""
+    return Failure(names.text("error", error) or "", formatted, socket.gethostname())

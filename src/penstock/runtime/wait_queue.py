@@ -1,6 +1,6 @@
 """The queue of blocked callers in one process: longest-waiting first, one woken for each new ready task.
 
-A wake-up is a token if it stands for one task that this process made ready, or a hint if something may have changed
+A wake-up is a token if it is for one task that this process made ready, or a hint if something may have changed
 elsewhere. A waiter woken by a hint that found work hints the next one, or the next two where a second attempt costs
 nothing; a token that its waiter did not use goes to the next one.
 """

@@ -183,8 +183,8 @@ class Scheduler:
         """Note a finished run. Runs of ticks are kept for operators. Called from any thread."""
         data = task.data
         if isinstance(data, dict) and "tick" in data and task.address:
-            told = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
-            self._runs[task.address.rpartition(" #")[2]] = Run(task.taken or 0.0, round(seconds, 3), told)
+            failure = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
+            self._runs[task.address.rpartition(" #")[2]] = Run(task.taken or 0.0, round(seconds, 3), failure)
 
     def _run(self) -> None:
         while not self._stopping:

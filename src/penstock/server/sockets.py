@@ -21,7 +21,7 @@ class Address:
     def __init__(self, what: str, text: str) -> None:
         match = _ADDRESS.fullmatch(text)
         if match is None or int(match[3]) > 65535:
-            raise BadValue(f"{what} {shown(text)} is no address: give host:port, such as 127.0.0.1:7379")
+            raise BadValue(f"{what} {shown(text)} is not an address: give host:port, such as 127.0.0.1:7379")
         self._what = what
         #: As it was given: a name or an IP address.
         self.host: str = match[1] or match[2]

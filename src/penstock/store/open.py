@@ -165,7 +165,7 @@ def open_vault(pool: object) -> Database:
     scheme = pool.partition("://")[0]
     if scheme not in _VAULTS:
         known = ", ".join(f"{name}://" for name in _VAULTS)
-        raise BadValue(f"pool {shown(scheme)} is no database that can stand behind: use {known}")
+        raise BadValue(f"pool {shown(scheme)} is not a database for a pool: use {known}")
     _parts("pool", pool)
     if scheme == "sqlite":
         from penstock.store.sqlite.sqlite_vault import SqliteVault

@@ -136,7 +136,7 @@ def _must_not_arrive(store: Store, name: str, *, discard_partial: bool) -> None:
         discard(store, left)
     elif left is not None:
         raise BadValue(
-            f"an import or move of tube {name} is under way, or was broken off: wait for it, go on with the move, or "
+            f"an import or move of tube {name} is running, or was interrupted: wait for it, continue the move, or "
             "import with --discard-partial, which removes what it left"
         )
 

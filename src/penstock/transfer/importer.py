@@ -57,7 +57,7 @@ class Arrival:
         """Import the next tasks, in id order: all that exist up to id `upto`."""
         imported = [self._imported(record) for record in records]
         if self.tube.shards > 1 and self.tube.kind.per_utube:
-            imported = self._told_apart(imported)
+            imported = self._with_unique_addresses(imported)
         for batch in _batches(imported):
             self._store.import_batch(self.tube, ImportBatch(batch, batch[-1].id))
         if not records or upto > records[-1].id:
@@ -99,7 +99,7 @@ class Arrival:
             record = replace(record, state="~" if laned else "r", at=record.created if laned else record.expires)
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
 
-    def _told_apart(self, records: Sequence[Record]) -> list[Record]:
+    def _with_unique_addresses(self, records: Sequence[Record]) -> list[Record]:
         """Drop duplicate addresses, which the shards of a tube may have; the first task keeps the address."""
         holders: dict[str, int] = {}
         for record in records:

@@ -2,8 +2,8 @@
 
 The steps for each tube, each of which can be repeated:
 1. Create it in the target under a hidden name (`importing`), paused if the source is.
-2. Pause it in the source, so that takes end; once nothing is leased, freeze it: from then on callers are told where it
-   went, and nothing in it changes.
+2. Pause it in the source, so that takes end; once nothing is leased, freeze it: nothing in it changes any more, and
+   callers get an error that names where it went.
 3. Copy everything, tasks in id order, starting after the last one that was copied.
 4. Activate it in the target, in one step: from then on it is used there.
 5. Erase it in the source, except for the record of where it went.
@@ -79,7 +79,7 @@ class Move:
         """Raise if the tube cannot be moved, before anything has changed."""
         frozen = self._frozen(name)
         if frozen is not None and moved_to(frozen) != self._to:
-            raise BadValue(f"tube {name} went to {moved_to(frozen)}, or is on its way there: go on with that URL")
+            raise BadValue(f"tube {name} went to {moved_to(frozen)}, or is on its way there: continue with that URL")
         if frozen is not None:
             return
         tube = _visible(self._source, name)
@@ -94,7 +94,7 @@ class Move:
         if coming is not None and self._target.counters(coming).last_id:  # ours is empty until the tube is frozen
             raise TubeExists(
                 f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
-                "or was broken off: go on with that one, or begin the import again with --discard-partial"
+                "or was interrupted: continue that one, or begin the import again with --discard-partial"
             )
 
     def _frozen(self, name: str) -> Tube | None:
@@ -192,7 +192,7 @@ class Move:
         """Whether the tube is already active in the target; TubeExists if another tube has its name there."""
         there = _visible(self._target, plain_name(tube.name))
         if there is not None and self._target.counters(there).last_id < self._source.counters(tube).last_id:
-            raise TubeExists(f"tube {there.name} was made anew in the store to move to: drop it there, and go on")
+            raise TubeExists(f"tube {there.name} was created again in the target store: drop it there, and continue")
         return there is not None
 
     def _activate(self, tube: Tube, count: int) -> Moved:

@@ -76,7 +76,7 @@ class Status:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._told: dict[str, int] = {}
+        self._printed: dict[str, int] = {}
 
     def shown(self) -> AbstractContextManager[object]:
         """Report while this context is entered."""
@@ -91,8 +91,8 @@ class Status:
     def look(self, doing: str = "working") -> None:
         """Log the counters if they have changed."""
         counts = self._counts()
-        if counts != self._told:
-            self._told = counts
+        if counts != self._printed:
+            self._printed = counts
             line = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
             log.info("%s", line or "idle", extra={"counts": counts})
 

@@ -297,7 +297,7 @@ class Fetcher:
         waiting = len(self._state.in_flight.unstarted)
         if 0 < waiting <= self._state.slots.free():
             self._state.low = 0
-            if self._state.in_flight.unstarted:  # else it began before it could be told
+            if self._state.in_flight.unstarted:  # else it began before it was given back
                 self._room.wait(HAND_OVER)
 
     def _route(self, item: RunningTask) -> str | None:

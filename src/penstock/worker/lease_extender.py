@@ -142,7 +142,7 @@ class LeaseExtender:
             ttr = round(item.ttr * 1000)
             return Move("touch", record.id, item.session, record.lease, progress=progress, ttr=ttr)
         extra = _extension(item, now)
-        if not extra and progress == item.told:
+        if not extra and progress == item.stored_progress:
             return None
         return Move("touch", record.id, item.session, record.lease, round(extra * 1000), progress=progress)
 
@@ -161,7 +161,7 @@ class LeaseExtender:
             if record is None:
                 lost.append(item)
                 continue
-            item.told = move.progress
+            item.stored_progress = move.progress
             if move.ttr is not None:
                 item.new_ttr, item.deadline = False, sent + move.ttr / 1000
             elif item.deadline is not None:

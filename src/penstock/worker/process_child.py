@@ -42,7 +42,7 @@ from penstock.worker.settlement import unkept
 # Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
 # Messages of the worker other than jobs: no more jobs; a waiting handler may continue; return the jobs not started.
-OVER, GO_ON, GIVE_BACK = b"over", b"go on", b"give back"
+OVER, RESUME, GIVE_BACK = b"over", b"resume", b"give back"
 _PR_SET_PDEATHSIG = 1
 _encode = msgspec.json.Encoder().encode
 
@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
     bury, fail (a signal of the handler), failed (an error), settled (in a transaction of the handler's), or batch,
-    which has one such end for each task. unstarted: so many jobs, the last ones, were given back (`place`)."""
+    which has one such end for each task. unstarted: the number of jobs at the end that were given back (`place`)."""
 
     kind: str
     number: float | None = None
@@ -151,7 +151,7 @@ class WorkerPipe:
             self._pipe.send(_encode(message))
 
     def _hear(self, line: bytes) -> None:
-        if line == GO_ON:
+        if line == RESUME:
             self.granted.put(line)
         elif line == OVER:
             self.jobs.put(None)
@@ -168,7 +168,7 @@ class WorkerPipe:
                 self.jobs.put(job)
 
     def _listen(self) -> None:
-        told: list[float | None] = []
+        reported: list[float | None] = []
         while True:
             try:
                 line = self._pipe.next(PROGRESS_TICK if self.busy else None)
@@ -179,9 +179,9 @@ class WorkerPipe:
             run = self.run
             progress = [] if run is None else [task.progress for task in run.tasks]
             for place, share in enumerate(progress):
-                if share is not None and (len(told) <= place or share != told[place]):
+                if share is not None and (len(reported) <= place or share != reported[place]):
                     self.say(Message("progress", share, place=place))
-            told = progress
+            reported = progress
 
 
 def main(fd: int, modules: list[str]) -> None:
@@ -212,7 +212,7 @@ def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
     for module, _, name in (each.partition(":") for each in sorted(modules, key=lambda each: ":" in each)):
         loaded = importlib.import_module(module)
         if name:
-            with contextlib.suppress(BadValue, AttributeError):  # told when it is to run
+            with contextlib.suppress(BadValue, AttributeError):  # reported when it is to run
                 handler = find_handler(loaded, name)
                 handler.connection.use(url)
                 found.append(handler)
@@ -297,7 +297,7 @@ def find_handler(module: ModuleType, name: str) -> Handler[..., Any, Any]:
     """Find the handler that the worker names."""
     found = reduce(getattr, name.split("."), module)
     if not isinstance(found, Handler):
-        raise BadValue(f"{module.__name__}.{name} is no handler here: keep the decorated function under its name")
+        raise BadValue(f"{module.__name__}.{name} is not a handler here: keep the decorated function under its name")
     return found
 
 

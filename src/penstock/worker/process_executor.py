@@ -24,7 +24,7 @@ from penstock.core.ending import decode_code
 from penstock.core.task import Status
 from penstock.errors import BadValue
 from penstock.worker.batches import Batch
-from penstock.worker.process_child import GIVE_BACK, GO_ON, OVER, Job, Message
+from penstock.worker.process_child import GIVE_BACK, OVER, RESUME, Job, Message
 from penstock.worker.process_pipe import Pipe
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
@@ -80,7 +80,7 @@ class Child:
 
     def go_on(self) -> None:
         """Let a handler that waited for other work continue."""
-        self._pipe.send(GO_ON)
+        self._pipe.send(RESUME)
 
     def give_back(self) -> None:
         """Ask the child to return the jobs that it has not started; it replies with their number."""

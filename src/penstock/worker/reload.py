@@ -22,27 +22,27 @@ def run_reloading(arguments: Sequence[str], url: str | None) -> int:
     """Run `penstock worker` with these arguments, again after each change, until a signal. Returns the exit code."""
     command = [sys.executable, "-m", "penstock", "worker", *arguments]
     environment = {**os.environ, **({} if url is None else {"PENSTOCK_URL": url})}
-    told: list[int] = []
+    signals: list[int] = []
     wake = threading.Event()
 
-    def tell(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+    def remember(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
         wake.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, tell)
+        signal.signal(number, remember)
     while True:
         stamp = stamp_of(Path.cwd())
         # In its own process group: Ctrl-C goes to this process, which then stops the child.
         child = subprocess.Popen(command, env=environment, process_group=0)
-        while not told and stamp_of(Path.cwd()) == stamp:
+        while not signals and stamp_of(Path.cwd()) == stamp:
             wake.wait(LOOK)
-        code = _end(child, told)
-        if told:
+        code = _end(child, signals)
+        if signals:
             return code
 
 
-def _end(child: subprocess.Popen[bytes], told: list[int]) -> int:
+def _end(child: subprocess.Popen[bytes], signals: list[int]) -> int:
     """Stop the child gracefully; a second signal is passed on, too."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
@@ -51,8 +51,8 @@ def _end(child: subprocess.Popen[bytes], told: list[int]) -> int:
         try:
             return child.wait(LOOK / 5)
         except subprocess.TimeoutExpired:
-            if len(told) > passed:
-                passed = len(told)
+            if len(signals) > passed:
+                passed = len(signals)
                 child.send_signal(signal.SIGTERM)
 
 

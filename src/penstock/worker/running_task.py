@@ -38,8 +38,8 @@ class RunningTask:
 
     __slots__ = (
         "aside", "batch", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler",
-        "limit", "lost", "max_attempts", "new_ttr", "record", "session", "slots", "stopped", "stored", "stuck",
-        "task", "told", "traced", "ttr", "tube",
+        "limit", "lost", "max_attempts", "new_ttr", "record", "session", "slots", "stopped", "stored",
+        "stored_progress", "stuck", "task", "traced", "ttr", "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -67,7 +67,7 @@ class RunningTask:
         self.finished = False  # a verdict is on its way to the store
         self.stopped = False  # the worker stops, and ends it
         self.current: CurrentTask | None = None
-        self.told: float | None = None  # the progress that the store knows
+        self.stored_progress: float | None = None  # the progress that the store knows
         self.cancel: Callable[[], object] | None = None
 
     def __repr__(self) -> str:

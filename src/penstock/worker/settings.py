@@ -28,7 +28,7 @@ class Settings(msgspec.Struct, frozen=True):
     processes: int = os.cpu_count() or 1
     limits: tuple[tuple[int, int], ...] = ()
     grace: float = DEFAULT_GRACE
-    max_tasks: int | None = None  # stop after so many
+    max_tasks: int | None = None  # stop after this many
     max_memory: int | None = None  # stop when more bytes are resident
     name: str = ""  # what it is called in the dashboard
 

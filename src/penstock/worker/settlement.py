@@ -76,8 +76,8 @@ def _with_failure(settled: Settlement, error: BaseException, text: str) -> Settl
 
 
 class HandlerFailed(Exception):
-    """The end of a run that is told as text: an error in another process, or a limit that was passed. For the errors of
-    the task, `remote_traceback` is the traceback in that other process, if there was one."""
+    """The end of a run as text: an error in another process, or a limit that was passed. For the errors of the task,
+    `remote_traceback` is the traceback in that other process, if there was one."""
 
     remote_traceback = ""
 

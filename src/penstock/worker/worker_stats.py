@@ -98,7 +98,7 @@ class WorkerStats:
             self.meter.count(what, item)
 
     def ran(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
-        """Count a run of a handler. What the worker itself ended is none; a Snooze is no failure."""
+        """Count a run of a handler. Runs that the worker itself ended do not count; a Snooze is not a failure."""
         if item.handler is None or item.stopped:
             return
         key = item.handler.name, item.tube.name
