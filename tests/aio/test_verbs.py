@@ -89,7 +89,7 @@ def test_every_way_to_settle(store_url: str) -> None:
             assert await tube.why(b.id) == f"task {b.id} is delayed: it is ready in 100 h"
             expected = {"put": 6, "take": 6, "ack": 1, "release": 2, "bury": 1, "touch": 1, "fail": 1, "delete": 1}
             assert await calls(tube) == {**expected, "kick": 1}
-            with pytest.raises(penstock.NotTaken, match="task 6 of tube t is not held"):
+            with pytest.raises(penstock.NotTaken, match="cannot .* task 6 of tube t: it is not held"):
                 await f.ack()
             with pytest.raises(penstock.NotFound, match="task 99"):
                 await tube.peek(99)

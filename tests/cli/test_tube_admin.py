@@ -40,7 +40,7 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
         shell.refused("drop", "mail", "--yes") == "tube mail has taken tasks: ack or release them, or truncate it first"
     )
     for verb in ("truncate", "drop"):
-        assert shell.refused(verb, "mail").endswith("Nobody is there to ask: say --yes")
+        assert shell.refused(verb, "mail").endswith("There is no terminal to ask: add --yes")
     assert shell("truncate", "mail", "--yes") == "removed 2 tasks of mail"
     assert shell("drop", "mail", "--yes") == "dropped mail"
     assert shell.json("tubes") == []

@@ -35,7 +35,7 @@ def test_only_the_connection_that_took_may_ack(server: Serve, broker: penstock.B
     one, two = server.client(), server.client()
     one.execute_command("TUBE.PUT", "t", "a")
     assert one.execute_command("TUBE.TAKE", "t") == [1, b"t", b"a"]
-    with pytest.raises(redis.ResponseError, match="^NOTTAKEN task 1 of tube t is not held by this session"):
+    with pytest.raises(redis.ResponseError, match="^NOTTAKEN cannot ack task 1 of tube t: it is not held"):
         two.execute_command("TUBE.ACK", "t", 1)
     assert one.execute_command("TUBE.ACK", "t", 1) == b"OK"
     with pytest.raises(redis.ResponseError, match="^NOTTAKEN"):

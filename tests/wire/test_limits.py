@@ -164,7 +164,7 @@ def test_a_pipeline_of_acks_is_one_store_call(monkeypatch: pytest.MonkeyPatch) -
             talk.say(b"".join(b"TUBE.ACK t %d\r\n" % id for id in range(1, 102)))
             answers = (await talk.heard()).split(b"\r\n")
             assert answers[:100] == [b"+OK"] * 100
-            assert answers[100].startswith(b"-NOTTAKEN task 101")
+            assert answers[100].startswith(b"-NOTTAKEN cannot ack task 101")
             assert settles.sizes == [101]
             await talk.end()
 

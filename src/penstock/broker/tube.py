@@ -357,8 +357,8 @@ class Tube:
 
     def _not_taken(self, move: Move) -> NotTaken:
         return NotTaken(
-            f"task {move.id} of tube {self.name} is not held by this session, so it cannot "
-            f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
+            f"cannot {move.verb} task {move.id} of tube {self.name}: it is not held by this session, because its lease "
+            "expired, was settled or belongs to another session; discard the result"
         )
 
     def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:

@@ -172,7 +172,7 @@ def _agree(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise BadValue(f"refused: {question} Nobody is there to ask: say --yes")
+        raise BadValue(f"refused: {question} There is no terminal to ask: add --yes")
     click.confirm(question, abort=True, err=True)
 
 
