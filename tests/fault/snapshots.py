@@ -14,7 +14,6 @@ import redis
 from penstock.store.postgres.location import locate
 from tests.mysql.databases import bare
 from tests.servers import running
-from tests.servers.redis import RedisCluster
 
 Restore = Callable[[], None]
 TABLES = [f"penstock_{name}" for name in ("task", "group", "session", "handle", "counter")]
@@ -84,8 +83,7 @@ def _mysql(url: str) -> Restore:
 def _redis(url: str) -> Restore:
     parts = urlsplit(url)
     server = running("redis-cluster") if parts.scheme == "redis+cluster" else running("redis")
-    ports = [server.port, *(node.port for node in server.others)] if isinstance(server, RedisCluster) else [server.port]
-    nodes = [redis.Redis(port=port) for port in ports]
+    nodes = [redis.Redis(port=node.port) for node in server.nodes]
     pattern = f"{{{parse_qs(parts.query)['prefix'][0]}:*"
     saved = [{key: node.dump(key) or b"" for key in node.scan_iter(pattern)} for node in nodes]
 

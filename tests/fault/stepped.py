@@ -23,10 +23,15 @@ from penstock.testing import run_queued
 
 CHAINS, MEMBERS, ROWS = 2, 3, 2
 LINKS = ("first", "second", "third")
+GROUPS = ("members", "batch")  # their tubes
 
 
 def has_transactions(url: str) -> bool:
     return not url.startswith("redis")
+
+
+def has_chains(url: str) -> bool:
+    return "pool=" not in url
 
 
 def database(url: str) -> Any:
@@ -69,6 +74,12 @@ def make_app(url: str) -> App:
     def last() -> str:
         return "all"
 
+    @app.task(tube="batch")
+    def one_of_batch(number: int) -> None: ...
+
+    @app.task(tube="batch")
+    def last_of_batch() -> None: ...
+
     @app.task(tube="notes")
     def note(number: int) -> None: ...
 
@@ -84,12 +95,18 @@ def make_app(url: str) -> App:
 def run(app: App) -> None:
     """Put everything and run it to the end."""
     call = {name: handler.call for name, handler in app.handlers.items()}
-    for number in range(CHAINS):
+    url = app.connection.url or ""
+    for number in range(CHAINS) if has_chains(url) else ():
         penstock.chain(call["first"](number), call["second"](), call["third"]()).put()
     with app.group("group") as group:
         group.put_many([call["member"](number) for number in range(MEMBERS)])
         group.then(call["last"]())
-    if has_transactions(app.connection.url or ""):
+    with app.group("group") as group:
+        group.put_many([call["one_of_batch"](number) for number in range(MEMBERS)])
+        group.then(call["last_of_batch"]())
+    batch = app.broker.tube("batch")
+    batch.ack_many(batch.take_many(MEMBERS))  # all that is left of a group in one call
+    if has_transactions(url):
         app.handlers["row"].put_many(range(ROWS))
     run_queued(app)
 

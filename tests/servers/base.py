@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -74,6 +75,11 @@ class Server(ABC):
     def empty_url(self) -> str:
         """The URL of an empty store, which may be that of an earlier test, emptied, where a new one is slow to make."""
         return self.fresh_url()
+
+    @property
+    def nodes(self) -> Sequence[Server]:
+        """All servers that it consists of, itself first: start it last, it answers when all do."""
+        return [self]
 
     def start(self) -> None:
         """Run it and wait until it answers; tried again while what is left of a killed one still holds the data."""

@@ -12,22 +12,23 @@ from tests.servers.redis import RedisCluster
 
 
 class Proxy:
-    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them.
-    `losses`: so many of them, so that who connects anew at once is answered. `on_request` is called before anything
-    that a client sends goes on; an OSError of it ends the connection."""
+    """Stands between clients and a server, or all nodes of a cluster. `swallow`: the next answers are lost and the
+    connection with them. `losses`: so many of them, so that who connects anew at once is answered. `on_request` is
+    called before anything that a client sends goes on; an OSError of it ends the connection."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, *ports: int) -> None:
         self.swallow = False
         self.losses = 0
         self.swallowed = 0
         self.refuse = False
         self.on_request: Callable[[], None] = lambda: None
-        self._port = port
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
+        self.ports = [int(listener.getsockname()[1]) for listener in self._listeners]
+        self.port = self.ports[0]
+        for listener, port in zip(self._listeners, ports, strict=True):
+            threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
 
     def cut(self) -> None:
         """Every connection ends."""
@@ -36,20 +37,21 @@ class Proxy:
                 _close(end)
 
     def close(self) -> None:
-        _close(self._listener)
+        for listener in self._listeners:
+            _close(listener)
         self.cut()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket, port: int) -> None:
         while True:
             try:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
             if self.refuse:
                 client.close()
                 continue
             try:
-                server = socket.create_connection(("127.0.0.1", self._port))
+                server = socket.create_connection(("127.0.0.1", port))
             except OSError:  # it is being restarted
                 client.close()
                 continue
@@ -82,18 +84,15 @@ class Proxy:
 
 @contextmanager
 def proxied(server: Server) -> Iterator[Proxy]:
-    """A proxy before a server; of a cluster before its first node, which tells clients to come this way."""
-    proxy, ports = Proxy(server.port), {"cluster-announce-bus-port": "0", "cluster-announce-port": "0"}
-    cluster = server if isinstance(server, RedisCluster) else None
-    if cluster is not None:
-        cluster.ask("CONFIG", "SET", "cluster-announce-bus-port", str(server.port + 10000))
-        cluster.ask("CONFIG", "SET", "cluster-announce-port", str(proxy.port))
+    """A proxy before a server; before each node of a cluster, which tells clients to come this way."""
+    proxy = Proxy(*(node.port for node in server.nodes))
+    if isinstance(server, RedisCluster):
+        server.announce(proxy.ports)
     try:
         yield proxy
     finally:
-        if cluster is not None:
-            for name, port in ports.items():
-                cluster.ask("CONFIG", "SET", name, port)
+        if isinstance(server, RedisCluster):
+            server.announce([0] * len(proxy.ports))
         proxy.close()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import subprocess
+import time
+from collections.abc import Sequence
 from uuid import uuid4
 
 from tests.servers.base import Server, find, listens
@@ -77,18 +79,33 @@ class RedisCluster(Redis):
             super().start()
         self.await_answer()
 
+    @property
+    def nodes(self) -> Sequence[Redis]:
+        return [self, *self.others]
+
     def answers(self) -> bool:
-        return super().answers() and all(_is_whole(node) for node in (self, *self.others) if self.others)
+        return super().answers() and all(_is_whole(node) for node in self.nodes if self.others)
 
     def strike(self, dice: random.Random) -> None:
         """One node, or all of them."""
-        nodes: list[Redis] = [*self.others, self]  # which answers when all do
-        struck = nodes if dice.random() < 0.25 else [dice.choice(nodes)]
+        struck = self.nodes if dice.random() < 0.25 else [dice.choice(self.nodes)]
         for node in struck:
             node.kill()
-        for node in struck:
-            Redis.start(node)
+        for node in reversed(struck):
+            node.start()
         self.await_answer()
+
+    def announce(self, ports: Sequence[int]) -> None:
+        """Send clients to these ports, one for each node; 0: to its own. It still holds after a restart."""
+        for node, port in zip(self.nodes, ports, strict=True):
+            node.settings = type(node).settings
+            said = ("cluster-announce-bus-port", port and node.port + 10_000), ("cluster-announce-port", port)
+            for name, value in said:
+                node.ask("CONFIG", "SET", name, str(value))
+                node.settings += (f"--{name}", str(value))
+        there = [f":{port or node.port}@" for node, port in zip(self.nodes, ports, strict=True)]
+        while any(port not in node.ask("CLUSTER", "NODES") for node in self.nodes for port in there):
+            time.sleep(0.02)  # they tell each other at their next ping
 
     def stop(self) -> None:
         for node in self.others:
@@ -114,7 +131,7 @@ class DurableRedisCluster(RedisCluster):
     node = _DurableNode
 
     def empty_url(self) -> str:
-        for node in (self, *self.others):
+        for node in self.nodes:
             node.ask("FLUSHALL")
         return self.fresh_url()
 
