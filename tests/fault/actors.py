@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import penstock
 import penstock.aio
@@ -24,7 +25,9 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Stored
 from penstock.core.task import Entry, Record
+from penstock.engine import port
 from penstock.engine.store import Store
+from penstock.store.redis import redis_store
 from penstock.store.sql.sql_step import first_pk
 from penstock.store.sqlite.sqlite_step import SqliteStep
 from tests.fault.history import Recorder
@@ -54,6 +57,7 @@ class Actor:
         self.random = random.Random(f"{seed} {name}")
         self.recorder = Recorder(folder, name)
         self.over = threading.Event()
+        self._held: dict[tuple[str, int | str], tuple[dict[str, Any], penstock.Task]] = {}
         self.broker, self.tubes = self._connect(url)
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
 
@@ -72,6 +76,17 @@ class Actor:
             except AWAY:  # in a call that is not recorded
                 self.pause(0.01, 0.05)
         self.recorder.call("close", self.broker.close, process=self.name)
+
+    def ack_older(self, about: dict[str, Any], task: penstock.Task) -> None:
+        """Of a task that this process has held before, try to ack the hand-out of that time: it must be refused.
+
+        After a lost tail it may have the same id, lease number and session.
+        """
+        key = task.tube, task.id
+        older = self._held.get(key)
+        self._held[key] = about, task
+        if older is not None:
+            self.recorder.call("ack", older[1].ack, **older[0])
 
     def pause(self, low: float, high: float) -> None:
         """The time that work takes."""
@@ -138,6 +153,7 @@ def consume(actor: Actor) -> None:
         return
     about = {"tube": name, "id": task.id, "lease": task.lease, "hand": hand}
     call, ack = actor.recorder.call, partial(task.ack, task.data)
+    actor.ack_older(about, task)
     match actor.random.choices(["ack", "slow", "release", "touch", "bury", "drop"], [35, 40, 8, 8, 5, 4])[0]:
         case "ack":
             call("ack", ack, **about)
@@ -255,12 +271,18 @@ def _forget_puts() -> None:
     Store.put = forgetful  # type: ignore[assignment,method-assign]
 
 
+def _leases_that_repeat() -> None:
+    for module in (port, redis_store):
+        module.new_call = lambda: 1  # type: ignore[attr-defined]
+
+
 # name -> what it breaks
 SABOTAGE: dict[str, Callable[[], None]] = {
     "ack without the lease guard": lambda: _without_guard("ack"),
     "release without the lease guard": lambda: _without_guard("release"),
     "promote without the micro-queue check": _promote_unchecked,
     "a put that is not stored": _forget_puts,
+    "leases without their random part": _leases_that_repeat,
 }
 
 

@@ -17,6 +17,8 @@ from tests.fault.rules import SLACK
 
 Key = tuple[str, int]
 LEASED = ("ack", "release", "touch", "fail")
+# Of a pool's Redis: no lease outlives them.
+LOSSES = ("restart", "flush", "lose_tail")
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Checker:
         for found in self._deliveries.values():
             found.sort(key=lambda call: (call.facts["lease"], call.begun))
         self._sweeps = [call for call in calls if call.op in ("release_all", "kick") and call.possible]
-        self._losses = [call for call in calls if final.leases_lost and call.op in ("restart", "flush")]
+        self._losses = [call for call in calls if final.leases_lost and call.op in LOSSES]
         self._ends = {call.facts["process"]: call for call in calls if call.op in ("kill", "close")}
 
     def violations(self) -> list[Violation]:
@@ -167,7 +169,7 @@ class Checker:
     def _certainly_held_until(self, key: Key, delivery: Call) -> float:
         end = self._ends.get(delivery.process)
         moments = [delivery.begun + self._ttr - SLACK, *([end.begun] if end else [])]
-        touching = (*self._about[key], *self._sweeps)
+        touching = [call for call in (*self._about[key], *self._sweeps) if call.possible]
         moments += [call.begun for call in touching if call.op != "touch" and (call.ended or 0) > delivery.begun]
         moments += [call.begun for call in touching if call.ended is None]
         moments += [loss.begun for loss in self._losses if (loss.ended or loss.begun) > delivery.begun]

@@ -7,61 +7,73 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 from penstock.store.open import with_pool
 from tests.fault.history import Recorder
-from tests.servers import DURABLE
+from tests.servers import DURABLE, started
 from tests.servers.base import Server
-from tests.servers.proxy import Proxy
-from tests.servers.redis import Redis, RedisCluster
+from tests.servers.proxy import proxied
+from tests.servers.redis import Redis
 from tests.servers.vaults import bare_url
 
 # The databases behind the pools of a campaign: PENSTOCK_POOL=postgres,mariadb tries others.
 POOLS = tuple(os.environ.get("PENSTOCK_POOL", "sqlite").split(","))
 STORES = ("postgres", "mariadb", "redis", *(f"pool-{name}" for name in POOLS))
 CLUSTER = "redis-cluster"
-# A cluster's nodes and a pool's two parts would have to be set back together.
+# A pool's database loses nothing when its Redis does: that is one of its strikes.
 TAILS = ("postgres", "mariadb", "redis")
+
+Strike = tuple[str, Callable[[], None]]
 
 
 class Outages:
-    """A server of its own, and the proxy that all its clients go through; behind a pool, a database of its own."""
+    """A server of its own, and the proxy that all its clients go through; behind a pool, a database of its own.
+
+    `loses_tails`: it also starts with an older copy of its data. A pool's Redis always does.
+    """
 
     def __init__(self, name: str, *, loses_tails: bool = False) -> None:
         self.loses_tails = loses_tails
         self.pooled = name.startswith("pool-")
-        self._server: Server = Redis() if self.pooled else DURABLE[name]()
-        self._behind: Server | None = None
-        self._proxy = Proxy(self._server.port)
+        self._dice = random.Random()
+        self._opened = ExitStack()
+        self._copies = Path(self._opened.enter_context(TemporaryDirectory(prefix="penstock-copy-")))
+        self._copied: float | None = None
+        self._server = self._started(Redis if self.pooled else DURABLE[name])
+        self._proxy = self._opened.enter_context(proxied(self._server))
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
-        self._strikes = [("restart", self._server.restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
-        self._coming: list[tuple[str, Callable[[], None]]] = []
-        if name == CLUSTER:  # its nodes send clients to each other, past any proxy
-            self.url = self._server.fresh_url()
-            self._strikes = [("restart", partial(self._server.strike, random.Random())), ("cut", self._cut_nodes)]
+        restart = partial(self._server.strike, self._dice)
+        self._strikes: list[Strike] = [("restart", restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
+        self._coming: list[Strike] = []
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
             self._strikes.append(("flush", self._flush))
-        self._copies = Path(mkdtemp(prefix="penstock-copy-"))
-        self._copied: float | None = None
-        if loses_tails:
+        if loses_tails or self.pooled:
             self._strikes[0] = ("restart", self._copy)
+
+    def _started(self, make: type[Server]) -> Server:
+        return self._opened.enter_context(started(make))
 
     def _database(self, name: str) -> str:
         if name == "sqlite":
-            return f"sqlite:///{self._server.folder}/pool.db?durability=relaxed"
-        self._behind = DURABLE[name]()
-        self._strikes.append(("restart", self._behind.restart))
-        return bare_url(self._behind)
+            return f"sqlite:///{self._copies}/pool.db?durability=relaxed"
+        behind = self._started(DURABLE[name])
+        self._strikes.append(("restart", behind.restart))
+        return bare_url(behind)
 
     def strike(self, dice: random.Random, recorder: Recorder) -> None:
         """One of them, each as often as the others; it is over when this returns."""
         if self._copied is not None and dice.random() < 0.3:
-            recorder.call("lose_tail", self._lose_tail, since=self._copied)
+            nodes = self._server.nodes
+            if len(nodes) > 1 and dice.random() < 0.5:  # of a cluster's nodes, each is replicated by itself
+                recorder.call("lose_part", partial(self._lose_tail, [dice.choice(nodes)]))
+            else:
+                recorder.call("lose_tail", partial(self._lose_tail, nodes), since=self._copied)
             return
         if not self._coming:
             self._coming = dice.sample(self._strikes, len(self._strikes))
@@ -69,16 +81,29 @@ class Outages:
 
     def _copy(self) -> None:
         """Killed and started again; its data is copied in between."""
-        self._server.kill()
-        _replace(self._server.folder, self._copies)
-        self._copied = time.monotonic()
-        self._server.start()
 
-    def _lose_tail(self) -> None:
-        """As where a replica is promoted that lacks the newest writes: the server starts with the last copy."""
-        self._server.kill()
-        _replace(self._copies, self._server.folder)
-        self._server.start()
+        def copy(node: Server) -> None:
+            self._copy_of(node).mkdir(exist_ok=True)
+            _replace(node.folder, self._copy_of(node))
+            self._copied = time.monotonic()
+
+        self._while_down(self._server.nodes, copy)
+
+    def _lose_tail(self, nodes: Sequence[Server]) -> None:
+        """As where a replica is promoted that lacks the newest writes: these start with their last copies."""
+        self._while_down(nodes, lambda node: _replace(self._copy_of(node), node.folder))
+
+    def _copy_of(self, node: Server) -> Path:
+        return self._copies / str(node.port)
+
+    def _while_down(self, nodes: Sequence[Server], work: Callable[[Server], None]) -> None:
+        for node in nodes:
+            node.kill()
+        for node in nodes:
+            work(node)
+        for node in reversed(nodes):
+            node.start()
+        self._server.await_answer()
 
     def _flush(self) -> None:
         """All that Redis has is gone."""
@@ -88,19 +113,10 @@ class Outages:
     @property
     def deeds(self) -> set[str]:
         """What all befalls it."""
-        return {name for name, _ in self._strikes} | ({"lose_tail"} if self.loses_tails else set())
-
-    def _cut_nodes(self) -> None:
-        assert isinstance(self._server, RedisCluster)
-        for node in (self._server, *self._server.others):
-            node.ask("CLIENT", "KILL", "TYPE", "normal")
+        return {name for name, _ in self._strikes} | ({"lose_tail"} if self.loses_tails or self.pooled else set())
 
     def close(self) -> None:
-        self._proxy.close()
-        for server in (self._server, self._behind):
-            if server is not None:
-                server.stop()
-        shutil.rmtree(self._copies, ignore_errors=True)
+        self._opened.close()
 
     def _swallow(self) -> None:
         """For so long every answer is lost, and its connection with it."""
