@@ -30,7 +30,7 @@ def work(url: str, before: int | None = None) -> list[object]:
     """Take and ack until told to stop; the data of what was acked, and how many acks came too late."""
     done: list[object] = []
     with penstock.connect(url) as broker:
-        tube = broker.tube("t")
+        tube = persist(lambda: broker.tube("t"))
         while (task := persist(lambda: tube.take(PATIENCE))) is not None:
             try:
                 persist(partial(task.ack, task.data))
@@ -41,7 +41,7 @@ def work(url: str, before: int | None = None) -> list[object]:
                 break
             done.append(task.data)
             if len(done) == before:
-                broker.tube("gate").take(PATIENCE)
+                persist(lambda: broker.tube("gate").take(PATIENCE))
     return done
 
 
@@ -70,7 +70,7 @@ def together(function: Callable[[str], list[object]], url: str) -> Counter[objec
 
 def stopped(tube: penstock.Tube, working: Future[Counter[object]]) -> Counter[object]:
     """What the processes that work answered, which nothing is left for."""
-    tube.put_many([STOP] * TAKERS)
+    persist(lambda: tube.put_many([STOP] * TAKERS))
     return working.result(PATIENCE)
 
 
@@ -104,7 +104,7 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
     until(lambda: persist(tube.stats).calls.ack > 20, PATIENCE)
     persist(group.cancel)
     acked = persist(tube.stats).calls.ack
-    gate.put_many(range(TAKERS))
+    persist(lambda: gate.put_many(range(TAKERS)))
     until(lambda: persist(tube.stats).tasks.total == 0, PATIENCE)
     stats = persist(tube.stats).calls
     done = stopped(tube, working)
