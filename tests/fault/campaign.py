@@ -30,7 +30,7 @@ from tests.support.threads import until
 
 # So much longer at most, for enough to happen: a busy machine takes its time to start a process.
 PATIENCE = 240.0
-DRAIN_SECONDS = 120.0
+DRAIN_SECONDS = 240.0
 Deeds = Counter[tuple[str, bool | None]]
 CREW = {"producer": 2, "taker": 4, "admin": 1, "awaited": 1}
 

@@ -69,11 +69,11 @@ class Checker:
         return [call for call in self._calls if call.op == op]
 
     def _nothing_lost(self) -> Iterator[Violation]:
+        cancelled = {call.facts["group"] for call in self._of("cancel_group") if call.possible}
         for put in self._of("put"):
-            if put.ok and put.task not in self._final.attempts:
+            if put.ok and put.task not in self._final.attempts and put.facts.get("group") not in cancelled:
                 removals = [call for call in self._about[put.task] if call.op in ("ack", "fail", "delete")]
-                cancels = [call for call in self._of("cancel_group") if call.facts["group"] == put.facts.get("group")]
-                if not any(call.possible for call in (*removals, *cancels)):
+                if not any(call.possible for call in removals):
                     yield Violation("I1", f"{put.task} was put, is gone, and nobody removed it")
         for key, calls in self._about.items():
             if key in self._final.attempts and any(call.ok and call.op in ("ack", "delete") for call in calls):
