@@ -58,6 +58,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
     "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
+# PENSTOCK_STORES=memory,redis: tests of every store are tests of these.
+_ASKED = os.environ.get("PENSTOCK_STORES", ",".join(STORES)).split(",")
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 # The server of each, for --restart-servers.
@@ -145,13 +147,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Units(config, log)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[name for name in STORES if name in _ASKED])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh store of each sort."""
     return STORES[request.param](tmp_path)
 
 
-@pytest.fixture(params=DURABLE)
+@pytest.fixture(params=[name for name in DURABLE if name in _ASKED])
 def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A fresh store of each sort that keeps its content without a broker."""
     return STORES[request.param](tmp_path)

@@ -20,7 +20,7 @@ def test_the_behaviour_suite_passes_awaited(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, *command, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/awaited"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1]), "PENSTOCK_STORES": "memory"},
         capture_output=True,
         text=True,
         check=False,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,5 +56,8 @@ def test_a_tube_whose_kind_has_no_addresses_is_refused(shell: Shell) -> None:
 
 def test_without_its_package_it_says_what_to_install(shell: Shell) -> None:
     (shell.folder / "pika.py").write_text("raise ImportError('No module named pika')\n")
-    shell.environment["PYTHONPATH"] = f"{shell.folder}:{shell.environment['PYTHONPATH']}"
-    assert "pip install 'penstock[amqp]'" in shell.refused("bridge", NOWHERE, "--queue", "q", "--tube", "t")
+    environment = {**shell.environment, "PYTHONPATH": f"{shell.folder}:{shell.environment['PYTHONPATH']}"}
+    command = [sys.executable, "-m", "penstock", "bridge", NOWHERE, "--queue", "q", "--tube", "t"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "pip install 'penstock[amqp]'" in done.stderr

@@ -1,4 +1,4 @@
-"""Runs `penstock` as a user does: a process of its own, its words, what it printed."""
+"""Runs commands of `penstock` in processes of their own, which have its modules and drivers loaded already."""
 
 from __future__ import annotations
 

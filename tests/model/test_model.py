@@ -20,7 +20,7 @@ from tests.model.machine import Machine
 from tests.model.sharded import ShardedMachine
 
 QUICK = settings(
-    max_examples=100,
+    max_examples=60,
     derandomize=True,  # the same examples at every run; PENSTOCK_CAMPAIGN=long looks for new ones
     stateful_step_count=50,
     deadline=None,
@@ -29,7 +29,8 @@ QUICK = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
-# A server answers a call in a hundred times the time of SQLite, and an example is judged for four seconds.
+# A server answers a call in a hundred times the time of memory, and an example is judged for four seconds. A file runs
+# the code of memory.
 SERVER = settings(QUICK, max_examples=16, stateful_step_count=30)
 LONG = settings(QUICK, derandomize=False, phases=tuple(Phase), max_examples=20_000, stateful_step_count=120)
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
@@ -48,7 +49,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("store", STORES)
 def test_the_store_answers_what_the_model_answers(store: str) -> None:
     machine = type(f"Machine_{store}", (Machine,), {"make_url": STORES[store], "durable": store in DURABLE})
-    quick = QUICK if store in ("memory", "sqlite") else SERVER
+    quick = QUICK if store == "memory" else SERVER
     run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else quick)
 
 

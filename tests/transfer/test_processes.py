@@ -19,7 +19,7 @@ from tests.transfer.program import TUBE
 pytestmark = pytest.mark.timeout(600)
 
 # Of each sort; fewer where each ack is a commit of its own.
-BACKLOG, FEW = 2000, 400
+BACKLOG, FEW = 1000, 400
 PATIENCE = 250
 
 
