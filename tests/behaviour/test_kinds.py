@@ -36,6 +36,15 @@ def test_lifo_hands_out_the_newest(broker: penstock.Broker) -> None:
     assert drain(tube) == ["c", "b", "a"]
 
 
+def test_the_oldest_ready_task_of_lifo_is_taken_last(broker: penstock.Broker, clock: Clock) -> None:
+    penstock.register_kind(LIFO)
+    tube = broker.tube("t", kind="lifo")
+    tube.put("a")
+    clock.advance(3)
+    tube.put("b")
+    assert broker.runtime.store.counters([tube.stored])[tube.stored.no].waits == 3
+
+
 def test_a_released_task_of_lifo_is_back_at_its_old_place(broker: penstock.Broker) -> None:
     penstock.register_kind(LIFO)
     tube = broker.tube("t", kind="lifo")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 import penstock
-from penstock.broker import admin
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 
 
 def oldest(tube: penstock.Tube) -> float:
-    return admin.oldest_ready(tube.runtime.store, tube.stored)
+    return tube.runtime.store.counters([tube.stored])[tube.stored.no].waits
 
 
 def test_it_counts_from_put_and_from_the_last_take(broker: penstock.Broker, clock: Clock) -> None:
@@ -29,16 +26,28 @@ def test_it_counts_from_put_and_from_the_last_take(broker: penstock.Broker, cloc
     assert oldest(tube) == 1
 
 
-def test_a_task_behind_more_urgent_ones_counts(
-    broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_behind_more_urgent_ones_counts(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("patient", pri=9)
     clock.advance(3)
-    tube.put("urgent", pri=1)
+    tube.put_many([("also patient", {"pri": 9}), ("urgent", {"pri": 1})])
     assert oldest(tube) == 3
-    monkeypatch.setattr(admin, "FEW", 1)  # of a large tube only the next one is read
-    assert oldest(tube) == 0
+
+
+def test_several_tubes_are_read_at_once(broker: penstock.Broker, clock: Clock) -> None:
+    tubes = [broker.tube(f"t{number}") for number in range(3)]
+    tubes[0].put_many([1, 2])
+    tubes[2].pause()
+    clock.advance(2)
+    tubes[1].put(3)
+    stored = [tube.stored for tube in tubes]
+    tubes[1].delete(1)
+    found = broker.runtime.store.counters(stored)
+    assert [found[tube.no].waits for tube in stored] == [2, 0, 0]
+    assert [found[tube.no].counts.ready for tube in stored] == [2, 0, 0]
+    assert [found[tube.no].paused for tube in stored] == [False, False, True]
+    tubes[0].drop()
+    assert broker.runtime.store.counters(stored).keys() == {tube.no for tube in stored[1:]}
 
 
 def test_what_cannot_be_taken_does_not_wait(broker: penstock.Broker, clock: Clock) -> None:

@@ -21,7 +21,7 @@ import penstock
 from penstock.app.app import App
 from penstock.cli.main import cli
 from penstock.server.http import metrics
-from penstock.server.http.sampler import Sample, read_counters
+from penstock.server.http.sampler import read_sample
 from penstock.worker.metrics import Meter
 from penstock.worker.worker import Worker
 from tests.servers.base import find
@@ -210,10 +210,7 @@ def test_queries_ask_for_metrics_that_there_are() -> None:
     app = App("memory://metrics")
     app.task(tube="t", name="noop")(print)
     meter = Meter(Worker(app))
-    store = app.broker.runtime
-    tubes, counts = read_counters(store)
-    sample = Sample(0.0, tubes, counts)
-    text = meter.exposition() + metrics.exposition(sample, {}, 0, metrics.Meter())
+    text = meter.exposition() + metrics.exposition(read_sample(app.broker.runtime), 0, metrics.Meter())
     app.close()
     served = set(re.findall(r"^# TYPE (\S+)", text.decode(), re.MULTILINE)) | {"up"}
     asked = {name for query in queries() for name in re.findall(r"\b(?:penstock|process)_\w+\b(?!\")", query)}

@@ -122,6 +122,12 @@ def test_what_is_overdue_is_one_step_in_each_index_per_tube(own: Connection, tub
     assert reads(own, fill(Q.overdue, now=0)) <= 60
 
 
+def test_the_wait_of_a_tube_is_three_seeks(own: Connection, tube: int) -> None:
+    query = fill(Q.ready_since, now=0, ids=[tube])
+    assert {row["key"] for row in explain(own, query) if row["table"] == "penstock_task"} == {"penstock_ready"}
+    assert reads(own, query) <= 10
+
+
 def test_packets(own: Connection, broker: penstock.Broker, tube: int) -> None:
     for name in PACKETS:
         must_read_little(own, tube, broker.session_handle.handle, name)

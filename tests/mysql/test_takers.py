@@ -213,6 +213,11 @@ def count_trips(
         assert len(trips) == most, (name, trips)
 
 
+def test_many_tubes_are_read_in_one_round_trip(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
+    tubes = [broker.tube(f"t{number}").stored for number in range(50)]
+    count_trips(broker, packets, {"counters": (1, lambda: broker.runtime.store.counters(tubes))})
+
+
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 def test_round_trips_of_verbs(broker: penstock.Broker, packets: list[tuple[int, str]], kind: str) -> None:
     """Hot ones need one; others load, and then flush what was decided."""

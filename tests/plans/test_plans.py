@@ -71,6 +71,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "delivered_first": ((TUBE, 1), (_DELIVERED,)),
     "remove_waiter": ((HANDLE, TUBE), ("PRIMARY KEY (handle=? AND tube=?)",)),
     "forget_waiter": ((HANDLE, TUBE), ("PRIMARY KEY (handle=? AND tube=?)",)),
+    "ready_since": (NAMED, (f"{_READY})", f"{_READY} AND rank1=?)")),
     # ack and flush
     "ack_alone": ((KEY | 1, 1, 1, NOW), (_PK,)),
     "ack_one": ((KEY | 1, 1, 1, NOW, 1), (_PK, _ACKED_GROUP)),

@@ -58,6 +58,7 @@ def verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
         "ack_many": lambda: tube.ack_many(held),
         "kick": lambda: tube.kick(1),
         "stats": lambda: tube.stats(),
+        "oldest ready": lambda: tube.runtime.store.counters([tube.stored]),
         "overdue": lambda: tube.runtime.store.overdue(),
     }
 

@@ -46,6 +46,11 @@ def must_be(trips: int, counted: Counted, what: str, call: Callable[[], object])
     assert len(counted.mine) <= trips, f"{what}: {counted.mine}"
 
 
+def test_many_tubes_are_read_in_one_round_trip(broker: penstock.Broker, counted: Counted) -> None:
+    tubes = [broker.tube(f"t{number}").stored for number in range(50)]
+    must_be(1, counted, "counters", lambda: broker.runtime.store.counters(tubes))
+
+
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
 def test_round_trips_of_verbs(broker: penstock.Broker, counted: Counted, kind: str) -> None:
     tube = broker.tube("work", kind, max_attempts=9)

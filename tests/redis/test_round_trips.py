@@ -67,6 +67,14 @@ def test_a_verb_is_one_round_trip(broker: penstock.Broker, trips: list[int], ver
     assert trips == [1] * TRIPS.get(verb, 1)
 
 
+def test_many_tubes_are_read_in_two_round_trips(broker: penstock.Broker, trips: list[int]) -> None:
+    tubes = [broker.tube(f"t{number}").stored for number in range(50)]
+    broker.runtime.store.counters(tubes)  # loads its script
+    trips.clear()
+    broker.runtime.store.counters(tubes)
+    assert trips == [50, 50]
+
+
 LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
     "put": lambda tube, held: tube.put("x", address="new"),
     "duplicate": lambda tube, held: tube.put("x", address="1", on_duplicate="ignore"),

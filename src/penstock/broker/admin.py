@@ -14,13 +14,10 @@ import msgspec
 from penstock.broker.tube import Tube, find_records
 from penstock.core import names
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, must_have
+from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
-from penstock.core.options import Tube as StoredTube
-from penstock.core.results import Counts, Lane
-from penstock.core.select import Deliveries, Find
+from penstock.core.results import Lane
 from penstock.core.task import Record, Status, Task, make_task, record_of
-from penstock.engine.store import Store
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
 
@@ -32,8 +29,6 @@ MAX_LANES = 100
 SEARCHED = 5000
 # A search returns when what it found has this many bytes of data.
 FOUND_BYTES = 4 * 1024 * 1024
-# A tube of at most this many tasks is read in id order to find its oldest.
-FEW = 10_000
 #: The verbs of an operator on one task, in the order of buttons.
 VERBS = ("release", "bury", "cancel", "delete")
 
@@ -114,22 +109,6 @@ def holder(tube: Tube, record: Record) -> str | None:
 def is_paused(tube: Tube) -> bool:
     """Whether the tube is paused."""
     return tube.runtime.store.counters(tube.stored).paused
-
-
-def oldest_ready(store: Store, tube: StoredTube, counts: Counts | None = None) -> float:
-    """Seconds that the oldest ready task has waited since it was put or last taken; 0 if none is ready.
-
-    Reads one or two tasks. Exact for tubes of at most FEW tasks, and where all that is ready has the same priority;
-    else it is the wait of the task that is taken next. Elements of round tubes stay, so they do not wait.
-    """
-    counts = counts or store.counters(tube).counts
-    if not counts.ready or tube.kind.hand_out == CLOCK:
-        return 0.0
-    found = store.find(tube, Deliveries(0, 1, delivered=False))
-    if counts.stored <= FEW and not tube.kind.per_utube:  # what waits behind its micro-queue cannot be taken
-        found += store.find(tube, Find("r", 0, 1))
-    since = min((max(record.created, record.taken or 0) for record in found), default=None)
-    return 0.0 if since is None else max(0, store.now() - since) / 1000
 
 
 def lanes(tube: Tube) -> list[Lane]:

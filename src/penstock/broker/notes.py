@@ -54,11 +54,16 @@ class Notes:
             return {}
         return {str(record.address): make_task(record, tube).data for record in self._records(tube, self._most)}
 
+    def has(self, key: str) -> bool:
+        """Whether there is a value under that key."""
+        tube = self._open(create=False)
+        return tube is not None and key in tube
+
     def remove(self, key: str) -> None:
         """Forget a key, if it is there."""
-        tube = self._open(create=False)
-        if tube is not None and key in tube:
-            tube.delete(address=key)
+        if self.has(key):
+            assert self._tube is not None
+            self._tube.delete(address=key)
 
     def _records(self, tube: Tube, limit: int) -> list[Record]:
         return list(find_records(tube, None, limit))

@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 import penstock
-from penstock.broker.admin import oldest_ready
 from penstock.cli import completion, output, params
 from penstock.cli.existing_store import connect_existing
 from penstock.core.results import Counts
@@ -113,18 +112,17 @@ class Watch:
         runtime.apply_all_due()
         now, rows, before, store = time.monotonic(), list[Row](), self._before, runtime.store
         self._before, seconds, self._at = {}, now - self._at, now
-        for tube in store.load_tubes():
-            try:
-                counters = store.counters(tube)
-                counts, paused = counters.counts, counters.paused
-                oldest = oldest_ready(store, tube, counts)
-            except penstock.NoSuchTube:  # dropped since it was listed
+        tubes = store.load_tubes()
+        counters = store.counters(tubes)
+        for tube in tubes:
+            if tube.no not in counters:  # dropped since it was listed
                 continue
-            self._before[tube.name] = counts
+            found = counters[tube.no]
+            counts = self._before[tube.name] = found.counts
             old = before.get(tube.name, counts)
             rates = {verb: (getattr(counts, verb) - getattr(old, verb)) / max(seconds, 1e-3) for verb in _RATES}
             tasks = {name: getattr(counts, name) for name in _COUNTS}
-            rows.append(Row(tube.name, tube.kind.name, paused, tasks, oldest, rates))
+            rows.append(Row(tube.name, tube.kind.name, found.paused, tasks, found.waits, rates))
         return rows
 
     def workers(self) -> list[penstock.SessionInfo]:

@@ -40,7 +40,10 @@ class Kept(msgspec.Struct, frozen=True):
 class TubeCounters(msgspec.Struct, frozen=True):
     """The last ids and the counters of a tube and of some of its micro-queues, and whether it is paused.
 
-    In a reliable tube, `counts.take` is at least the serial number of the last delivery.
+    In a reliable tube, `counts.take` is at least the serial number of the last delivery. `waits`: seconds since the
+    oldest ready task was put or last taken, 0 if none is ready; read only for several tubes at once. Two tasks tell it,
+    the one that is taken next and the first of the least urgent priority: in between, an older one may wait. Elements
+    of round tubes stay, so they do not wait.
     """
 
     last_id: int
@@ -48,6 +51,7 @@ class TubeCounters(msgspec.Struct, frozen=True):
     counts: Counts
     paused: bool = False
     lanes: Sequence[Lane] = ()
+    waits: float = 0.0
 
 
 class ImportBatch(msgspec.Struct, frozen=True):

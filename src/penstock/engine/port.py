@@ -366,6 +366,9 @@ class Step(Protocol):
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         """Outcomes of tasks above an id, in id order."""
 
+    def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        """Those of several tubes by number, with `waits`, in one round trip; tubes that are gone are left out."""
+
     def counters(self, tube: Tube) -> TubeCounters:
         """The last ids and the counters; NoSuchTube."""
 

@@ -32,7 +32,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import TypeVar, cast
+from typing import TypeVar, cast, overload
 
 from msgspec.structs import replace
 
@@ -447,14 +447,29 @@ class Store(ABC):
 
         return self._read(find, tube, now=now)
 
-    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
-        """The last ids, the counters, and whether the tube is paused; also the counters of these micro-queues."""
+    @overload
+    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters: ...
+    @overload
+    def counters(self, tube: Sequence[Tube]) -> dict[int, TubeCounters]: ...
+    def counters(
+        self, tube: Tube | Sequence[Tube], utubes: Sequence[str] = ()
+    ) -> TubeCounters | dict[int, TubeCounters]:
+        """The last ids, the counters, and whether the tube is paused; also the counters of these micro-queues.
 
+        For several tubes: by their numbers, with `TubeCounters.waits`, in few round trips; those that are gone are left
+        out.
+        """
+        return self._counters(tube, utubes) if isinstance(tube, Tube) else self._counters_of(tube)
+
+    def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
         def read(step: Step) -> TubeCounters:
             found = step.counters(tube)
             return replace(found, lanes=[step.queue(tube, utube) for utube in utubes]) if utubes else found
 
         return self._read(read, tube)
+
+    def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        return self._read(lambda step: step.counters_of(tubes)) if tubes else {}
 
     # addresses, outcomes and groups
 

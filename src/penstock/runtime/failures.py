@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import socket
 import traceback
+from types import TracebackType
 
 from penstock.core import names
 from penstock.core.attempts import MAX_TRACEBACK, Failure
 
 
 def failure_of(error: BaseException, text: str | None = None) -> Failure:
-    """The failure of an exception raised on this host, with its traceback; `text` replaces its type and message.
+    """The failure of an exception raised on this host, with its traceback from the caller's own code on.
+
+    `text` replaces its type and message.
 
     An exception from another process has its traceback as the attribute `remote_traceback`, "" if there is none.
     """
     formatted = getattr(error, "remote_traceback", None)
     if formatted is None:
         try:
-            formatted = "".join(traceback.format_exception(error))
+            formatted = "".join(traceback.format_exception(type(error), error, handler_frames(error)))
         except Exception:  # the error's own code may raise
             formatted = ""
     return local_failure(names.failure(error) if text is None else text, formatted)
+
+
+def handler_frames(error: BaseException) -> TracebackType | None:
+    """The traceback without penstock's own frames at its beginning; None if there is nothing else."""
+    at = error.__traceback__
+    while at is not None and _is_ours(at.tb_frame.f_globals.get("__name__", "")):
+        at = at.tb_next
+    return at
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("penstock.") or module == "contextlib"  # hooks around a handler are entered by contextlib
 
 
 def local_failure(error: str | None, traceback: str = "") -> Failure:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.broker.admin import oldest_ready
 from penstock.errors import PenstockError
 from penstock.worker.worker_stats import BUCKETS
 
@@ -60,11 +60,12 @@ class Meter(Collector):
         yield GaugeMetricFamily("penstock_worker_slots", "Handlers that may run at once.", slots)
         yield GaugeMetricFamily("penstock_worker_stuck_threads", "Threads past their time limit.", state.stats.stuck)
         oldest = oldest_ready_family()
-        for source in self._worker.sources:
-            try:
-                oldest.add_metric([source.tube.name], oldest_ready(source.tube.runtime.store, source.tube.stored))
-            except PenstockError:
-                continue
+        tubes = [source.tube for source in self._worker.sources]
+        with suppress(PenstockError):
+            counters = tubes[0].runtime.store.counters([tube.stored for tube in tubes]) if tubes else {}
+            for tube in tubes:
+                if tube.stored.no in counters:
+                    oldest.add_metric([tube.name], counters[tube.stored.no].waits)
         yield oldest
 
 

@@ -12,6 +12,7 @@ from penstock.app.current import SIGNALS
 from penstock.app.hooks import Hooks, OnEnd
 from penstock.core import names
 from penstock.errors import BadValue
+from penstock.runtime.failures import handler_frames
 from penstock.worker import settlement
 from penstock.worker.batches import Batch
 from penstock.worker.running_task import InFlight, RunningTask
@@ -162,7 +163,7 @@ class WorkerState:
         if not isinstance(error, SIGNALS) and not item.stopped:
             log.warning(
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
-                exc_info=_shown(error), extra={"item": item},
+                exc_info=_in_handler(error), extra={"item": item},
             )  # fmt: skip
         settlement.tell(self.hooks, item, ended, error)
         return self.settler.add(item, ended)
@@ -235,9 +236,7 @@ class WorkerState:
             self.on_ended(item.task, error, seconds)
 
 
-def _shown(error: BaseException) -> BaseException | None:
+def _in_handler(error: BaseException) -> BaseException | None:
     """The error with a traceback that starts in the handler; None if nothing of it is left then."""
-    at = error.__traceback__
-    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
-        at = at.tb_next
-    return None if at is None else error.with_traceback(at)
+    frames = handler_frames(error)
+    return None if frames is None else error.with_traceback(frames)

@@ -19,7 +19,7 @@ LIMIT_MS = 500
 ROUNDS = 5
 PAGES = (
     *("/", "/?order=ready&page=2", "/?q=tube-01", "/?span=1h", "/?span=24h", "/handlers", "/sessions", "/groups"),
-    *("/schedules", "/callbacks", "/bulk", "/audit"),
+    *("/schedules", "/callbacks", "/bulk", "/audit", "/metrics"),
     *("/tubes/tube-000", "/tubes/tube-000?status=buried", "/tubes/tube-000?after=4000", "/tubes/tube-000?span=24h"),
     *("/tubes/tube-000?q=user77%40example", "/tubes/tube-000?q=nothing%20like%20it", "/tubes/tube-000/put"),
     *("/tubes/tube-000/tasks/1", "/tubes/tube-000/groups"),

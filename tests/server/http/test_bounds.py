@@ -54,7 +54,7 @@ def test_a_stream_of_one_tube_has_events_of_no_other(record: Record) -> None:
 
 def test_labels_of_metrics_are_bounded() -> None:
     counts = {f"t{number:04}": Counts(ready=1) for number in range(metrics.MAX_TUBES + 30)}
-    text = metrics.exposition(Sample(1.0, {}, counts), {}, 0, metrics.Meter()).decode()
+    text = metrics.exposition(Sample(1.0, {}, counts), 0, metrics.Meter()).decode()
     assert 'penstock_tasks{state="ready",tube="(other)"} 30.0' in text
     assert text.count('state="ready"') == metrics.MAX_TUBES + 1
     assert f"penstock_tubes {metrics.MAX_TUBES + 30}.0" in text
@@ -100,6 +100,17 @@ def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.Monkey
     # A page of tasks is read in parts, however many are behind it.
     grown = {path for path, calls in many.items() if calls > max(25, few[path] * 2)}
     assert grown <= {"/tubes/tube-001/utubes"}
+
+
+def test_store_calls_of_metrics_do_not_grow_with_tubes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "SECONDS", 3600.0)
+    with serving("memory://metered") as server, penstock.connect("memory://metered") as broker:
+        fill(broker, tubes=5, tasks=20)
+        few = store_calls(server, "/metrics")
+        fill(broker, tubes=100, tasks=400)
+        server.app.sampler.sample = Sample(0.0, {}, {})  # read again
+        assert store_calls(server, "/metrics") <= few <= 8
+        assert 'penstock_oldest_ready_seconds{tube="tube-099"}' in server.get("/metrics").text
 
 
 def store_calls(server: Serving, path: str) -> int:

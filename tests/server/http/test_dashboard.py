@@ -20,11 +20,13 @@ from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
+from penstock.server.http import bulk
 from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
 from penstock.worker.worker_stats import Runs
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import PATIENCE, Serving, serving
+from tests.support.threads import until
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -271,6 +273,48 @@ def test_all_tasks_that_match_are_cancelled_in_the_background(
     expect(page.locator("tbody th")).to_have_text(["started to cancel all ready tasks with 'odd' of tube mail"])
 
 
+def test_a_bulk_action_continues_on_another_server(
+    store_url: str, beside: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = beside.tube("mail")
+    tube.put_many(range(200))
+    monkeypatch.setattr(bulk, "STEP", 10)
+
+    def change_slowly(*arguments: Any) -> int:
+        time.sleep(0.1)
+        return admin.change_many(*arguments)
+
+    with serving(store_url) as first, monkeypatch.context() as patch:
+        patch.setattr(bulk.admin, "change_many", change_slowly)
+        form = {"seal": first.app.server.authentication.logins.seal(""), "verb": "delete", "all": "1"}
+        assert first.client.post("/tubes/mail/bulk", data=form).status_code == httpx.codes.SEE_OTHER
+    assert tube.stats().tasks.ready > 0
+    with serving(store_url) as second:
+        page.goto(f"{second.url}/bulk")
+        expect(page.locator("tbody .status")).to_have_text("done")
+    assert tube.stats().tasks.ready == 0
+
+
+def test_one_server_continues_what_a_dead_one_left_and_any_can_stop_it(store_url: str, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    tube.put_many(range(20))
+    with serving(store_url) as first, serving(store_url) as second:
+        jobs, others = first.app.jobs, second.app.jobs
+        left = bulk.Job("0a1b2c3d", "mail", "delete", bulk.Search(None, ""), "ada", 20, 20, 0.0, after=15, read=15)
+        unwanted = bulk.Job("4e5f6071", "mail", "delete", bulk.Search(None, ""), "ada", 20, 20, 0.0)
+        for job in (left, unwanted):
+            first.await_in_loop(jobs._record(job, at=1.0))
+        second.await_in_loop(others.stop("4e5f6071"))
+        for server in (first, second):
+            server.await_in_loop(server.app.jobs.continue_lost())
+        until(lambda: all(job.ended for job in first.await_in_loop(jobs.newest_first())))
+        assert [(job.state, job.changed) for job in second.await_in_loop(others.newest_first())] == [
+            ("stopped", 0),
+            ("done", 5),
+        ]
+    assert [task.id for task in tube.tasks()] == list(range(1, 16))
+
+
 def test_what_was_done_is_noted(store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.ADMIN, "secret", "Ada"))
@@ -386,13 +430,13 @@ def test_history_survives_a_restart(store_url: str, beside: penstock.Broker, ser
     with serving(store_url) as restarted:
         restarted.await_in_loop(restarted.app.history.load())
         page.goto(f"{restarted.url}/tubes/mail?span=1h")
-        expect(page.locator("#depth [data-value=ready]")).to_have_text("240")
-        expect(page.locator("#rates [data-value=put]")).to_have_text("1/s")
+        expect(page.locator("#depth .ready b")).to_have_text("240")
+        expect(page.locator("#rates .put b")).to_have_text("1/s")
         expect(page.locator("#depth path.ready:not(.area)")).to_have_count(1)
         page.get_by_role("link", name="24 h").click()
-        expect(page.locator("#depth")).to_have_attribute("data-from", "24 h ago")
+        expect(page.locator("#depth")).to_contain_text("Nothing is recorded for this time yet")
         page.goto(f"{restarted.url}/?span=1h")
-        expect(page.locator("#depth [data-value=ready]")).to_have_text("240")
+        expect(page.locator("#depth .ready b")).to_have_text("240")
     assert [info.name for info in beside.tubes()] == ["mail"]
 
 
@@ -483,13 +527,59 @@ def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock
     before = page.locator("#depth path.ready:not(.area)").get_attribute("d")
     tube.put_many(range(500))
     expect(page.locator("#depth path.ready:not(.area)")).not_to_have_attribute("d", before or "")
-    expect(page.locator("#depth [data-value=ready]")).to_have_text("507")
+    expect(page.locator("#depth .ready b")).to_have_text("507")
     page.goto(f"{server.url}/tubes/mail")
     tube.put("one more")
     expect(page.locator("b[data-total=ready]")).to_have_text("508")
     expect(page.locator(".tabs [data-total=ready]")).to_have_text("508")
     page.goto(f"{server.url}/tubes/still")  # a tube in which nothing happens has a past, too
     assert len(msgspec.json.decode(page.locator("#depth").get_attribute("data-points") or "")) > 1
+
+
+def test_without_a_script_pages_show_the_same(server: Serving, filled: penstock.Broker, browser: Browser) -> None:
+    filled.tube("mail").put_many(range(30))
+    minute = int(time.time()) // 60
+    for each in range(minute - 2, minute + 1):
+        noted(server, each)
+    with watched(browser, java_script_enabled=False) as page:
+        for path in PAGES:
+            page.goto(server.url + path)
+            expect(page.locator("h1")).to_have_count(1)
+        page.goto(f"{server.url}/?span=1h")
+        expect(page.locator("#depth path.ready:not(.area)")).to_have_count(1)
+        expect(page.get_by_role("img", name="Rates of the last 1 h")).to_be_visible()
+        page.goto(f"{server.url}/tubes/mail/tasks/1")
+        press(page, "Retry")
+        expect(page.get_by_role("status")).to_have_text("The task is ready again.")
+        page.locator("summary", has_text="Delete").click()
+        press(page, "Yes, delete")
+        expect(page.get_by_role("status")).to_have_text("The task is deleted.")
+        page.locator("input[name=all]").check()
+        page.locator("#bulk summary", has_text="Cancel").click()
+        press(page, "Yes, cancel")
+        expect(page.locator("tbody .status")).to_have_text("done")  # the page loads itself again
+    assert filled.tube("mail").stats().tasks.total == 0
+
+
+def test_the_pointer_shows_the_values_of_a_time(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    tube = beside.tube("mail")
+    now = int(time.time()) // 60
+    for minute in range(now - 40, now + 1):
+        tube.put("one")
+        noted(server, minute)
+    page.goto(f"{server.url}/tubes/mail?span=1h")
+    expect(page.locator("#depth .ready b")).to_have_text("41")
+    page.locator("#depth .plot").hover(position={"x": 5, "y": 60})
+    expect(page.locator("#depth .ready b")).to_have_text("2")  # the oldest point; the first minute only counts
+    expect(page.locator("#depth .cross")).to_have_count(1)
+    page.locator("h1").hover()
+    expect(page.locator("#depth .ready b")).to_have_text("41")
+    expect(page.locator("#depth .cross")).to_have_count(0)
+
+
+def test_the_navigation_counts(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(server.url)
+    expect(page.locator("#navigation a").first).to_have_text(f"Tubes {len(filled.tubes())}")
 
 
 def test_a_phone_shows_pages_in_its_width(server: Serving, filled: penstock.Broker, browser: Browser) -> None:
@@ -507,7 +597,7 @@ def test_the_keyboard_reaches_everything(server: Serving, filled: penstock.Broke
     for _ in range(20):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.textContent.trim()"))
-    assert {"Workers", "Retry", "Delete", "mail"} <= reached
+    assert {"Workers 1", "Retry", "Delete", "mail"} <= reached
     page.locator("summary", has_text="Delete").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")

@@ -1,4 +1,4 @@
-"""The dashboard's buttons: each is a form that is posted, sealed, done, noted, and answered by a page to go to."""
+"""The dashboard's buttons. Each posts a form: check its CSRF token, act, write the audit line, redirect to a page."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from penstock.server.http.http_errors import Refused
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import Form, read_form
 
-# The verbs of one task as audit lines have them.
+# How audit lines name the verbs of one task.
 PAST = {**BULK, "release": "released", "bury": "buried"}
-#: What a page says after a button; nothing of it comes from the address.
+#: What a page says after a button was pressed. No text from the URL is shown.
 NOTICES = {
     "put": "The task is put.",
     "retry": "The task is ready again.",
@@ -56,7 +56,7 @@ NOTICES = {
 
 @dataclass(frozen=True, slots=True)
 class FormAction:
-    """A button that was pressed."""
+    """A submitted form: its tube, the parameters of its path, its fields, and who sent it."""
 
     server: Server
     tube: aio.Tube
@@ -70,13 +70,13 @@ class FormAction:
         return f"/tubes/{part(self.tube.name)}"
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Awaitable[Any]:
-        """A blocking call on one of the broker's threads."""
+        """Run a blocking call on one of the broker's threads."""
         return self.server.access.call(function, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a button did: the page to show, and the audit line, with the page it is about."""
+    """The result of an action: the page to show next, and the audit line with the page it refers to."""
 
     to: str
     what: str
@@ -84,7 +84,7 @@ class Done:
 
 
 class FormRefused(Exception):
-    """A form whose values will not do: it is shown again, with the reason."""
+    """A form with invalid values. It is shown again, with the reason."""
 
     def __init__(self, form: FormAction, error: PenstockError) -> None:
         super().__init__(str(error))
@@ -121,7 +121,7 @@ def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
 
 
 async def _put(form: FormAction) -> Done:
-    """A task from the form; what is empty there is not given."""
+    """Put a task from the form; empty fields count as not given."""
     try:
         data, options = read_put(form.form)
         task = await form.tube.put(data, **options)
@@ -131,14 +131,14 @@ async def _put(form: FormAction) -> Done:
     return Done(f"{own}?done=put", f"put task {task.id} into tube {form.tube.name}", own)
 
 
-#: The options that the form offers, each with what it is made of; a kind accepts some of them.
+#: The options that the form offers, with their converters; which of them a tube accepts depends on its kind.
 PUT_FIELDS: dict[str, Callable[[str], object]] = {
     "pri": int, "delay": float, "ttl": float, "ttr": float, "utube": str, "address": str, "id": str,
 }  # fmt: skip
 
 
 def read_put(form: Form) -> tuple[Any, dict[str, Any]]:
-    """The data, which is JSON or else a text, and the options that were given."""
+    """The data, which must be JSON, and the options that were given."""
     text = form.get("data", "")
     if not text.strip():
         raise BadValue("data is empty: give a JSON value, such as {} or null")
@@ -157,10 +157,10 @@ def read_put(form: Form) -> tuple[Any, dict[str, Any]]:
 
 
 async def _bulk(form: FormAction) -> Done:
-    """A verb on the ticked tasks now, or on all that match in the background."""
+    """Apply a verb to the ticked tasks at once, or to all that match in the background."""
     verb, tube = form.form.get("verb", ""), form.tube
     if verb not in BULK:
-        raise BadValue(f"{verb[:60]!a} is no bulk action: use one of {', '.join(BULK)}")
+        raise BadValue(f"{verb[:60]!a} is not a bulk action: use one of {', '.join(BULK)}")
     status, text = form.form.get("status", ""), form.form.get("q", "")[:200]
     back = f"{form.home}?status={part(status)}&q={part(text)}"
     if "all" in form.form:
@@ -183,9 +183,9 @@ def _change(tube: Any, verb: str, ids: list[int | str]) -> int:
 
 
 async def _stop_bulk(form: FormAction) -> Done:
-    number = form.path["number"]
-    form.server.jobs.stop(int(number) if number.isdecimal() and len(number) < 12 else 0)
-    return Done("/bulk?done=stopping", f"stopped bulk action {number}", "/bulk")
+    job = form.path["job"][:20]
+    await form.server.jobs.stop(job)
+    return Done("/bulk?done=stopping", f"stopped bulk action {job}", "/bulk")
 
 
 async def _start_group(form: FormAction) -> Done:
@@ -235,12 +235,12 @@ ACTIONS: dict[str, tuple[Role, Action]] = {
     _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(schedule_status.pause, "paused", "held")),
     _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(schedule_status.resume, "resumed", "unheld")),
     _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(schedule_status.forget, "forgot", "forgotten")),
-    _TUBE + "/bulk/{number}/stop": (Role.OPERATE, _stop_bulk),
+    _TUBE + "/bulk/{job}/stop": (Role.OPERATE, _stop_bulk),
 }
 
 
 def action_routes(server: Server, refuse: Callable[[Request, Exception], Response]) -> list[BaseRoute]:
-    """The buttons as routes; `refuse` makes a page of an error."""
+    """The routes of all buttons; `refuse` renders an error as a page."""
     return [
         Route(path, _endpoint(server, role, action, refuse), methods=["POST"])
         for path, (role, action) in ACTIONS.items()
@@ -256,7 +256,7 @@ def _endpoint(
             form = await read_form(request, server.options)
             cookie = "" if server.authentication.open else request.cookies.get(COOKIE, "")
             if not server.authentication.logins.sealed(cookie, form.get("seal", "")):
-                raise Refused(403, "this form is not one of this server's pages, or is old: load the page again")
+                raise Refused(403, "this form is too old, or did not come from this server: load the page again")
             tube = await server.access.tube(request.path_params.get("name", SCHEDULE_TUBE))
             who = server.authentication.who(request)
             done = await action(FormAction(server, tube, request.path_params, form, who))

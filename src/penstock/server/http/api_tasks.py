@@ -39,7 +39,7 @@ async def put_many(call: Call, body: requests.PutMany) -> TaskList:
 
 
 async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | None:
-    """Take the first ready task, or up to `count`; 204 when nothing came in time."""
+    """Take the first ready task, or up to `count` tasks; 204 if none became ready in time."""
     tube = await call.access.tube(call.path["name"], call.visit)
     count = body.count or 1
     most = min(count, per_call(tube.stored, TAKE_BYTES))
@@ -49,7 +49,7 @@ async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | Non
         try:
             got = await tube.take_many(min(most, count - len(tasks)), 0, max_pri=body.max_pri)
         except PenstockError:
-            break  # the caller gets what was taken so far
+            break  # the caller gets what was taken until then
         tasks = tasks + got
     taken = await _handed_out(call, tasks)
     if not taken:
@@ -58,7 +58,7 @@ async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | Non
 
 
 async def take_first(call: Call, body: requests.TakeFirst) -> TaskAnswer | None:
-    """Take the first ready task of the first of these tubes that has one; 204 when nothing came in time."""
+    """Take the first ready task of the first of these tubes that has one; 204 if none became ready in time."""
     taker = call.access.broker if call.visit.session is None else call.visit.session
     work = taker.take(body.tubes, body.timeout or 0, max_pri=body.max_pri)
     task = await (call.while_there(work) if body.timeout else work)
@@ -67,7 +67,7 @@ async def take_first(call: Call, body: requests.TakeFirst) -> TaskAnswer | None:
 
 
 async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
-    """What was taken, for a caller who is still there; else it goes back."""
+    """The answer to a take. If the caller has disconnected, the tasks are released."""
     if tasks and await call.is_gone():
         for task in tasks:
             await task.release()
@@ -76,42 +76,42 @@ async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
 
 
 async def ack(call: Call, body: requests.Ack) -> Settled:
-    """Done: the task leaves the tube."""
+    """Ack a task: it is done and leaves the tube."""
     return await _settle(call, body, "ack", body.result)
 
 
 async def release(call: Call, body: requests.Release) -> Settled:
-    """Back to its old place."""
+    """Release a task: it is ready again at its old place."""
     return await _settle(call, body, "release", body.delay)
 
 
 async def touch(call: Call, body: requests.Touch) -> Settled:
-    """More time for this hand-out."""
+    """Extend the lease of a task."""
     return await _settle(call, body, "touch", body.seconds)
 
 
 async def fail(call: Call, body: requests.Fail) -> Settled:
-    """Failed for good: the task leaves the tube, and its error is kept."""
+    """Fail a task for good: it leaves the tube, and its error is kept."""
     return await _settle(call, body, "fail", body.error, body.code)
 
 
 async def bury(call: Call, body: requests.Bury) -> Settled:
-    """Aside, until kicked; by anyone."""
+    """Bury a task, in any state: nobody takes it until it is kicked."""
     return await _settle(call, body, "bury", body.reason)
 
 
 async def cancel(call: Call, body: requests.Cancel) -> Settled:
-    """End a task with the outcome `cancelled`, in any state; by anyone."""
+    """End a task with the outcome `cancelled`, in any state."""
     return await _steer(call, partial(admin.cancel, reason=body.reason))
 
 
 async def kick_one(call: Call, body: requests.NoBody) -> Settled:
-    """A buried task is ready again, its attempts forgotten; by anyone."""
+    """Kick a buried task: it is ready again, with its attempts reset to 0."""
     return await _steer(call, admin.kick_one)
 
 
 async def retry(call: Call, body: requests.NoBody) -> Settled:
-    """Let a task run again now: a buried one is kicked, a taken one released, a delay ended; by anyone."""
+    """Make a task ready now: kick it if it is buried, release it if it is taken, end its delay if it is delayed."""
     return await _steer(call, admin.retry)
 
 
@@ -123,7 +123,7 @@ async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settl
 
 
 async def _id(call: Call, tube: aio.Tube) -> Any:
-    """The id in the path, or that of the task that has the address in the path."""
+    """The id in the path, or the id of the task that has the address in the path."""
     if "address" in call.path:
         return (await tube.peek(address=call.path["address"])).id
     return task_id(tube, call.path["id"])
@@ -142,13 +142,13 @@ async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Set
 
 
 def _need_session(call: Call, tube: aio.Tube, field: str) -> None:
-    """Refuse a settle that names neither hand-out nor session: all such callers share the server's session."""
+    """Refuse a settle without lease and session: all such callers share the server's session."""
     if call.visit.session is None and tube.stored.kind.leased:
         raise BadValue(f"the body has no {field}: send it as the take gave it, or the header Penstock-Session")
 
 
 async def ack_many(call: Call, body: requests.AckMany) -> Acked:
-    """Ack each that this session still holds, in one step."""
+    """Ack several tasks in one step; those that this session no longer holds are skipped."""
     tube = await call.access.tube(call.path["name"], call.visit)
     ids: list[Any] = body.ids
     if body.leases is None:
@@ -181,18 +181,18 @@ async def peek_address(call: Call) -> TaskAnswer:
 
 
 async def delete(call: Call) -> None:
-    """Remove a task; by anyone."""
+    """Delete a task, in any state."""
     tube = await call.access.tube(call.path["name"], call.visit)
     await tube.delete(await _id(call, tube))
 
 
 async def delete_address(call: Call) -> None:
-    """Remove the task that has an address now; by anyone."""
+    """Delete the task that has an address now, in any state."""
     await delete(call)
 
 
 async def cancel_address(call: Call, body: requests.Cancel) -> Settled:
-    """End the task that has an address now with the outcome `cancelled`; by anyone."""
+    """End the task that has an address now with the outcome `cancelled`, in any state."""
     return await cancel(call, body)
 
 
@@ -211,7 +211,7 @@ async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
 
 
 async def recover(call: Call, body: requests.Recover) -> TaskList:
-    """Hand out again what was delivered long ago and never acked (kind reliable)."""
+    """Hand out again messages that were delivered some time ago and not acked (kind reliable)."""
     tube = await call.access.tube(call.path["name"], call.visit)
     found = await call.access.call(recover_tasks, tube.sync, body.count, body.elapsed)
     return TaskList([responses.task(task) for task in found])
@@ -225,9 +225,9 @@ async def inspect(call: Call, query: requests.Inspection) -> TaskList:
 
 
 def task_id(tube: aio.Tube, text: str) -> Any:
-    """The id that a path names, as the tube's kind has them."""
+    """The task id in a path, as an integer or a text, depending on the tube's kind."""
     if tube.kind in _TEXT_IDS:
         return text
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
-        raise BadValue("the task id in the path is not one of this tube: they are integers")
+        raise BadValue("the task id in the path is not an integer: ids of this tube are integers")
     return int(text)

@@ -49,17 +49,17 @@ async def show_tube(call: Call) -> TubeAnswer:
 
 
 async def stats(call: Call) -> TubeStats:
-    """A tube's counters, exact; what is due is done first."""
+    """The exact counters of a tube, after everything due was applied."""
     return await (await call.access.tube(call.path["name"])).stats()
 
 
 async def drop(call: Call) -> None:
-    """Remove a tube with all its tasks; refused while tasks are taken or someone waits."""
+    """Remove a tube with all its tasks; refused while tasks are taken or a take waits."""
     await (await call.access.tube(call.path["name"])).drop()
 
 
 async def truncate(call: Call, body: requests.NoBody) -> Count:
-    """Remove every task of a tube, leases too."""
+    """Remove every task of a tube, taken ones too."""
     return Count(await (await call.access.tube(call.path["name"])).truncate())
 
 
@@ -69,22 +69,22 @@ async def release_all(call: Call, body: requests.NoBody) -> Count:
 
 
 async def kick(call: Call, body: requests.Kick) -> Count:
-    """Un-bury up to count tasks, in take order."""
+    """Kick up to `count` buried tasks, in take order."""
     return Count(await (await call.access.tube(call.path["name"])).kick(body.count))
 
 
 async def pause(call: Call, body: requests.NoBody) -> None:
-    """From now on takes of the tube give nothing; puts go on."""
+    """Pause a tube: takes return nothing until it is resumed; puts continue."""
     await (await call.access.tube(call.path["name"])).pause()
 
 
 async def resume(call: Call, body: requests.NoBody) -> None:
-    """End a pause."""
+    """Resume a paused tube."""
     await (await call.access.tube(call.path["name"])).resume()
 
 
 async def wait_for(call: Call, body: requests.WaitFor) -> OutcomeAnswer | None:
-    """How the task of an address ends; 204 when that does not come in time."""
+    """Wait until the task of an address has ended. Returns its outcome; 204 if it has not ended in time."""
     tube = await call.access.tube(call.path["name"])
     try:
         return responses.outcome(await call.while_there(tube.wait(body.address, body.timeout or 0)))
@@ -109,31 +109,31 @@ async def show_group(call: Call) -> GroupAnswer:
 
 
 async def start_group(call: Call, body: requests.NoBody) -> None:
-    """Let a group's work be taken. A group that is missing is begun, and ends at once."""
+    """Start a group: its tasks can be taken. A missing group is created, and ends at once."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).start()
 
 
 async def cancel_group(call: Call, body: requests.NoBody) -> None:
-    """Remove all work of a group, also what is taken."""
+    """Remove all tasks of a group, taken ones too."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).cancel()
 
 
 async def set_end_work(call: Call, body: requests.Work) -> None:
-    """What is put once the group was started and nothing of it is left."""
+    """Set the task that is put when the group was started and nothing is left of it."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_end(body.data)
 
 
 async def set_cancel_work(call: Call, body: requests.Work) -> None:
-    """What is put once the group was cancelled and nothing of it is left."""
+    """Set the task that is put when the group was cancelled and nothing is left of it."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_cancel(body.data)
 
 
 async def wait_group(call: Call, body: requests.WaitGroup) -> GroupAnswer | None:
-    """Wait for the end of a group; 204 when that does not come in time."""
+    """Wait for the end of a group; 204 if it has not ended in time."""
     group = await (await call.access.tube(call.path["name"])).group(call.path["group"], create=False)
     try:
         state = await call.while_there(group.wait(body.timeout or 0))
@@ -151,7 +151,7 @@ def _group(group: Group) -> GroupAnswer:
 
 
 async def list_schedules(call: Call) -> list[ScheduleStatus]:
-    """The schedules that workers brought, by name."""
+    """The schedules of all applications, by name."""
     try:
         return await _on_desk(call, schedule_status.listed)
     except NoSuchTube:
@@ -159,27 +159,27 @@ async def list_schedules(call: Call) -> list[ScheduleStatus]:
 
 
 async def run_schedule(call: Call, body: requests.NoBody) -> TaskAnswer:
-    """Put what the schedule puts at its times, for now."""
+    """Run a schedule now: put the task that it puts at its times."""
     return responses.task(await _on_desk(call, schedule_status.run_now, call.path["key"]))
 
 
 async def pause_schedule(call: Call, body: requests.NoBody) -> None:
-    """Put no more ticks of a schedule; those of the next seconds are put already."""
+    """Pause a schedule. Ticks of the next few seconds are already put."""
     await _on_desk(call, schedule_status.pause, call.path["key"])
 
 
 async def resume_schedule(call: Call, body: requests.NoBody) -> None:
-    """End a pause of a schedule; what it missed follows its catch_up."""
+    """Resume a schedule. Its `catch_up` decides about the ticks it missed."""
     await _on_desk(call, schedule_status.resume, call.path["key"])
 
 
 async def forget_schedule(call: Call) -> None:
-    """Show a schedule no more; a worker that has it brings it back."""
+    """Forget a schedule. A worker whose application has it saves it again when it starts."""
     await _on_desk(call, schedule_status.forget, call.path["key"])
 
 
 async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What acting on the tube of saved schedules gives. The next call opens it again if it was dropped."""
+    """The result of a call on the tube of saved schedules. If it was dropped, the next call opens it again."""
     schedule_tube = await call.access.tube(SCHEDULE_TUBE)
     try:
         return await call.access.call(act, schedule_tube.sync, *args, **kwargs)
@@ -192,31 +192,31 @@ async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.
 
 
 async def list_sessions(call: Call) -> list[SessionInfo]:
-    """The live sessions of the store, all hosts'."""
+    """The live sessions of the store, on all hosts."""
     return await call.access.broker.sessions()
 
 
 async def begin_session(call: Call, body: requests.BeginSession) -> SessionAnswer:
-    """Begin a session, to be named in the header Penstock-Session. Not named for `idle` seconds, it ends."""
+    """Begin a session, for the header Penstock-Session. It ends when no call has named it for `idle` seconds."""
     return SessionAnswer(await call.access.begin(body.ttr, body.idle))
 
 
 async def end_session(call: Call) -> None:
-    """End a session that callers here have named."""
+    """End a session that was begun or joined through this server."""
     await call.access.end(call.path["id"])
 
 
 async def check(call: Call, body: requests.Check) -> list[Finding]:
-    """Cross-check everything stored, and mend it when asked. It holds the store while it looks: for maintenance."""
+    """Check everything stored, and repair it if asked. It locks the store meanwhile: for maintenance."""
     return await call.access.broker.check(body.repair)
 
 
 async def health(call: Call) -> Health:
-    """That the server lives. Needs no token."""
+    """Whether the server is up. Needs no token."""
     return Health("ok")
 
 
 async def ready(call: Call) -> Health:
-    """That its store answers. Needs no token."""
+    """Whether the store answers. Needs no token."""
     await call.access.call(call.access.broker.sync.runtime.store.now)
     return Health("ok")

@@ -35,12 +35,12 @@ from penstock.server.http.store_access import Access
 
 log = logging.getLogger("penstock")
 
-# Between two looks for sessions that nobody names any more.
+# Between two checks for idle sessions.
 _TEND_SECONDS = 1.0
 
 
 class App:
-    """The application and the hand on it: `asgi` is served, `stop` ends what waits, so that a server can end."""
+    """The application: `asgi` is what a server runs; `stop` ends streams and waiting calls."""
 
     def __init__(self, broker: aio.Broker, tokens: Tokens, options: Options) -> None:
         self.access = Access(broker, options.max_sessions)
@@ -78,9 +78,8 @@ class App:
         async def prometheus(call: Call) -> Response:
             """Metrics for Prometheus."""
             sample = await self.sampler.read()
-            oldest = await self.access.call(metrics.read_oldest, self.access.broker.sync.runtime.store, sample)
             sessions = len(await call.access.broker.sessions())
-            text = metrics.exposition(sample, oldest, sessions, self.meter)
+            text = metrics.exposition(sample, sessions, self.meter)
             return Response(text, media_type=metrics.CONTENT_TYPE)
 
         async def describe(call: Call) -> Response:
@@ -97,7 +96,7 @@ class App:
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker.sync.runtime.tap = self._tap
         self.access.broker.sync.runtime.start_background()
-        running = (self.sampler.run(), self._tend(), self.history.run())
+        running = (self.sampler.run(), self._tend(), self.history.run(), self.jobs.run())
         tending = [asyncio.ensure_future(each) for each in running]
         for task in tending:
             task.add_done_callback(_must_run)
@@ -122,19 +121,19 @@ class App:
 
 
 def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None) -> App:
-    """The application on a broker of the running event loop."""
+    """Make the application, on a broker of the running event loop."""
     return App(broker, tokens, options or Options())
 
 
 def _must_run(tending: asyncio.Future[None]) -> None:
-    """Say when something ended that runs as long as the server."""
+    """Report a background task that ended before the server."""
     if not tending.cancelled():
-        message = "a background task of the HTTP server crashed; charts and idle sessions are no longer updated"
+        message = "a background task of the HTTP server crashed; restart the server: its pages are no longer up to date"
         log.error(message, exc_info=tending.exception())
 
 
 def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
-    """What no route answers: a page for people. Below /api/ are programs, whatever their libraries accept."""
+    """The answer if no route matches: a page for browsers. Callers below /api/ are programs, whatever they accept."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     words = _PEOPLE if browser else _PROGRAMS
     refused = http_errors.Refused(error.status_code, words.get(error.status_code, error.detail))
@@ -144,7 +143,7 @@ def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
 
 
 def _methods_here(request: Request) -> list[str]:
-    """What may be asked of a path; each method has a route of its own."""
+    """The methods of a path; each method is a separate route."""
     routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in routes if isinstance(route, Route) for method in route.methods or ()})
 
@@ -153,8 +152,8 @@ async def _any_fault(request: Request, error: Exception) -> Response:
     return http_errors.answer(error)
 
 
-_PEOPLE = {404: "there is no such page", 405: "this address is not a page: it belongs to a button of one"}
+_PEOPLE = {404: "there is no such page", 405: "this address is not a page: it is used by a button of the dashboard"}
 _PROGRAMS = {
-    404: "nothing is at this path: /api/openapi.json lists what is",
-    405: "this path has no such method: /api/openapi.json lists them",
+    404: "there is nothing at this path: /api/openapi.json lists all paths",
+    405: "this path does not have this method: /api/openapi.json lists them",
 }

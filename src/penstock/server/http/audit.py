@@ -20,7 +20,7 @@ MAX_KEPT = 1000
 
 
 class AuditLine(msgspec.Struct, frozen=True):
-    """One action: `what` in words, `where` a path of the dashboard, or nothing."""
+    """One action: `what` in words, and `where`, a path of the dashboard or ""."""
 
     at: float
     who: str
@@ -29,7 +29,7 @@ class AuditLine(msgspec.Struct, frozen=True):
 
 
 class Audit:
-    """The actions of everybody on this store."""
+    """The audit lines of the store, from all its servers."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -37,7 +37,7 @@ class Audit:
         self._server, self._numbers = os.urandom(6).hex(), itertools.count(1)
 
     async def note(self, who: str, what: str, where: str = "") -> None:
-        """Keep a line. The action is done, so a store that fails now only loses the record."""
+        """Write a line. The action is already done: if the store fails now, only the line is lost."""
         log.info("%s: %s", who, what)
         line = AuditLine(time.time(), who, what, where)
         key = f"{self._server} {next(self._numbers)}"
@@ -47,6 +47,6 @@ class Audit:
             log.warning("could not keep an audit line in the store (%s); it is in this log only", error)
 
     async def newest_first(self) -> list[AuditLine]:
-        """What is kept."""
+        """All lines that are kept."""
         kept = await self._access.call(self._notes.read)
         return list(reversed([msgspec.convert(value, AuditLine) for value in kept.values()]))

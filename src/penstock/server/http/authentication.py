@@ -1,4 +1,4 @@
-"""Who calls, by `Authorization: Bearer` or by the dashboard's cookie, and what they may do."""
+"""Who is calling, by `Authorization: Bearer` or by the dashboard's cookie, and what they may do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.server.http.guard import SAFE_METHODS
 from penstock.server.http.http_errors import Refused
 
 COOKIE = "penstock"
-# A working day; who works longer logs in again.
+# A working day.
 LOGIN_SECONDS = 12 * 3600
 MAX_LOGINS = 1000
 
 
 class Logins:
-    """Kept in memory: a restart asks for the token again, and a token taken from the file ends its logins."""
+    """Logins of browsers, in memory: they end with a restart, or when their token is removed from the file."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -29,7 +29,7 @@ class Logins:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # cookie -> hash of the token, end
 
     def enter(self, token: str, peer: str) -> str | None:
-        """A cookie for a right token."""
+        """The cookie for a valid token; None for another."""
         if self._tokens.check(token, peer) is None:
             return None
         cookie = secrets.token_urlsafe(32)
@@ -43,7 +43,7 @@ class Logins:
         self._known.pop(cookie, None)
 
     def role(self, cookie: str) -> Role | None:
-        """What the browser with that cookie may do, now."""
+        """The current role of the browser with that cookie."""
         digest, end = self._known.get(cookie, ("", 0.0))
         if not digest or end < time.monotonic():
             self._known.pop(cookie, None)
@@ -51,16 +51,16 @@ class Logins:
         return self._tokens.role_of(digest)
 
     def name(self, cookie: str) -> str:
-        """The name for people of the token that the browser with that cookie gave."""
+        """The descriptive name of the token that the browser with that cookie logged in with."""
         return self._tokens.name_of(self._known.get(cookie, ("", 0.0))[0])
 
     def seal(self, cookie: str) -> str:
-        """What a form of this browser's pages carries. Without tokens there is no cookie, and one seal for all pages:
+        """The CSRF token for this browser's forms. Without login there is no cookie, and one value for all pages:
         other sites cannot read it."""
         return hmac.new(self._secret, cookie.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def sealed(self, cookie: str, seal: str) -> bool:
-        """Whether the form came from one of our pages."""
+        """Whether the CSRF token of a form is valid: the form came from one of our pages."""
         return hmac.compare_digest(self.seal(cookie).encode(), seal.encode("utf-8", "replace"))
 
 
@@ -68,7 +68,7 @@ SEAL_HEADER = "penstock-seal"
 
 
 class Authentication:
-    """Tells the role of a request."""
+    """Determines the role of a request."""
 
     def __init__(self, tokens: Tokens, logins: Logins) -> None:
         self._tokens = tokens
@@ -76,11 +76,11 @@ class Authentication:
 
     @property
     def open(self) -> bool:
-        """Whether no token is needed, because the server serves its own host alone."""
+        """Whether no token is needed, because the server listens on this host only."""
         return not self._tokens.required
 
     async def need(self, request: Request, role: Role) -> None:
-        """Refuse a caller who may not do this."""
+        """Refuse a caller without that role."""
         found = await self.role(request)
         if found is None:
             raise Refused(401, "a token is needed: send it as Authorization: Bearer TOKEN", WWW_Authenticate="Bearer")
@@ -89,7 +89,7 @@ class Authentication:
             raise Refused(403, f"this needs the role {needed}, and the token has {has}: make one with penstock token")
 
     async def role(self, request: Request) -> Role | None:
-        """The caller's role; None when there is no good token or cookie."""
+        """The caller's role; None without a valid token or cookie."""
         if self.open:
             return Role.ADMIN
         peer = peer_of(request)
@@ -102,18 +102,18 @@ class Authentication:
             return found
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie) if cookie else None
-        # Forms of the pages carry the seal in a field, which their own handlers look at.
+        # Forms of pages have the CSRF token in a field, which their handlers check.
         sealed = request.method in SAFE_METHODS or not request.scope["path"].startswith("/api/")
         if role is not None and not sealed and not self.logins.sealed(cookie, request.headers.get(SEAL_HEADER, "")):
-            raise Refused(403, f"a cookie alone changes nothing: send {SEAL_HEADER}, or a token")
+            raise Refused(403, f"a cookie alone does not allow changes: send {SEAL_HEADER}, or a token")
         return role
 
     def browser_role(self, request: Request) -> Role | None:
-        """The role of a browser by its cookie alone: what it may see in the navigation of a page."""
+        """The role of a browser by its cookie alone, for the navigation of error pages."""
         return Role.ADMIN if self.open else self.logins.role(request.cookies.get(COOKIE, ""))
 
     def who(self, request: Request) -> str:
-        """Who uses a page, for people: the name of the token, its role, and the address."""
+        """Who uses a page, in words: the name of the token, its role, and the address."""
         peer = peer_of(request) or "an unknown address"
         if self.open:
             return f"somebody on this host ({peer})"
@@ -127,12 +127,12 @@ class Authentication:
         return self._tokens.wait(peer)
 
     async def hasty(self, peer: str) -> Refused:
-        """The answer to one more wrong token of a peer that gave too many, after a while."""
+        """The answer to a wrong token from a peer that sent too many, delayed."""
         await asyncio.sleep(self._tokens.delay(peer))
         wait = str(int(self._tokens.wait(peer)) + 1)
         return Refused(429, "too many wrong tokens from this address: give the right one, or wait", Retry_After=wait)
 
 
 def peer_of(request: Request) -> str:
-    """The address of who calls, as far as the server knows it."""
+    """The address of the caller, as far as the server knows it."""
     return request.client.host if request.client else ""

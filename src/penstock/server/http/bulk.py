@@ -1,57 +1,65 @@
 """Bulk actions: one verb on every task that matches, in the background and in small steps, with its progress.
 
-A job touches only tasks that were put before it began. It lives in the memory of one server: when that stops, what the
-job has changed stays changed, and the rest is as it was.
+An action changes only tasks that were put before it began. Its progress is recorded in the store: if its server stops,
+another server of the store continues it, or the same one after a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
+import os
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import msgspec
 
 from penstock.broker import admin
+from penstock.broker.notes import Notes
 from penstock.broker.tube import Tube, find_records
 from penstock.core.task import Status
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StoreUnavailable
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.store_access import Access
 
 log = logging.getLogger("penstock")
 
-# Tasks read, and changed, in one step.
+# Tasks that one step reads and changes.
 STEP = 500
+# Of one server.
 MAX_RUNNING = 4
 MAX_KEPT = 50
-#: The verbs of a bulk action, each with what it did.
+KEPT_SECONDS = 7 * 24 * 3600.0
+# Between two records of the progress of one action.
+RECORD_SECONDS = 1.0
+# An action that was not recorded for this long has lost its server.
+LOST_SECONDS = 30.0
+# Between two checks for such actions.
+LOOK_SECONDS = 10.0
+#: The verbs of bulk actions, with their past tense.
 BULK = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}
 #: The error in the outcome of a task that an operator cancels.
 CANCELLED = "cancelled in the dashboard"
 
 
-class Search(NamedTuple):
-    """Which tasks: of one status, or of all, with a text in them, or any."""
+class Search(msgspec.Struct, frozen=True):
+    """Which tasks: of one status or of all, with a text in them or with any content."""
 
     status: Status | None
     text: str
 
 
-@dataclass(eq=False)
-class Job:
-    """A bulk action. `expected`: how many tasks it reads; `upto`: the last id when it began."""
+class Job(msgspec.Struct):
+    """A bulk action. `expected`: how many tasks it reads; `upto`: the last id when it began; `at`: the last record."""
 
-    number: int
+    id: str
     tube: str
     verb: str
     search: Search
     who: str
     expected: int
     upto: int
-    began: float = field(default_factory=time.time)
+    began: float
+    at: float = 0.0
     ended: float | None = None
     after: int = 0
     read: int = 0
@@ -73,72 +81,127 @@ class Job:
 
 
 class Jobs:
-    """The bulk actions of one server, the newest last."""
+    """The bulk actions of a store: those that this server runs, and the records of all."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._numbers = itertools.count(1)
-        self._kept: deque[Job] = deque(maxlen=MAX_KEPT)
-        self._running: set[asyncio.Task[None]] = set()
+        self._notes = Notes(access.broker.sync.runtime, "bulk", 2 * MAX_KEPT)
+        self._server = os.urandom(6).hex()
+        self._running: dict[str, tuple[Job, asyncio.Task[None]]] = {}
 
-    def newest_first(self) -> list[Job]:
-        """All that are remembered."""
-        return list(reversed(self._kept))
-
-    @property
-    def running(self) -> int:
-        """How many are under way."""
-        return len(self._running)
+    async def newest_first(self) -> list[Job]:
+        """All that are recorded; those that run here as they are now."""
+        stored = await self._stored()
+        return [self._running[job.id][0] if job.id in self._running else job for job in reversed(stored)][:MAX_KEPT]
 
     async def start(self, tube: Tube, verb: str, search: Search, who: str) -> Job:
         """Begin one."""
         if len(self._running) >= MAX_RUNNING:
             raise Refused(503, f"{MAX_RUNNING} bulk actions are running: wait until one has ended, or stop one")
         expected, upto = await self._access.call(_extent, tube, search)
-        job = Job(next(self._numbers), tube.name, verb, search, who, expected, upto)
-        self._kept.append(job)
-        running = asyncio.ensure_future(self._run(tube, job))
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
+        job = Job(os.urandom(4).hex(), tube.name, verb, search, who, expected, upto, time.time())
+        await self._record(job)
+        self._begin(job)
         return job
 
-    def stop(self, number: int) -> None:
-        """End one after its current step."""
-        for job in self._kept:
-            job.stopping = job.stopping or job.number == number
+    async def stop(self, id: str) -> None:
+        """End one after its current step, on whichever server it runs."""
+        if id in self._running:
+            self._running[id][0].stopping = True
+        else:
+            await self._access.call(self._notes.write, f"stop {id}", True, KEPT_SECONDS)
+
+    async def run(self) -> None:
+        """Continue actions whose server has stopped, until cancelled."""
+        while True:
+            try:
+                await self.continue_lost()
+            except PenstockError as error:
+                log.warning("could not look for interrupted bulk actions (%s); retrying", error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def continue_lost(self) -> None:
+        """Continue the actions that no server runs; of several servers, the first to claim one does so."""
+        lost = time.time() - LOST_SECONDS
+        for job in await self._stored():
+            if job.ended is None and job.at <= lost and job.id not in self._running:
+                claim = f"claim {job.id} {job.at}"
+                write = self._notes.write
+                if await self._access.call(write, claim, self._server, KEPT_SECONDS, keep=True) == self._server:
+                    self._begin(job)
 
     async def close(self) -> None:
-        """End all of them."""
-        for running in self._running:
+        """Leave those that run here to another server, or to the next start."""
+        left = list(self._running.values())
+        for _, running in left:
             running.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*(running for _, running in left), return_exceptions=True)
+        for job, _ in left:
+            if job.ended is None:
+                try:
+                    await self._record(job, time.time() - LOST_SECONDS)
+                except PenstockError as error:
+                    log.warning("bulk action %s continues in %d s (%s)", job.id, LOST_SECONDS, error)
 
-    async def _run(self, tube: Tube, job: Job) -> None:
+    def _begin(self, job: Job) -> None:
+        self._running[job.id] = job, asyncio.ensure_future(self._run(job))
+
+    async def _run(self, job: Job) -> None:
         try:
+            job.problem = await self._work(job)
+            job.ended = time.time()
+            await self._record(job)
+        except PenstockError as error:
+            what = f"{job.verb} in tube {job.tube}"
+            log.warning("bulk action %s (%s) is interrupted (%s); retrying in %d s", job.id, what, error, LOST_SECONDS)
+        finally:
+            del self._running[job.id]
+
+    async def _work(self, job: Job) -> str:
+        """Change what is left of the tasks. Returns what went wrong; StoreUnavailable is for the caller."""
+        try:
+            tube = (await self._access.tube(job.tube)).sync
             while not job.stopping:
                 began = time.monotonic()
                 if not await self._access.call(_step, tube, job):
                     break
+                if time.time() - job.at > RECORD_SECONDS:
+                    await self._record(job)
                 # Half of the time is for others.
                 await asyncio.sleep(min(time.monotonic() - began, 0.5))
+            return ""
+        except StoreUnavailable:
+            raise
         except PenstockError as error:
-            job.problem = str(error)
+            return str(error)
         except Exception:
-            job.problem = "the server failed: its log says how"
-            log.exception("bulk action %d (%s in tube %s) failed", job.number, job.verb, job.tube)
-        finally:
-            job.ended = time.time()
+            log.exception("bulk action %s (%s in tube %s) failed", job.id, job.verb, job.tube)
+            return "the server failed: its log has the details"
+
+    async def _record(self, job: Job, at: float | None = None) -> None:
+        """Write how far an action is, and see whether it is to stop."""
+        job.at = time.time() if at is None else at
+        await self._access.call(self._notes.write, job.id, msgspec.to_builtins(job), KEPT_SECONDS)
+        job.stopping = job.stopping or await self._access.call(self._notes.has, f"stop {job.id}")
+
+    async def _stored(self) -> list[Job]:
+        """What is recorded, the oldest first."""
+        notes = await self._access.call(self._notes.read)
+        jobs = [msgspec.convert(value, Job) for key, value in notes.items() if " " not in key]
+        for job in jobs:
+            job.stopping = job.stopping or f"stop {job.id}" in notes
+        return jobs
 
 
 def _extent(tube: Tube, search: Search) -> tuple[int, int]:
-    """How many tasks there are to be read, and the last id."""
+    """How many tasks an action has to read, and the last id."""
     counters = tube.runtime.store.counters(tube.stored)
     counts = counters.counts
     return counts.stored if search.status is None else getattr(counts, search.status.name.lower()), counters.last_id
 
 
 def _step(tube: Tube, job: Job) -> bool:
-    """Change some tasks; False when there are no more."""
+    """Read and change the next tasks. Returns False when there are no more."""
     found = list(find_records(tube, job.search.status, STEP, job.after))
     records = [record for record in found if record.id <= job.upto]
     matches = admin.matcher(job.search.text)

@@ -1,4 +1,4 @@
-"""Server-sent events: counters every second, and what happens to tasks through this server.
+"""Server-sent events: counters every second, and changes of tasks made through this server.
 
 A stream that is read too slowly loses task events, but not counters; an event reports how many were lost.
 """
@@ -21,12 +21,12 @@ from penstock.server.http.store_access import Access
 
 # Task events that wait for one reader.
 MAX_WAITING = 1000
-# A stream that has nothing to say says that it lives, so that proxies keep it.
+# After this long without an event a comment is sent, so that proxies keep the stream open.
 ALIVE_SECONDS = 15.0
 
 
 class Streams:
-    """All readers of events."""
+    """The open streams."""
 
     def __init__(self, access: Access, sampler: Sampler, limit: int) -> None:
         self._access = access
@@ -35,19 +35,19 @@ class Streams:
         self._readers: set[Stream] = set()
 
     def tap(self, events: Sequence[Event]) -> None:
-        """From any thread: what happened to tasks."""
+        """Pass on what happened to tasks; callable from any thread."""
         if self._readers:
             self._access.broker.executor.post(lambda: self._tell(events))
 
     def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
             name = self._access.names.get(event.tube)
-            if name is not None:  # of a tube that others created this second, events are told from the next sample on
+            if name is not None:  # a tube that another process just created is known from the next sample on
                 for reader in self._readers:
                     reader.offer(name, event)
 
     def open(self, tube: str | None) -> StreamingResponse:
-        """A stream for one reader, of one tube or of all."""
+        """Open a stream for one reader, of one tube or of all."""
         if len(self._readers) >= self._limit:
             raise Refused(503, f"{self._limit} streams of events are open: close one")
         return StreamingResponse(self._follow(Stream(tube)), media_type="text/event-stream")
@@ -69,7 +69,7 @@ class Streams:
 
 
 class Stream:
-    """What waits for one reader."""
+    """The events that wait for one reader."""
 
     def __init__(self, tube: str | None) -> None:
         self._tube = tube
@@ -80,7 +80,7 @@ class Stream:
         self.wake = asyncio.Event()
 
     def offer(self, name: str, event: Event) -> None:
-        """Something happened to a task."""
+        """Add an event of a task, unless the stream is for another tube or too many wait."""
         if self._tube not in (None, name):
             return
         if len(self._events) >= MAX_WAITING:
@@ -91,12 +91,12 @@ class Stream:
         self.wake.set()
 
     def counted(self, before: Sample, now: Sample) -> None:
-        """The counters were read; only the newest matter."""
+        """Note new counters; a reader gets only the newest."""
         self._newest = now
         self.wake.set()
 
     def counters(self, before: dict[str, Counts], sample: Sample) -> bytes:
-        """The counters that changed, the tubes that are gone, and when they were read, in seconds of a steady clock."""
+        """An event with the counters that changed, the tubes that are gone, and the time by the monotonic clock."""
         self._known, now = sample, sample.counts
         wanted = now if self._tube is None else {self._tube: now[self._tube]} if self._tube in now else {}
         changed = {name: counts for name, counts in wanted.items() if before.get(name) != counts}
@@ -105,7 +105,7 @@ class Stream:
         return _encode("counters", told)
 
     async def next(self) -> bytes:
-        """What there is to say, when there is anything."""
+        """Wait for events. Returns them encoded, or a comment after some seconds without any."""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
                 await self.wake.wait()

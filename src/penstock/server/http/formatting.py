@@ -1,4 +1,4 @@
-"""How values look on pages. Everything is escaped by the templates; nothing here makes HTML."""
+"""Formats values for pages, as plain text: the templates escape it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from penstock.core.backoff import Backoff
 
-# Of one task's data; what is longer is cut, and the API gives all of it.
+# The most of a task's data that a page shows; the API returns all of it.
 MAX_SHOWN = 64 * 1024
 MAX_PREVIEW = 160
 # Durations below the first number of seconds are shown in units of the second.
@@ -24,7 +24,7 @@ _FOLDER = resources.files("penstock.server.dashboard")
 
 @cache
 def environment() -> Environment:
-    """The templates, which escape whatever they are given."""
+    """The templates, with autoescape."""
     made = Environment(autoescape=True, loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True)
     made.filters.update(
         number=number,
@@ -48,23 +48,23 @@ def _template(name: str) -> str:
 
 @cache
 def static_file(name: str) -> bytes | None:
-    """A script or style sheet of the dashboard, by a name that is one of theirs."""
+    """The content of a static file of the dashboard; None if there is none of that name."""
     known = {file.name for file in (_FOLDER / "static").iterdir()}
     return (_FOLDER / "static" / name).read_bytes() if name in known else None
 
 
 def number(value: float) -> str:
-    """1,234,567."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    """A number such as 1,234,567 or 2.5; only small numbers have a fraction."""
+    return f"{value:,.1f}" if value < 10 and value % 1 else f"{value:,.0f}"
 
 
 def part(name: object) -> str:
-    """A name as one part of a path."""
+    """A name quoted as one segment of a path."""
     return quote(str(name), safe="")
 
 
 def seconds(value: float) -> str:
-    """A length of time, to two places that matter."""
+    """A duration with two significant digits."""
     if value < 1:
         return f"{value * 1000:.0f} ms"
     size, unit = next(((size, unit) for most, size, unit in _UNITS if value < most), (86_400, "d"))
@@ -82,7 +82,7 @@ def option(value: object, name: str) -> str:
 
 
 def ago(moment: float | None) -> str:
-    """How long ago, or how soon."""
+    """A time relative to now: `3 min ago`, `in 5 s`."""
     if moment is None:
         return "–"
     passed = time.time() - moment
@@ -90,19 +90,19 @@ def ago(moment: float | None) -> str:
 
 
 def moment(value: float | None) -> str:
-    """A moment in UTC."""
+    """A time in UTC."""
     if value is None:
         return "–"
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
 
 
 def machine(value: float | None) -> str:
-    """A moment for machines, in a `time` element."""
+    """A time for the attribute `datetime` of a `time` element."""
     return "" if value is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
 
 
 def pretty(data: Any) -> str:
-    """A task's data for reading."""
+    """A task's data, indented."""
     if isinstance(data, bytes):
         return _cut(_dump(data[:MAX_SHOWN]), len(data) > MAX_SHOWN)
     text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
@@ -110,7 +110,7 @@ def pretty(data: Any) -> str:
 
 
 def preview(data: Any) -> str:
-    """A task's data in a line."""
+    """A task's data in one line, cut if it is long."""
     if isinstance(data, bytes):
         text = f"{len(data):,} bytes: {data[:MAX_PREVIEW].decode('utf-8', 'replace')}"
     else:
@@ -119,24 +119,24 @@ def preview(data: Any) -> str:
 
 
 def handler(data: Any) -> tuple[str, Any] | None:
-    """The name of the handler that a task is for, and its arguments; None if it is for none."""
+    """The handler's name and the arguments in a task's data; None if the data is not for a handler."""
     if isinstance(data, dict) and isinstance(data.get("task"), str) and "args" in data:
         return data["task"], data["args"]
     return None
 
 
 def local_path(text: str) -> str:
-    """A path of this server, whatever was asked for."""
+    """The given path if it is one of this server, else /."""
     good = text.startswith("/") and not text.startswith("//") and text.isprintable() and "\\" not in text
     return text if good and len(text) < 2000 else "/"
 
 
 def _cut(text: str, cut: bool) -> str:
-    return f"{text}\n… cut here: the API gives all of it" if cut else text
+    return f"{text}\n… cut here: the API returns all of it" if cut else text
 
 
 def _dump(data: bytes) -> str:
-    """Bytes as text where they are text, else as hexadecimal lines."""
+    """Bytes as text if they are UTF-8 text, else as a hexadecimal dump."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Before any route: the right host, no other site's form, no missing header. Knows no tube and no token."""
+"""Checks before any route: the Host header, and forms from other sites. Adds security headers to every response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.server.http import http_errors
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/?#@\\\[\]:]+)(:[0-9]{1,5})?")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-# What probes call by whatever address they find the server at; it tells nothing but that it lives.
+# Paths for probes, which may use any address of the server. They reveal nothing.
 OPEN_PATHS = frozenset({"/health", "/ready"})
 
 HEADERS = {
@@ -20,14 +20,14 @@ HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with no-referrer browsers would hide where our own forms come from
+    "referrer-policy": "same-origin",  # with no-referrer, browsers would not send the origin of our own forms
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 
 
 class Guard:
-    """ASGI middleware around everything."""
+    """ASGI middleware around the application."""
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
         self._app = app
@@ -50,16 +50,19 @@ class Guard:
         host = headers.get("host", "")
         if scope["path"] not in OPEN_PATHS and host_name(host) not in self._hosts:
             raise http_errors.Refused(
-                421, "this server does not answer by that Host: start it with --host and that name if it is right"
+                421,
+                "the Host header names another server: if it is right, start penstock serve with --host and that name",
             )
         if scope["method"] not in SAFE_METHODS and not same_origin(headers):
-            raise http_errors.Refused(403, "another site sent this request: only the dashboard and programs may")
+            raise http_errors.Refused(
+                403, "this request comes from a page of another site: use the dashboard, or a program"
+            )
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port; "" when it is none.
+    """The name in a Host header, without its port; "" if the header is not valid.
 
-    Nothing but a host and a port may be there: URLs of requests are made from it, and would have another path.
+    Only a host and a port are accepted: URLs are built from the header, and anything else would change their path.
     """
     if not _HOST.fullmatch(host):
         return ""
@@ -70,14 +73,14 @@ def host_name(host: str) -> str:
 
 
 def same_origin(headers: Headers) -> bool:
-    """Whether a browser says that the page of this server sent the call. Programs say nothing."""
+    """Whether the request comes from a page of this server, by the headers of browsers, or from a program."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
     if origin is None:
         return True
     try:
-        # The scheme may differ: a proxy in front ends TLS.
+        # The scheme may differ: a proxy may terminate TLS.
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
     except ValueError:
         return False

@@ -1,7 +1,7 @@
-"""What tubes held and handlers did in the last hour and day, kept in the store so that a restart loses nothing.
+"""The history of tubes and handlers over an hour and a day, kept in the store, so that it survives restarts.
 
-Once a minute a server writes one record: the counters of the busiest tubes, and the runs of all handlers since the
-record before. Every ten minutes it writes one that is kept for a day. Of several servers the first one's record counts.
+Once a minute a server writes a record: the counters of the busiest tubes, and the runs of handlers since the last
+record. Every ten minutes it writes a record that is kept for a day. Among several servers the first record counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from penstock.broker.notes import Notes
 from penstock.core.results import Counts
 from penstock.errors import PenstockError
-from penstock.server.http.sampler import RATES, STATES, Point, read_counters, total
+from penstock.server.http.sampler import RATES, STATES, Point, read_sample, total
 from penstock.server.http.store_access import Access
 from penstock.worker.report import HandlerRuns, WorkerReport, read_reports, worker_notes
 from penstock.worker.worker_stats import Runs
@@ -26,7 +26,7 @@ from penstock.worker.worker_stats import Runs
 log = logging.getLogger("penstock")
 
 MINUTE = 60
-# Every so many minutes a record is written for the day.
+# Minutes between two records that are kept for a day.
 LONG = 10
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
 # Tubes and handlers in one record.
@@ -38,7 +38,7 @@ Handler = tuple[str, str]  # its name and its tube
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The counters at a moment, and the runs of the minutes before it."""
+    """The counters at a time, and the runs since the record before."""
 
     at: int
     total: list[int]
@@ -47,7 +47,7 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Reads and writes the records, and has them in memory."""
+    """Reads and writes the records, and keeps a copy in memory."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -56,11 +56,11 @@ class History:
         self._workers = worker_notes(runtime)
         self._minutes: deque[Slot] = deque(maxlen=HOUR // MINUTE + 1)
         self._tens: deque[Slot] = deque(maxlen=DAY // (MINUTE * LONG) + 1)
-        self._counted: dict[str, dict[Handler, Runs]] = {}  # of each worker, what the records have
+        self._counted: dict[str, dict[Handler, Runs]] = {}  # by worker, the runs that are in records already
         self._last: dict[str, Counts] = {}
 
     async def run(self) -> None:
-        """Read what is kept, then write a record every minute, until cancelled."""
+        """Read the stored records, then write one every minute, until cancelled."""
         loaded = False
         while True:
             try:
@@ -75,27 +75,27 @@ class History:
                     await asyncio.sleep(MINUTE)
 
     async def note(self, minute: int) -> None:
-        """Write the record of this minute, and the long one where it is time for that."""
-        _, counts = await self._access.call(read_counters, self._access.broker.sync.runtime)
+        """Write the record of this minute, and every tenth minute the one that is kept for a day."""
+        counts = (await self._access.call(read_sample, self._access.broker.sync.runtime)).counts
         slot = await self._access.call(self._write_minute, minute, counts)
         _append(self._minutes, [slot])
         if minute % LONG == 0:
             _append(self._tens, [await self._access.call(self._write_ten, minute, slot)])
 
     async def load(self) -> None:
-        """Read what is kept."""
+        """Read the stored records."""
         slots: dict[str, list[Slot]] = {"minute": [], "ten": []}
         for key, value in (await self._access.call(self._notes.read)).items():
             try:
                 slots[key.partition(" ")[0]].append(msgspec.convert(value, Slot))
-            except (KeyError, msgspec.ValidationError):  # of another version
+            except (KeyError, msgspec.ValidationError):  # written by another version
                 continue
         _append(self._minutes, slots["minute"])
         _append(self._tens, slots["ten"])
 
     def _write_minute(self, minute: int, counts: dict[str, Counts]) -> Slot:
         at = minute * MINUTE
-        # Those in which something happened, then the fullest.
+        # First the tubes in which something happened, then those with the most tasks.
         names = sorted(counts, key=lambda name: (counts[name] == self._last.get(name), -counts[name].stored))
         self._last = counts
         tubes = {name: _numbers(counts[name]) for name in names[:MAX_TUBES]}
@@ -112,8 +112,11 @@ class History:
         return msgspec.convert(self._notes.write(key, msgspec.to_builtins(slot), seconds, keep=True), Slot)
 
     def _new_runs(self, at: int) -> list[HandlerRuns]:
-        """What handlers did since the last record. Of a worker that this server meets for the first time, what it did
-        before the last minute may be in a record of another server, or of this one before a restart."""
+        """What handlers did since the last record.
+
+        The earlier runs of a worker that this server sees for the first time may already be in a record of another
+        server, or of this one before a restart, so they are not counted.
+        """
         before, self._counted = self._counted, {}
         new: dict[Handler, Runs] = {}
         for report in read_reports(self._workers):
@@ -127,25 +130,25 @@ class History:
         return [HandlerRuns(*key, runs) for key, runs in busiest if runs.count]
 
     def points(self, name: str | None, span: int) -> list[Point]:
-        """The past of one tube, or of all together: states, and rates between one record and the next."""
+        """The points of one tube, or of all together: tasks by state, and rates between one record and the next."""
         slots = self._tens if span == DAY else self._minutes
         rows = [(slot.at, slot.total if name is None else slot.tubes.get(name)) for slot in slots]
         known = [(at, row) for at, row in rows if row is not None and at > time.time() - span]
         return [_point(*before, *now) for before, now in pairwise(known)]
 
     async def workers(self) -> list[WorkerReport]:
-        """The workers that report now."""
+        """The workers that are running, by their reports."""
         return [report for report in await self._access.call(read_reports, self._workers) if not report.stopped]
 
     def runs(self, span: int) -> dict[Handler, Runs]:
-        """What each handler did in the last hour or day, as far as the records have it."""
+        """The runs of each handler in the last hour or day, by the records."""
         slots = self._tens if span == DAY else self._minutes
         since = time.time() - span
         return summed(each for slot in slots if slot.at > since for each in slot.runs)
 
 
 def summed(runs: Iterable[HandlerRuns]) -> dict[Handler, Runs]:
-    """The runs of each handler together."""
+    """Add up the runs of each handler."""
     found: dict[Handler, Runs] = {}
     for each in runs:
         found.setdefault((each.handler, each.tube), Runs()).add(each.runs)
@@ -153,7 +156,7 @@ def summed(runs: Iterable[HandlerRuns]) -> dict[Handler, Runs]:
 
 
 def _append(kept: deque[Slot], slots: Iterable[Slot]) -> None:
-    """Add those that are newer than all that are there."""
+    """Append the records that are newer than the last one."""
     for slot in sorted(slots, key=lambda slot: slot.at):
         if not kept or slot.at > kept[-1].at:
             kept.append(slot)

@@ -1,4 +1,4 @@
-"""Errors as HTTP tells them: `{"error": name, "message": text}` with a status that says whose fault it is."""
+"""Errors as HTTP responses: `{"error": name, "message": text}` with a status."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock import errors
 
 log = logging.getLogger("penstock")
 
-# The first class that fits gives the status; those of the store come before their parent.
+# The first class that matches gives the status; subclasses come before their parents.
 STATUS: dict[type[Exception], int] = {
     errors.PayloadTooLarge: 413,
     errors.BadValue: 400,
@@ -22,7 +22,7 @@ STATUS: dict[type[Exception], int] = {
     errors.StoreUnavailable: 503,
     errors.StoreFull: 507,
     errors.StoreError: 500,
-    errors.PenstockError: 409,  # the queue is in another state than the caller thought
+    errors.PenstockError: 409,  # the state is not what the caller expected
 }
 
 
@@ -43,14 +43,14 @@ _NAMES = {
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What every refused call answers."""
+    """The body of an error response."""
 
     error: str
     message: str
 
 
 class Refused(Exception):
-    """A call that HTTP itself refuses, before any verb is tried."""
+    """A request that the HTTP layer refuses before it calls a verb."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -60,14 +60,14 @@ class Refused(Exception):
 
 
 def describe(error: Exception) -> tuple[int, Fault, dict[str, str]]:
-    """Status, body and headers for an error. An unexpected one is logged, and reported without its message."""
+    """Status, body and headers of an error. Unexpected errors are logged, and the response hides their message."""
     if isinstance(error, Refused):
         return error.status, Fault(error.name, str(error)), error.headers
     if isinstance(error, errors.PenstockError):
         status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
         return status, Fault(type(error).__name__, str(error)), {}
-    log.error("a call of the HTTP server failed", exc_info=error)
-    return 500, Fault("ServerError", "the server failed at this call: its log says how"), {}
+    log.error("unexpected error in an HTTP request; responding with 500", exc_info=error)
+    return 500, Fault("ServerError", "the server failed: its log has the details"), {}
 
 
 def answer(error: Exception) -> Response:

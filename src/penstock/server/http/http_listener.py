@@ -1,4 +1,4 @@
-"""The HTTP application on a socket, by uvicorn, with time limits for slow clients."""
+"""Runs the HTTP application on a socket with uvicorn, with time limits for slow clients."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from penstock.server.http.app import App
 from penstock.server.sockets import Address, Tls
 from penstock.server.unread import Unread
 
-# From the connection, or from the first byte of the next request, to the end of its head; and from an answer to the
-# end of a body that it did not wait for.
+# The time for the headers of a request, from the connection or its first byte; and, after a response that did not wait
+# for the body, the time for the rest of the body.
 HEAD_SECONDS = 20.0
-# A TLS handshake must be over within this; asyncio alone would give it a minute.
+# The time for a TLS handshake; asyncio's default is a minute.
 HANDSHAKE_SECONDS = 10.0
 
 
 class Connection(H11Protocol):
-    """Ends when the head of a request does not come: uvicorn itself would hold it for ever.
+    """Closes if the headers of a request do not arrive in time; uvicorn alone would wait for ever.
 
-    A body that was refused by its length is read on and dropped: closing at once would reset the connection under
-    a client that still sends, which then never sees the answer.
+    The rest of a body that was refused for its length is read and dropped. Closing at once would reset the connection
+    while the client still sends, and the client would never see the response.
     """
 
     _overdue: asyncio.TimerHandle | None = None
@@ -64,7 +64,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Start or stop the timer: for the head of a request, or for the rest of a body that was answered early."""
+        """Start or stop the timer for the headers of a request, or for the rest of a body that was answered early."""
         unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
         if unread or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
             self._await()
@@ -72,7 +72,7 @@ class Connection(H11Protocol):
             self._came()
 
     def _await(self) -> None:
-        if self._overdue is None:  # one byte every ten seconds gives no more time
+        if self._overdue is None:  # more bytes do not extend the time: a slow client could hold the connection
             self._overdue = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _came(self) -> None:
@@ -85,11 +85,11 @@ _BACKLOG = 2048
 
 
 class HttpListener:
-    """Serves a broker at one address. `proxies` are the addresses whose X-Forwarded-For is believed."""
+    """Serves a broker at one address. X-Forwarded-For is trusted from the addresses in `proxies`."""
 
     def __init__(self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
         if tls is not None:
-            tls.context()  # uvicorn makes its own, and speaks of bad files with a traceback
+            tls.context()  # checked here, because uvicorn reports bad files with a traceback
         self._app = app
         self._address = address
         self._scheme = "http" if tls is None else "https"
@@ -97,7 +97,7 @@ class HttpListener:
         self._serving: asyncio.Future[None] | None = None
 
     async def start(self) -> str:
-        """Listen; the URL."""
+        """Start listening. Returns the URL."""
         listening = self._address.bind()
         self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
         up = asyncio.ensure_future(self._server.up.wait())
@@ -105,11 +105,11 @@ class HttpListener:
         up.cancel()
         if self._serving.done():
             self._serving.result()
-            raise BadValue("the HTTP server did not start: its log says why")
+            raise BadValue("the HTTP server did not start: its log has the reason")
         return f"{self._scheme}://{self._address.shown(listening.getsockname()[1])}/"
 
     async def stop(self, grace: float) -> None:
-        """Stop accepting, end blocked calls, and give the others a few seconds."""
+        """Stop accepting requests, end blocked calls, and finish the others within the grace period."""
         if self._serving is None:
             return
         self._app.stop()
@@ -123,8 +123,8 @@ def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
         app.asgi,
         http=Connection,
         log_config=None,
-        log_level="error",  # else every line that is no HTTP writes one to the log, so that anyone could fill it
-        access_log=False,  # it would hold search words, and whatever else is in paths
+        log_level="error",  # otherwise every invalid request is logged, and anyone could fill the log
+        access_log=False,  # it would contain search texts and whatever else is in URLs
         server_header=False,
         ws="none",
         lifespan="on",
@@ -137,7 +137,7 @@ def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Says when it is up, and leaves signals to the program."""
+    """Reports when it is up, and leaves signals to the program."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

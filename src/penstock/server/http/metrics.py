@@ -1,4 +1,4 @@
-"""Prometheus metrics. Labels are bounded: beyond a number of tubes, the rest is counted as (other)."""
+"""Prometheus metrics. The number of labels is bounded: further tubes are counted together as (other)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.broker.admin import oldest_ready
 from penstock.core.results import Counts, Event
-from penstock.engine.store import Store
-from penstock.errors import NoSuchTube, StoreError
+from penstock.errors import StoreError
 from penstock.server.http.sampler import STATES, Sample, total
 from penstock.worker.metrics import oldest_ready_family
 
@@ -23,20 +21,20 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TUBES = 500
 OTHER = "(other)"  # no tube can have this name
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
-# Hand-outs whose ack is awaited here, to measure it by one clock.
+# Leases whose ack has not come yet; both ends are measured with this process's clock.
 MAX_HELD = 100_000
 CALLS = ("put", "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
 
 
 class Histogram:
-    """Numbers of seconds in buckets, by tube number."""
+    """Durations in buckets, by tube number."""
 
     def __init__(self) -> None:
         self._counts: dict[int, list[int]] = {}
         self._sums: dict[int, float] = {}
 
     def add(self, tube: int, seconds: float) -> None:
-        """One more."""
+        """Count a duration."""
         if tube not in self._counts and len(self._counts) >= MAX_TUBES:
             tube = -1
         counts = self._counts.setdefault(tube, [0] * (len(BUCKETS) + 1))
@@ -44,7 +42,7 @@ class Histogram:
         self._sums[tube] = self._sums.get(tube, 0.0) + seconds
 
     def family(self, name: str, help: str, names: dict[int, str]) -> HistogramMetricFamily:
-        """As Prometheus has it; tubes without a name are gone."""
+        """The Prometheus metric; tubes that are not in `names` were dropped and are left out."""
         family = HistogramMetricFamily(name, help, labels=["tube"])
         for tube, counts in self._counts.items():
             label = OTHER if tube == -1 else names.get(tube)
@@ -58,7 +56,7 @@ class Histogram:
 
 
 class Meter:
-    """What this server counts itself: how long tasks waited and were worked on, and what the store failed at."""
+    """What this server measures itself: how long tasks waited and took, and errors of the store."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.put_to_take = Histogram()
@@ -69,7 +67,7 @@ class Meter:
         self._held: OrderedDict[tuple[int, int], float] = OrderedDict()
 
     def tap(self, events: Sequence[Event]) -> None:
-        """From any thread: what happened to tasks through this server."""
+        """Measure what happened to tasks through this server; callable from any thread."""
         with self._lock:
             now = self._clock()
             for event in events:
@@ -82,30 +80,31 @@ class Meter:
 
     def _taken(self, event: Event, now: float) -> None:
         record = event.record
-        if record.attempts == 1 and record.taken is not None:  # later ones waited for their worker, not for a taker
+        if record.attempts == 1 and record.taken is not None:  # a retry did not wait for a taker
             self.put_to_take.add(event.tube, max(0, record.taken - record.created) / 1000)
         self._held[event.tube, record.id] = now
         if len(self._held) > MAX_HELD:
             self._held.popitem(last=False)
 
     def failed(self, error: Exception) -> None:
-        """An error that a caller got."""
+        """Count an error that a caller got, if it is the store's."""
         if isinstance(error, StoreError):
             self.store_errors[type(error).__name__] += 1
 
 
 class _Snapshot(Collector):
-    def __init__(self, sample: Sample, oldest: dict[str, float], sessions: int, meter: Meter) -> None:
+    def __init__(self, sample: Sample, sessions: int, meter: Meter) -> None:
         self._sample = sample
-        self._oldest = oldest
         self._sessions = sessions
         self._meter = meter
 
     def collect(self) -> Iterator[Metric]:
         counts = _bounded(self._sample.counts)
         tasks = GaugeMetricFamily("penstock_tasks", "Tasks in a tube, by state.", labels=["tube", "state"])
-        done = CounterMetricFamily("penstock_done", "Tasks that ever left a tube.", labels=["tube"])
-        calls = CounterMetricFamily("penstock_calls", "Tasks that each verb and deadline met.", labels=["tube", "call"])
+        done = CounterMetricFamily("penstock_done", "Tasks that have left a tube.", labels=["tube"])
+        calls = CounterMetricFamily(
+            "penstock_calls", "Tasks that each verb or deadline was applied to.", labels=["tube", "call"]
+        )
         for name, each in counts.items():
             for state in STATES:
                 tasks.add_metric([name, state], getattr(each, state))
@@ -113,7 +112,7 @@ class _Snapshot(Collector):
             for call in CALLS:
                 calls.add_metric([name, call], getattr(each, call))
         oldest = oldest_ready_family()
-        for name, seconds in self._oldest.items():
+        for name, seconds in list(self._sample.waits.items())[:MAX_TUBES]:
             oldest.add_metric([name], seconds)
         yield from (tasks, done, calls, oldest)
         yield GaugeMetricFamily("penstock_tubes", "Tubes of the store.", len(self._sample.counts))
@@ -123,9 +122,9 @@ class _Snapshot(Collector):
             failures.add_metric([name], count)
         yield failures
         names = {tube.no: name for name, tube in self._sample.tubes.items()}
-        waited = "From put to first take, of takes through this server."
+        waited = "Time from put to first take, for takes through this server."
         yield self._meter.put_to_take.family("penstock_put_to_take_seconds", waited, names)
-        worked = "From take to ack, both through this server."
+        worked = "Time from take to ack, both through this server."
         yield self._meter.take_to_ack.family("penstock_take_to_ack_seconds", worked, names)
 
 
@@ -137,19 +136,8 @@ def _bounded(counts: dict[str, Counts]) -> dict[str, Counts]:
     return kept
 
 
-def read_oldest(store: Store, sample: Sample) -> dict[str, float]:
-    """How long the oldest ready task of each tube has waited; a tube dropped meanwhile is left out."""
-    oldest: dict[str, float] = {}
-    for name in list(sample.counts)[:MAX_TUBES]:
-        try:
-            oldest[name] = oldest_ready(store, sample.tubes[name], sample.counts[name])
-        except NoSuchTube:
-            continue
-    return oldest
-
-
-def exposition(sample: Sample, oldest: dict[str, float], sessions: int, meter: Meter) -> bytes:
+def exposition(sample: Sample, sessions: int, meter: Meter) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(sample, oldest, sessions, meter))
+    registry.register(_Snapshot(sample, sessions, meter))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of operations and the types in their signatures."""
+"""The OpenAPI document, generated from the table of operations and the types in their signatures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PARTS = {
     "id": "The task's id; of a session, the session's.",
     "address": "The task's address.",
     "group": "The group's name.",
-    "key": "The schedule's key, as the list has it.",
+    "key": "The schedule's key, as in the list of schedules.",
 }
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """All operations, described."""
+    """The document that describes all operations."""
     types = _types(operations)
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))

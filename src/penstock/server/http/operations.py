@@ -1,6 +1,6 @@
-"""One operation of the API is one function: its signature says what it reads and answers, its docstring what it does.
+"""An operation of the API is a function. Its signature has the types of request and response, its docstring the text.
 
-From a table of operations come the routes and, in `openapi`, their description; so the two cannot differ.
+Routes and the OpenAPI document are made from one table of operations, so they cannot differ.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.server.http.store_access import Access, Visit
 
 T = TypeVar("T")
 SESSION = "penstock-session"
-# Forms that a page of any site can send without asking.
+# Content types that a page of any site can send without a preflight request.
 _FORM_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What every request is served with."""
+    """What all requests share."""
 
     access: Access
     authentication: Authentication
@@ -48,7 +48,7 @@ class Server:
 
 
 class Call:
-    """One request, for its handler."""
+    """One request, as an operation gets it."""
 
     def __init__(self, server: Server, request: Request, visit: Visit) -> None:
         self.access = server.access
@@ -57,9 +57,11 @@ class Call:
         self._request = request
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work that takes long; a caller that goes away, or the end of the server, cancels it."""
+        """Wait for work that may block. It is cancelled if the caller disconnects or the server stops."""
         doing = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._request.receive())  # the body is read: what comes is the disconnect
+        gone = asyncio.ensure_future(
+            self._request.receive()
+        )  # the body was read, so the next message is the disconnect
         ending = asyncio.ensure_future(self.access.stopping.wait())
         try:
             await asyncio.wait((doing, gone, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -70,14 +72,14 @@ class Call:
             if gone.done():
                 raise ClientDisconnect from None
             if ending.done():
-                raise Refused(503, "the server is ending: ask again") from None
+                raise Refused(503, "the server is shutting down: try again") from None
             raise
         finally:
             for watching in (doing, gone, ending):
                 watching.cancel()
 
     def is_gone(self) -> Awaitable[bool]:
-        """Whether nobody would read the answer."""
+        """Whether the caller has disconnected."""
         return self._request.is_disconnected()
 
 
@@ -86,24 +88,24 @@ Handler = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True)
 class Operation:
-    """A method and a path, who may call it, and the function that does it."""
+    """A method and a path, the role that may call it, and its function."""
 
     method: str
     path: str
     role: Role | None
     handler: Handler
     status: int = 200
-    #: What it answers when that is no value but a text of its own.
+    #: The content type, if the response is not a JSON value.
     media: str | None = None
 
     @property
     def template(self) -> str:
-        """Its path, as the description has it."""
+        """Its path, as the OpenAPI document has it."""
         return self.path.replace(":path}", "}")
 
     @property
     def name(self) -> str:
-        """Its id in the description."""
+        """Its id in the OpenAPI document."""
         return self.handler.__name__
 
     @property
@@ -117,17 +119,17 @@ class Operation:
 
     @property
     def body(self) -> type[Body] | None:
-        """What its body is read as."""
+        """The type of its body."""
         return self._hints.get("body")
 
     @property
     def query(self) -> type[Query] | None:
-        """What stands behind the `?` is read as."""
+        """The type of its query parameters."""
         return self._hints.get("query")
 
     @property
     def answers(self) -> list[Any]:
-        """The types it may answer; none: 204 alone, or a text."""
+        """The types of its responses; empty if there is only 204, or a text."""
         if self.media is not None:
             return []
         hint = self._hints["return"]
@@ -136,18 +138,18 @@ class Operation:
 
     @cached_property
     def large(self) -> bool:
-        """Whether it reads pages of tasks, of which few are made at a time."""
+        """Whether it reads pages of tasks, which few requests may do at a time."""
         return self.method == "GET" and responses.TaskList in self.answers
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether 204 is among its answers."""
+        """Whether it may respond with 204."""
         hint = self._hints["return"]
         return hint is type(None) or type(None) in get_args(hint)
 
 
 def route(server: Server, operation: Operation) -> Route:
-    """The operation as a route."""
+    """The route of an operation."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -194,7 +196,7 @@ async def _read(server: Server, operation: Operation, request: Request) -> dict[
     read: dict[str, Any] = {}
     if operation.query is not None:
         read["query"] = read_query(request.url.query, operation.query)
-    elif operation.path.startswith("/api/"):  # to /metrics and /health, monitors add what they like
+    elif operation.path.startswith("/api/"):  # monitors add parameters to /metrics and /health
         read_query(request.url.query, Query)
     if operation.body is not None:
         text = await read_body(request, server.options)
@@ -205,7 +207,7 @@ async def _read(server: Server, operation: Operation, request: Request) -> dict[
 
 
 def _refuse_form(request: Request) -> None:
-    """A browser sends JSON only for a page that may; a form it sends for anybody."""
+    """Refuse content types that a browser sends for pages of any site; JSON needs a permission."""
     sent = request.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
     browser = "origin" in request.headers or "sec-fetch-site" in request.headers
     if sent in _FORM_TYPES and browser:

@@ -1,4 +1,4 @@
-"""How the HTTP side is set: whom it answers, and how much of anything it takes."""
+"""Settings of the HTTP server: the names it answers to, and its limits."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Limits and names; the defaults fit one host."""
+    """Names and limits; the defaults are for one host."""
 
-    #: Names by which the server may be called (`Host:`), without ports; others are refused.
+    #: Accepted names in the header `Host`, without ports.
     hosts: tuple[str, ...] = LOOPBACK
-    #: Whether browsers reach it by https, so that its cookie is sent over nothing else.
+    #: Whether browsers use https, so that the cookie is only sent over https.
     secure: bool = False
     max_body: int = 8 * MEBIBYTE
-    #: A body that is not here by then is refused.
+    #: The time for the body of a request.
     body_seconds: float = 30.0
-    #: Streams of events at a time, and sessions named by HTTP callers.
+    #: Open streams of events, and sessions of HTTP callers.
     max_streams: int = 200
     max_sessions: int = 1000

@@ -1,4 +1,4 @@
-"""The dashboard's pages: who may see them, what they show, and how errors look. Forms are in `actions`."""
+"""The dashboard's pages: login, rendering, and error pages. Forms are in `actions`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from penstock.server.http import formatting, http_errors, views
 from penstock.server.http.actions import NOTICES, FormRefused, action_routes
 from penstock.server.http.authentication import COOKIE, LOGIN_SECONDS, peer_of
 from penstock.server.http.history import History
+from penstock.server.http.navigation import Navigation
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import read_form
 from penstock.server.http.sampler import Sampler
@@ -41,30 +42,31 @@ PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
     _TUBE + "/tasks/{id:path}": views.task,
     _TUBE: views.tube,
 }
-# What people read first of an error.
+# Headings of error pages, by status.
 _TITLES = {
     401: "Log in first",
     403: "Not allowed",
     404: "Not found",
     405: "Not a page",
-    409: "It is in another state now",
+    409: "The state has changed",
     413: "Too large",
     429: "Too many attempts",
     500: "The server failed",
     503: "Not available now",
     507: "The store is full",
 }
-# Names of static files carry no version, so browsers ask again; the files are small.
+# Names of static files have no version, so browsers must check for new ones; the files are small.
 _STATIC_AGE = "public, max-age=300"
 
 
 class Pages:
-    """Renders for one server."""
+    """The pages of one server."""
 
     def __init__(self, server: Server, sampler: Sampler, history: History) -> None:
         self._server = server
         self._authentication = server.authentication
         self._looking = Looking(server, sampler, history)
+        self._navigation = Navigation(server, sampler, history)
 
     def routes(self) -> list[BaseRoute]:
         """All pages, forms and files of the dashboard."""
@@ -77,7 +79,7 @@ class Pages:
         ]
 
     def show(self, view: Callable[..., Awaitable[views.View]]) -> Callable[[Request], Awaitable[Response]]:
-        """The page of a view; who is not logged in is sent to do so."""
+        """The endpoint of a view. Browsers that are not logged in are redirected to the login page."""
         kind = get_type_hints(view)["query"]
 
         async def page(request: Request) -> Response:
@@ -86,7 +88,9 @@ class Pages:
                 if role is None:
                     return _to_login(request)
                 query = _query(request, kind)
-                return self._render(request, role, *await self._view(view, request, query))
+                shown = await self._view(view, request, query)
+                await self._navigation.read()
+                return self._render(request, role, *shown)
             except Exception as error:
                 return self.refuse(request, error)
 
@@ -102,7 +106,7 @@ class Pages:
             return await view(self._looking, path, query)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """An error as a page, with the navigation for a browser that is logged in."""
+        """The page of an error, with the navigation if the browser is logged in."""
         role = self._authentication.browser_role(request)
         if isinstance(error, FormRefused):
             given = dict(error.form.form) | {"problem": str(error)}
@@ -115,7 +119,7 @@ class Pages:
         return response
 
     async def login(self, request: Request) -> Response:
-        """Give a token once, and have a cookie."""
+        """Show the login form, or check its token and set the cookie."""
         if self._authentication.open:
             return RedirectResponse("/", 303)
         if request.method == "GET":
@@ -132,7 +136,7 @@ class Pages:
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
         response = RedirectResponse(formatting.local_path(form.get("next", "/")), 303)
-        # A trusted proxy says whether the browser came by https.
+        # A trusted proxy tells whether the browser used https.
         secure = self._server.options.secure or request.url.scheme == "https"
         response.set_cookie(COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
         return response
@@ -142,7 +146,7 @@ class Pages:
         return self._render(request, None, "login.html", values, 403 if problem else 200)
 
     async def logout(self, request: Request) -> Response:
-        """Forget the cookie."""
+        """End the login."""
         self._authentication.logins.leave(request.cookies.get(COOKIE, ""))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE)
@@ -166,7 +170,7 @@ class Pages:
             "notice": notice,
             "version": penstock.__version__,
             "now": round(time.time(), 3),
-            "jobs_running": self._server.jobs.running,
+            "counts_at": self._navigation.counts if role is not None else {},
         }
         text = formatting.environment().get_template(template).render(common | values)
         return Response(text, status, media_type="text/html")
@@ -177,7 +181,7 @@ def _query(request: Request, kind: type) -> Any:
     try:
         return msgspec.convert({name: value for name, value in pairs.items() if value}, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise BadValue(f"the address of this page has something wrong behind the ?: {error}") from None
+        raise BadValue(f"a parameter in the address of this page is wrong: {error}") from None
 
 
 def _to_login(request: Request) -> Response:

@@ -11,11 +11,11 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
-from penstock.errors import NoSuchTube, PenstockError
+from penstock.errors import PenstockError
 from penstock.runtime.runtime import BrokerRuntime
 from penstock.server.http.store_access import Access
 
@@ -36,11 +36,13 @@ RATES = ("put", "take", "ack", "release", "bury")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was read at one moment, by the monotonic clock."""
+    """What was read at one moment, by the monotonic clock. `waits`: see `TubeCounters`."""
 
     at: float
     tubes: dict[str, StoredTube]
     counts: dict[str, Counts]
+    paused: frozenset[str] = frozenset()
+    waits: dict[str, float] = field(default_factory=dict)
 
 
 Point = tuple[float, ...]  # seconds since the epoch, the states, the rates a second
@@ -75,6 +77,11 @@ class Sampler:
         """The past of one tube."""
         return list(self._charts.get(name, ()))
 
+    def rates(self, name: str) -> dict[str, float]:
+        """The newest rates of one tube; none before its counters were read twice."""
+        chart = self._charts.get(name)
+        return dict(zip(RATES, chart[-1][1 + len(STATES) :], strict=True)) if chart else {}
+
     async def read(self, max_age: float = SECONDS) -> Sample:
         """A sample that is not older than that."""
         async with self._reading:
@@ -99,9 +106,8 @@ class Sampler:
 
     async def _read(self) -> None:
         before = self.sample
-        tubes, counts = await self._access.call(read_counters, self._access.broker.sync.runtime)
-        self.sample = now = Sample(time.monotonic(), tubes, counts)
-        self._access.names = {tube.no: name for name, tube in tubes.items()}
+        self.sample = now = await self._access.call(read_sample, self._access.broker.sync.runtime)
+        self._access.names = {tube.no: name for name, tube in now.tubes.items()}
         if before.at:
             self._note(before, now)
         for listener in list(self._listeners):
@@ -123,19 +129,19 @@ class Sampler:
             del self._charts[name]
 
 
-def read_counters(runtime: BrokerRuntime) -> tuple[dict[str, StoredTube], dict[str, Counts]]:
-    """Every tube and its counters, each read in one step; a tube dropped meanwhile is left out."""
+def read_sample(runtime: BrokerRuntime) -> Sample:
+    """Read the counters of every tube, in a few queries; a tube dropped meanwhile is left out."""
     runtime.apply_all_due()
-    store = runtime.store
-    tubes: dict[str, StoredTube] = {}
-    counts: dict[str, Counts] = {}
-    for tube in store.load_tubes():
-        try:
-            counts[tube.name] = store.counters(tube).counts
-        except NoSuchTube:
-            continue
-        tubes[tube.name] = tube
-    return tubes, counts
+    tubes = runtime.store.load_tubes()
+    counters = runtime.store.counters(tubes)
+    found = {tube.name: (tube, counters[tube.no]) for tube in tubes if tube.no in counters}
+    return Sample(
+        time.monotonic(),
+        {name: tube for name, (tube, _) in found.items()},
+        {name: each.counts for name, (_, each) in found.items()},
+        frozenset(name for name, (_, each) in found.items() if each.paused),
+        {name: each.waits for name, (_, each) in found.items()},
+    )
 
 
 def total(counts: dict[str, Counts]) -> Counts:

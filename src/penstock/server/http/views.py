@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -15,16 +16,17 @@ from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
-from penstock.core.task import Status, record_of
+from penstock.core.task import Status, Task, record_of
 from penstock.errors import NoSuchTube, NotFound, UnsupportedOption
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http.actions import PUT_FIELDS
 from penstock.server.http.api_tasks import task_id
-from penstock.server.http.history import DAY, HOUR, History, summed
+from penstock.server.http.charts import SPANS, make_charts
+from penstock.server.http.history import History, summed
 from penstock.server.http.operations import Server
 from penstock.server.http.requests import Query
-from penstock.server.http.sampler import RATES, STATES, Sampler, total
+from penstock.server.http.sampler import STATES, Sampler, total
 from penstock.server.http.store_access import Access
 from penstock.worker.worker_stats import Runs
 
@@ -81,18 +83,6 @@ class Plain(Query):
     done: Annotated[str, Meta(max_length=40)] = ""
 
 
-class Span(NamedTuple):
-    """How far back charts look."""
-
-    name: str
-    seconds: int
-    label: str
-
-
-LIVE = Span("", 120, "2 min")
-SPANS = {span.name: span for span in (LIVE, Span("1h", HOUR, "1 h"), Span("24h", DAY, "24 h"))}
-
-
 @dataclass(frozen=True, slots=True)
 class Looking:
     """What pages look with."""
@@ -120,12 +110,14 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
         names.sort(key=lambda name: (-getattr(sample.counts[name], query.order), name))
     pages = max(1, -(-len(names) // ROWS))
     page = min(query.page, pages)
-    rows = [(sample.tubes[name], sample.counts[name]) for name in names[(page - 1) * ROWS : page * ROWS]]
+    shown = names[(page - 1) * ROWS : page * ROWS]
+    rows = [(sample.tubes[name], sample.counts[name], looking.sampler.rates(name)) for name in shown]
     values = {
         "rows": rows,
         "matches": len(names),
         "tubes": len(sample.counts),
         "counts": total(sample.counts),
+        "paused": sample.paused,
         "pages": pages,
         "page": page,
     }
@@ -143,22 +135,24 @@ async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View
 
 
 def _charts(looking: Looking, span: str, tube: str | None) -> dict[str, Any]:
-    """What charts show of one tube or of all: the last minutes from memory, more from the history."""
+    """The charts of one tube or of all: the last minutes from memory, more from the history."""
     if span:
         points = looking.history.points(tube, SPANS[span].seconds)
     else:
         points = list(looking.sampler.totals) if tube is None else looking.sampler.chart(tube)
-    return {"states": STATES, "rates": RATES[:3], "span": SPANS[span], "spans": list(SPANS.values()), "points": points}
+    until = round(time.time(), 1)
+    charts = make_charts(points, SPANS[span], until)
+    return {"states": STATES, "span": SPANS[span], "spans": list(SPANS.values()), "charts": charts, "until": until}
 
 
 def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, Any]:
     found = admin.search(tube, status, query.q, query.after, TASK_ROWS)
-    oldest = tube.tasks(Status.READY, limit=1)
+    counters = tube.runtime.store.counters([tube.stored]).get(tube.stored.no)
     return {
         "stats": tube.stats(),
         "paused": admin.is_paused(tube),
         "found": found,
-        "oldest": oldest[0].created if oldest else None,
+        "oldest": time.time() - counters.waits if counters and counters.waits else None,
     }
 
 
@@ -185,10 +179,17 @@ def _see_task(tube: Tube, id: Any) -> View:
         "task": task,
         "record": record_of(task),
         "options": record_of(task).options,
-        "why": tube.why(id) if leased else None,
+        "why": _why(tube, task) if leased else None,
         "holder": admin.holder(tube, record_of(task)),
         "verbs": admin.verbs_for(task.status) if leased else ["delete"],
     }
+
+
+def _why(tube: Tube, task: Task) -> str:
+    """What holds a task back; of a buried one in the word of the button, which programs call kick."""
+    if task.status is Status.BURIED:
+        return "The task is buried. No worker takes it until it is retried."
+    return tube.why(task.id)
 
 
 async def put(looking: Looking, path: dict[str, str], query: Plain) -> View:
@@ -203,8 +204,8 @@ def put_form(tube: StoredTube, given: dict[str, str]) -> View:
 
 
 async def bulk(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The bulk actions of this server and how far they are."""
-    return "bulk.html", {"jobs": looking.server.jobs.newest_first()}
+    """The bulk actions and how far they are."""
+    return "bulk.html", {"jobs": await looking.server.jobs.newest_first()}
 
 
 async def audit(looking: Looking, path: dict[str, str], query: AuditQuery) -> View:

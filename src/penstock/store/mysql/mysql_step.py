@@ -187,11 +187,8 @@ class MysqlStep(SqlStep):
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)
 
-    def counters(self, tube: Tube) -> TubeCounters:
-        found = self.rows(Q.counters, tube=tube.no, counted=abs(tube.no))
-        if not found:
-            raise self.no_such_tube(tube)
-        last, ms, seq, paused, *numbers = (int(value or 0) for value in found[0])
+    def make_counters(self, row: Row) -> TubeCounters:
+        _, last, ms, seq, paused, *numbers = (int(value or 0) for value in row)
         counts = dict(zip(COUNTED, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
         return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))

@@ -61,8 +61,9 @@ DELETE t, i FROM penstock_tube t LEFT JOIN penstock_id i ON i.tube = t.no WHERE 
 -- name: add_counts
 INSERT INTO penstock_counter (tube, :columns) VALUES (:tube, :numbers);
 -- name: counters
-SELECT last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = :tube), $sums
-FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = :counted WHERE i.tube = :tube GROUP BY i.tube;
+-- Counters keep the positive number.
+SELECT i.tube, last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = i.tube), $sums
+FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = ABS(i.tube) WHERE i.tube IN $ids GROUP BY i.tube;
 -- name: stored
 -- How many tasks there are; the packet has locked the last id. Not in a SET, which would lock the differences.
 SELECT last - (SELECT IFNULL(SUM(done), 0) FROM penstock_counter WHERE tube = :tube) INTO @p_stored

@@ -195,11 +195,8 @@ class PostgresStep(SqlStep):
         if calls and self.run(calls, twice=True)[0]:
             self.db.notifier.sent()
 
-    def counters(self, tube: Tube) -> TubeCounters:
-        found = self.rows(self.Q.counters, tube=tube.no)
-        if not found:
-            raise self.no_such_tube(tube)
-        last, ms, seq, serial, paused, *numbers = found[0]
+    def make_counters(self, row: Row) -> TubeCounters:
+        _, last, ms, seq, serial, paused, _, *numbers = row
         counts = Counts(*numbers)
         return TubeCounters(last, (ms, seq), replace(counts, take=max(counts.take, serial)), bool(paused))
 

@@ -123,10 +123,11 @@ SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM pens
 
 -- name: counters
 -- The last id is that of the sequence or, while the tube is imported, of what has come; and the last delivery's serial.
-SELECT greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
+SELECT c.tube, greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
 coalesce(pg_sequence_last_value(t.serials), 0), t.paused, n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube
-CROSS JOIN (SELECT $sums FROM (SELECT $counters FROM penstock_counter WHERE tube = :tube
-    UNION ALL SELECT $counters FROM penstock_delta WHERE tube = :tube) parts) n WHERE c.tube = :tube;
+JOIN (SELECT tube, $sums FROM (SELECT tube, $counters FROM penstock_counter WHERE tube = ANY (:ids::integer[])
+    UNION ALL SELECT tube, $counters FROM penstock_delta WHERE tube = ANY (:ids::integer[])) parts GROUP BY tube) n
+ON n.tube = c.tube;
 -- name: add_counts
 UPDATE penstock_counter SET last_id = greatest(last_id, :last_id), $raised WHERE tube = :tube;
 -- name: set_mark

@@ -5,16 +5,19 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, cast
 
 from msgspec.structs import astuple, replace
 
 from penstock.core.group import Group
+from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import Counts, Lane
 from penstock.core.shards import own_in
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
+from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import lane_name, read_group, read_lane, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
@@ -84,6 +87,20 @@ def read_queue(runner: Runner, tube: Tube, utube: str) -> Lane:
     stored = cast("bytes | None", runner.command(tube.no, "lanes", b"HGET", lane_name(utube)))
     taken, heads, waiting, _ = read_lane(stored or bytes(18))
     return Lane(utube, taken, heads, waiting)
+
+
+def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:
+    """How long the oldest ready task of each stored tube has waited (`TubeCounters.waits`), without what is gone."""
+    sorts = {DELIVER: "messages", CLOCK: ""}
+    asked = [(tube, sorts.get(tube.kind.hand_out, "ready")) for tube in tubes]
+    replies = runner.servers.run_all([runner.tube_request("ready_since", *words) for words in asked])
+    found: dict[int, float] = {}
+    for words, reply in zip(asked, cast("list[list[int]]", replies), strict=True):
+        with suppress(NoSuchTube):
+            # A script that cannot answer says why when it runs alone.
+            now, since = reply if len(reply) > 1 else runner.on_tube("ready_since", *words, idempotent=True)
+            found[words[0].no] = max(0, cast(int, now) - cast(int, since)) / 1000 if since else 0.0
+    return found
 
 
 def handed(runner: Runner, tube: Tube) -> int:

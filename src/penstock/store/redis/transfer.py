@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
@@ -95,7 +96,7 @@ class TransferCalls:
         for stored in self._shards.of(tube):
             self._runner.command(stored.no, "meta", b"DEL")
 
-    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
+    def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
         """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
@@ -103,6 +104,17 @@ class TransferCalls:
         last = min(ids) if is_importing(tube.name) else max(ids)
         lanes = [queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes]
         return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, lanes)
+
+    def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        waits = queries.read_waits(self._runner, [part for tube in tubes for part in self._shards.of(tube)])
+        live = [tube for tube in tubes if all(part.no in waits for part in self._shards.of(tube))]
+        counted = iter(queries.read_counters(self._runner, [part for tube in live for part in self._shards.of(tube)]))
+        found: dict[int, TubeCounters] = {}
+        for tube in live:
+            parts = list(islice(counted, tube.shards))
+            longest = max(waits[part.no] for part in self._shards.of(tube))
+            found[tube.no] = msgspec.structs.replace(parts[0], counts=queries.add_up(parts), waits=longest)
+        return found
 
     def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
         readers = {Record: self._read_tasks, Group: self._read_groups, Kept: self._read_outcomes}

@@ -133,6 +133,15 @@ ORDER BY rank1, pk LIMIT :limit OFFSET :start;
 -- The same from the end.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
+-- fragment: since
+CASE WHEN taken > created THEN taken ELSE created END
+-- name: ready_since
+-- penstock_ready, three seeks for a tube: when the task that is taken next, and the first of those with the highest rank1,
+-- were put or last taken.
+SELECT $now, t.no, (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1),
+(SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' AND rank1 = (SELECT rank1 FROM penstock_task
+    WHERE tube = t.no AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1)
+    ORDER BY rank1, rank2, pk LIMIT 1) FROM penstock_tube t WHERE t.no IN $ids;
 -- name: ahead
 -- penstock_ready
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 'r'

@@ -499,7 +499,18 @@ class SqlStep:
     # what a store adds
 
     def counters(self, tube: Tube) -> TubeCounters:
-        """The last ids and the counters."""
+        rows = self.rows(self.Q.counters, ids=[tube.no])
+        if not rows:
+            raise self.no_such_tube(tube)
+        return self.make_counters(rows[0])
+
+    def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        ids = [tube.no for tube in tubes]
+        rows, ready = self.several([(self.Q.counters, {"ids": ids}), (self.Q.ready_since, {"ids": ids})])
+        return with_waits(tubes, {row[0]: self.make_counters(row) for row in rows}, ready)
+
+    def make_counters(self, row: Row) -> TubeCounters:
+        """The counters in a row of the query `counters`, which begins with the tube's number."""
         raise NotImplementedError
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
@@ -512,6 +523,17 @@ class SqlStep:
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         """Let deliveries be numbered from above this one on, if the store numbers them apart."""
+
+
+def with_waits(tubes: Sequence[Tube], found: dict[int, TubeCounters], ready: list[Row]) -> dict[int, TubeCounters]:
+    """The counters of these tubes, with how long their oldest ready tasks have waited, by rows of `ready_since`."""
+    waiting = {tube.no for tube in tubes if tube.kind.hand_out != CLOCK}
+    since = {no: [int(at) for at in both if at is not None] for _, no, *both in ready if no in waiting}
+    now = int(ready[0][0]) if ready else 0
+    return {
+        no: msgspec.structs.replace(counters, waits=max(0, now - min(since[no])) / 1000) if since.get(no) else counters
+        for no, counters in found.items()
+    }
 
 
 def count_states(states: Mapping[str, int]) -> Counter[str]:

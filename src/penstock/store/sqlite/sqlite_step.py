@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, takewhile
 from operator import attrgetter
 from types import TracebackType
@@ -24,9 +25,9 @@ from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
-from penstock.errors import StoreFull
+from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts, with_waits
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import Transaction
@@ -103,6 +104,13 @@ class SqliteStep(SqlStep):
         counts = dict(zip(COUNTERS, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
         return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
+
+    def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        found: dict[int, TubeCounters] = {}
+        for tube in tubes:
+            with suppress(NoSuchTube):
+                found[tube.no] = self.counters(tube)
+        return with_waits(tubes, found, self.rows(Q.ready_since, ids=[tube.no for tube in tubes]))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts

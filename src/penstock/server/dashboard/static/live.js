@@ -1,10 +1,7 @@
-// Keeps a page up to date: counters and charts from the stream of events, everything else by asking the server for the
-// page again. Values are set as text; what is taken over from a page is what the server has escaped.
+// Keeps a page up to date: counters from the stream of events, charts and lists by asking the server for the page again.
+// Values are set as text; what is taken over from a page is what the server has escaped.
 "use strict";
 
-const STATES = ["ready", "taken", "delayed", "buried"];
-const RATES = ["put", "take", "ack", "release", "bury"];
-const LIVE_SPAN = 120;
 const REFRESH_MS = 2000;
 const ROWS = 50;
 const SVG = "http://www.w3.org/2000/svg";
@@ -12,104 +9,26 @@ const SVG = "http://www.w3.org/2000/svg";
 const shown = (n) => n.toLocaleString("en-US", { maximumFractionDigits: n < 10 && n % 1 ? 1 : 0 });
 const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
 
-function element(parent, name, attributes = {}) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent.append(made);
-  return made;
-}
-
-// A round number at or above the largest value, so that the scale seldom moves.
-function ceiling(value) {
-  if (value <= 4) return 4;
-  const step = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 4, 5, 8, 10].map((n) => n * step).find((n) => n >= value);
-}
-
-class Chart {
-  constructor(figure) {
-    this.figure = figure;
-    this.plot = figure.querySelector(".plot");
-    this.series = JSON.parse(figure.dataset.series);
-    this.offset = Number(figure.dataset.offset);
-    this.points = JSON.parse(figure.dataset.points);
-    this.unit = figure.dataset.unit;
-    this.span = Number(figure.dataset.span);
-    this.at = null;
-    new ResizeObserver(() => this.draw()).observe(this.plot);
-    this.plot.addEventListener("pointermove", (event) => this.point(event));
-    this.plot.addEventListener("pointerleave", () => { this.at = null; this.draw(); });
-  }
-
-  get last() { return this.points.length ? this.points[this.points.length - 1][0] : 0; }
-
-  // A point `seconds` after the last one, by the server's clock.
-  add(seconds, values) {
-    if (this.span !== LIVE_SPAN) return;
-    this.points.push([(this.last || Date.now() / 1000) + seconds, ...values]);
-    while (this.points[0][0] < this.last - this.span) this.points.shift();
-    this.draw();
-  }
-
-  point(event) {
-    const box = this.plot.getBoundingClientRect();
-    const time = this.last - this.span * (1 - (event.clientX - box.left) / box.width);
-    const near = (best, point, i) => (Math.abs(point[0] - time) < Math.abs(this.points[best][0] - time) ? i : best);
-    this.at = this.points.length ? this.points.reduce(near, 0) : null;
-    this.draw();
-  }
-
-  draw() {
-    const { clientWidth: width, clientHeight: height } = this.plot;
-    if (!width) return;
-    const low = height - 18, high = 18;
-    const values = this.points.flatMap((point) => this.series.map((_, i) => point[this.offset + i]));
-    const top = ceiling(Math.max(0, ...values));
-    const x = (point) => (1 - (this.last - point[0]) / this.span) * width;
-    const y = (value) => low - (value / top) * (low - high);
-    const svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    for (const share of [0, 0.5, 1]) {
-      element(svg, "line", { x1: 0, x2: width, y1: y(top * share), y2: y(top * share) });
-      if (share) element(svg, "text", { x: 2, y: y(top * share) - 3 }).textContent = shown(top * share) + this.unit;
+// What a chart shows under the pointer: a line, the time, and the values of that time in the legend.
+let pointer = null;
+function probe() {
+  for (const cross of all(".cross")) cross.remove();
+  const plot = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY)?.closest(".plot");
+  for (const figure of all(".chart")) {
+    const points = JSON.parse(figure.dataset.points), inside = plot && figure.contains(plot), at = figure.querySelector(".at");
+    if (!points.length) continue;
+    let point = points[points.length - 1];
+    if (inside) {
+      const box = plot.getBoundingClientRect(), { span, until } = figure.dataset;
+      const share = (pointer.clientX - box.left) / box.width, time = until - span * (1 - share);
+      point = points.reduce((best, each) => (Math.abs(each[0] - time) < Math.abs(best[0] - time) ? each : best));
+      const x = 1000 * (1 - (until - point[0]) / span), cross = document.createElementNS(SVG, "line");
+      cross.setAttribute("class", "cross");
+      for (const [name, value] of [["x1", x], ["x2", x], ["y1", 0], ["y2", 100]]) cross.setAttribute(name, value);
+      plot.querySelector("svg").append(cross);
     }
-    element(svg, "text", { x: 2, y: height - 4 }).textContent = this.figure.dataset.from;
-    element(svg, "text", { x: width - 2, y: height - 4, "text-anchor": "end" }).textContent = "now";
-    this.series.forEach((name, i) => this.line(svg, name, this.offset + i, x, y, low));
-    const here = this.points[this.at ?? -1];
-    if (here) {
-      element(svg, "line", { class: "cross", x1: x(here), x2: x(here), y1: high, y2: low });
-      const right = x(here) > width / 2;
-      const time = element(svg, "text", { x: x(here) + (right ? -5 : 5), y: high - 6, "text-anchor": right ? "end" : "start" });
-      time.textContent = new Date(here[0] * 1000).toLocaleTimeString();
-    }
-    this.plot.replaceChildren(svg);
-    this.tell();
-  }
-
-  // One path for each stretch without a gap: nobody wrote the history while no server ran.
-  line(svg, name, column, x, y, low) {
-    const gap = Math.max(15, this.span / 40);
-    const parts = [];
-    this.points.forEach((point, i) => {
-      if (!i || point[0] - this.points[i - 1][0] > gap) parts.push([]);
-      parts[parts.length - 1].push(point);
-    });
-    for (const part of parts.filter((points) => points.length > 1)) {
-      const path = part.map((point, i) => `${i ? "L" : "M"}${x(point).toFixed(1)} ${y(point[column]).toFixed(1)}`).join("");
-      const ends = [part[part.length - 1], part[0]].map((point) => `L${x(point).toFixed(1)} ${low}`).join("");
-      element(svg, "path", { class: `area ${name}`, d: `${path}${ends}Z` });
-      element(svg, "path", { class: name, d: path });
-    }
-  }
-
-  tell() {
-    const point = this.points[this.at ?? this.points.length - 1];
-    if (!point) return;
-    this.series.forEach((name, i) => {
-      const place = this.figure.querySelector(`[data-value="${name}"]`);
-      if (place) place.textContent = shown(point[this.offset + i]) + this.unit;
-    });
+    if (at) at.textContent = inside ? new Date(point[0] * 1000).toLocaleTimeString() : "";
+    all(".legend b", figure).forEach((place, i) => { place.textContent = shown(point[1 + i]) + figure.dataset.unit; });
   }
 }
 
@@ -123,10 +42,8 @@ function pulse(text, lost) {
 
 class Counters {
   constructor(stream) {
-    this.charts = all(".chart").map((figure) => new Chart(figure));
     this.rows = new Map(all("[data-tube]").map((row) => [row.dataset.tube, row]));
     this.tubes = new Map();
-    this.total = null;
     this.time = 0;
     const source = new EventSource(stream);
     source.addEventListener("counters", (event) => this.counters(JSON.parse(event.data)));
@@ -140,12 +57,7 @@ class Counters {
     for (const name of gone) this.rows.get(name)?.classList.add("gone");
     // A tube may be named as something that every object has, such as constructor.
     for (const [name, row] of this.rows) this.row(row, name, Object.hasOwn(tubes, name) ? tubes[name] : undefined, seconds);
-    if (this.total && seconds) {
-      const rates = RATES.map((rate) => Math.max(0, (total[rate] - this.total[rate]) / seconds));
-      for (const chart of this.charts) chart.add(seconds, [...STATES.map((state) => total[state]), ...rates]);
-    }
     for (const place of all("[data-total]")) place.textContent = shown(total[place.dataset.total]);
-    this.total = total;
     this.time = at;
   }
 
@@ -186,15 +98,16 @@ function renew(old, fresh) {
   old.replaceChildren(...fresh.childNodes);
 }
 
-// Parts with data-live are shown as the server would show them now.
+// Parts with data-live, and the navigation, are shown as the server would show them now.
 async function refresh() {
   try {
     if (!document.hidden && all("[data-live]").some((part) => !inUse(part))) {
       const fresh = await load(location.href);
-      for (const part of all("[data-live]")) {
+      for (const part of all("[data-live], #navigation")) {
         const newer = fresh.getElementById(part.id);
         if (newer && !inUse(part)) renew(part, newer);
       }
+      probe();
       if (!stream) pulse("live", false);
     }
   } catch {
@@ -256,6 +169,13 @@ searchOn();
 setInterval(age, 1000);
 for (const box of all("[data-pick-all]")) box.hidden = false;
 document.addEventListener("change", pick);
+for (const name of ["pointermove", "pointerleave"]) {
+  document.documentElement.addEventListener(name, (event) => {
+    const was = pointer;
+    pointer = name === "pointermove" && event.target.closest(".plot") ? event : null;
+    if (pointer || was) probe();
+  });
+}
 
 // One question at a time, and Escape takes it back.
 const questions = () => all("details.confirm[open]");

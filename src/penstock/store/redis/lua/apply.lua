@@ -87,6 +87,37 @@ end
 answer[2] = id
 return answer
 
+-- script: ready_since
+-- When the ready task that waits longest was put or last taken, as far as two tell: the one that is taken next, and the
+-- first of the highest first rank. Of messages, the first that was not handed out.
+-- KEYS: tasks ready
+-- ARGV: now, shape, limit, what waits: `ready` for tasks, `messages`, or nothing
+-- Returns: now, that time or 0 if none is ready
+-- WITH: now tube encode decode
+-- FLAGS: no-writes
+local since = 0
+local function look(key)
+  local value = key and redis.call('HGET', k_tasks, key)
+  local rec = value and decode(value)
+  local at = rec and math.max(rec.created, rec.taken or 0)
+  if at and (since == 0 or at < since) then since = at end
+end
+if ARGV[4] == 'messages' then
+  local id = tonumber(redis.call('HGET', k_meta, 'handed') or 0)
+  local top = math.min(tonumber(meta[1]), id + 1000) -- others may have been removed
+  while since == 0 and id < top do
+    id = id + 1
+    look(key_of(id))
+  end
+elseif ARGV[4] == 'ready' then
+  local last = redis.call('ZRANGE', k_ready, -1, -1, 'WITHSCORES')[2]
+  if last then
+    look(key_in(redis.call('ZRANGE', k_ready, 0, 0)[1]))
+    look(key_in(redis.call('ZRANGEBYSCORE', k_ready, last, last, 'LIMIT', 0, 1)[1]))
+  end
+end
+return { now, since }
+
 -- script: apply
 -- Write what the engine decided: each row whose guard holds, and new tasks. A task of a cancelled group is removed instead.
 -- With new tasks, it is all or nothing.
