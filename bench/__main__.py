@@ -1,4 +1,4 @@
-"""`python -m bench [--only NAME] [--quick] [--long] [--json FILE]`: measure, and say ok or below for each target.
+"""`python -m bench [--only NAME] [--quick] [--long] [--json FILE]`: measure, and print ok or below for each target.
 
 `python -m bench --against REV [--only STORE_OR_LINE] [--rounds 5]` compares the working tree with another commit.
 """
@@ -61,12 +61,12 @@ BENCHES: dict[str, Bench] = {
 
 
 def main() -> None:
-    """Parse, measure, show."""
+    """Parse the arguments, measure, print the results."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", action="append", default=[], help="just this one; may be given again")
+    parser.add_argument("--only", action="append", default=[], help="only this measurement; repeatable")
     parser.add_argument("--quick", action="store_true", help="smaller amounts, under a minute")
     parser.add_argument("--long", action="store_true", help="also 10 × 150,000 tasks in micro-queues")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     parser.add_argument("--against", metavar="REV", help="compare with this commit; --only then names stores and lines")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="with --against: the median of N rounds")
     given = parser.parse_args()

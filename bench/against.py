@@ -1,9 +1,9 @@
-"""`python -m bench --against REV`: the working tree beside another commit, in turn, on the same servers.
+"""`python -m bench --against REV`: compare the working tree with another commit, alternately, on the same servers.
 
-Each side is a process of its own (against_driver.py) with a store of its own. A round runs each step four times on both
-sides, in the order A B B A, so that drift cancels, and compares the lower quartile of the seconds that a unit of work
-took, because what else happens on the machine only slows it down: rare stalls are not seen here. The median of the
-rounds' ratios decides; above 1, the working tree is faster.
+Each side is a separate process (against_driver.py) with its own store. A round runs each step four times on both sides,
+in the order A B B A, so that drift cancels. It compares the lower quartile of the seconds per unit of work, because
+other load on the machine can only slow it down; rare stalls are therefore not seen. The result is the median of the
+rounds' ratios; above 1, the working tree is faster.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NAMES = {
 
 
 class Beside(NamedTuple):
-    """A line that is also compared with another one, both in the working tree."""
+    """A line that is also compared with another line, both of the working tree."""
 
     line: str
     base: str
@@ -76,7 +76,7 @@ BESIDE = (
     Beside("put-10000-utubes", "put-10000", (Target("T25", 0.5, "× plain"),)),
     Beside("drain-500-utubes", "drain-500", (Target("T25", 0.4, "× plain"),)),
 )
-# Release, advance and bury: the engine is to make them faster, above all on MariaDB.
+# Release, advance and bury should be faster than before, above all on MariaDB.
 _RETURNS = {"release-all", "session-end", "lapse", "delay", "bury"}
 # These may be slower on MariaDB (docs/decisions/0029-one-engine.md). A pair has no limit: it contains a take.
 _MARIADB = {"take": 0.69, "take+ack": None, "ack-100": 0.77, "delete": 0.5}
@@ -100,14 +100,14 @@ STORES = {
     "redis": Store("Redis", 20, 1),
     "redis-cluster": Store("Redis Cluster", 10, 1),
 }
-# Measured only when asked for.
+# Measured only on request.
 _RARE = {"redis-cluster"}
 # How often a round runs a scenario on each side. Micro-queues take seconds on some stores.
 _TURNS = {name: 1 if name == "utubes" else 4 for name in SCENARIOS}
 
 
 class Slice(NamedTuple):
-    """What one step measured: how many tasks are a unit, and the seconds of each unit."""
+    """The result of one step: how many tasks a unit has, and the seconds of each unit."""
 
     line: str
     tasks: int
@@ -115,7 +115,7 @@ class Slice(NamedTuple):
 
 
 class Lost(Exception):
-    """A side failed, so nothing more of the scenario can be measured."""
+    """A side failed, so the rest of the scenario cannot be measured."""
 
 
 class Side:
@@ -123,20 +123,20 @@ class Side:
 
     def __init__(self, label: str, source: Path, url: str, store: Store) -> None:
         self._label = label
-        # -P: else the driver's own folder comes first, where a module is named redis.
+        # -P: otherwise the driver's folder, which has a module redis, comes first on the path.
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(DRIVER), url, str(store.tens), str(store.thousands)],
             env={**os.environ, "PYTHONPATH": str(source)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def start(self, source: Path) -> None:
-        """Wait until it has opened its store; Lost when it cannot, or runs another penstock."""
+        """Wait until it has opened its store. Raises Lost if it cannot, or if it imports another penstock."""
         loaded = self._read()
         if not Path(loaded).resolve().is_relative_to(source.resolve()):
             raise Lost(f"{self._label}: penstock was imported from {loaded}, not from {source}")
 
     def step(self, scenario: str | None) -> Slice:
-        """Run the first step of a scenario, or the next one of the last scenario."""
+        """Run the first step of a scenario, or the next step of the current one."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the answer is missing then
             self._process.stdin.write(json.dumps(scenario) + "\n")
@@ -170,7 +170,7 @@ class Commit(NamedTuple):
 
 
 def extract(rev: str, root: Path = ROOT) -> Commit:
-    """The sources of a commit, in a folder that is kept for the next time; ValueError when there is none."""
+    """Extract the sources of a commit into a folder, which is kept. Raises ValueError if there is no such commit."""
     try:
         commit = _git(root, "rev-parse", "--verify", "--end-of-options", f"{rev}^{{commit}}").decode().strip()
         folder = Path(tempfile.gettempdir()) / f"penstock-bench-{commit}"
@@ -190,7 +190,7 @@ def _git(root: Path, *words: str) -> bytes:
 
 
 def compare(other: Commit, only: Collection[str], rounds: int, *, quick: bool = False) -> list[Line]:
-    """Measure the working tree beside that commit. `only` names stores and lines; nothing means all."""
+    """Compare the working tree with that commit. `only` names stores and lines; empty means all."""
     stores = [key for key in STORES if key in only] or [key for key in STORES if key not in _RARE]
     lines = {key for key in NAMES if key in only} or set(NAMES)
     lines |= {beside.base for beside in BESIDE if beside.line in lines}
@@ -204,7 +204,7 @@ def compare(other: Commit, only: Collection[str], rounds: int, *, quick: bool = 
             try:
                 with _sides(key, store, other) as sides:
                     comparison.measure(sides, scenarios, rounds)
-            except Exception as error:  # whatever it is, the other stores are still measured
+            except Exception as error:  # whatever happened, the other stores are still measured
                 comparison.lost = {**dict.fromkeys(scenarios, f"{type(error).__name__}: {error}"), **comparison.lost}
             found += (report := list(comparison.lines(key, other.label, lines)))
             if not console.is_terminal:
@@ -265,7 +265,7 @@ class Comparison:
 
 
 def _rate(slices: Sequence[Slice]) -> float:
-    """Tasks a second by the lower quartile of the units."""
+    """Tasks per second, by the lower quartile of the units."""
     seconds = sorted(second for slice in slices for second in slice.seconds)
     return slices[0].tasks / seconds[(len(seconds) - 1) // 4]
 
@@ -292,7 +292,7 @@ def _slices(scenario: str) -> int:
 
 @contextmanager
 def _sides(key: str, store: Store, other: Commit) -> Iterator[tuple[Side, Side]]:
-    """The working tree and the other commit, on stores that nobody used before."""
+    """The working tree and the other commit, on fresh stores."""
     with ExitStack() as opened:
         commits, sides = (Commit("the working tree", ROOT / "src"), other), list[Side]()
         for commit, url in zip(commits, _urls(opened, key), strict=True):
@@ -304,7 +304,7 @@ def _sides(key: str, store: Store, other: Commit) -> Iterator[tuple[Side, Side]]
 
 def _urls(opened: ExitStack, key: str) -> list[str]:
     if key == "memory":
-        return ["memory://bench"] * 2  # each in a process of its own
+        return ["memory://bench"] * 2  # each in its own process
     if key in servers.NAMES:
         server = opened.enter_context(servers.running(key))
         return [servers.store_url(key, server) for _ in range(2)]

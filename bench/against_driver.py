@@ -46,13 +46,13 @@ class Stage:
     numbers: Iterator[int] = field(default_factory=count)
 
     def tube(self, name: str, kind: str = "fifottl", *, ttr: float | None = None) -> penstock.Tube:
-        """An empty tube, the same one in each round."""
+        """The tube of that name, emptied."""
         tube = self.broker.tube(name, kind, ttr=ttr)
         tube.truncate()
         return tube
 
     def addressed(self) -> list[tuple[str, dict[str, str]]]:
-        """1,000 items with addresses that no task had before."""
+        """1,000 items with new addresses."""
         return [(DATA, {"address": f"a{next(self.numbers)}"}) for _ in range(MANY)]
 
 
@@ -60,7 +60,7 @@ Scenario = Callable[[Stage], Iterator[Step]]
 
 
 def singles(stage: Stage) -> Iterator[Step]:
-    """One task a call."""
+    """One task per call."""
     tube, tasks = stage.tube("singles"), TEN * stage.tens
     yield "put", TEN, _by_tens(tube.put, [DATA] * tasks)
     held: list[penstock.Task] = []
@@ -74,7 +74,7 @@ def singles(stage: Stage) -> Iterator[Step]:
 
 
 def hundreds(stage: Stage) -> Iterator[Step]:
-    """100 tasks a call."""
+    """100 tasks per call."""
     tube, calls = stage.tube("hundreds"), range(TEN * stage.thousands)
     yield "put-100", 100, _each(tube.put_many, ([DATA] * 100 for _ in calls))
     held: list[list[penstock.Task]] = []
@@ -84,7 +84,7 @@ def hundreds(stage: Stage) -> Iterator[Step]:
 
 
 def thousands(stage: Stage) -> Iterator[Step]:
-    """1,000 tasks a call."""
+    """1,000 tasks per call."""
     tube, calls = stage.tube("thousands"), range(stage.thousands)
     yield "put-1000", MANY, _each(tube.put_many, ([DATA] * MANY for _ in calls))
     yield "ack-1000", MANY, _each(tube.ack_many, [_take(tube) for _ in calls])
@@ -92,7 +92,7 @@ def thousands(stage: Stage) -> Iterator[Step]:
 
 
 def addresses(stage: Stage) -> Iterator[Step]:
-    """1,000 tasks a call, each with an address, which keeps how it ended: without a result, and with one."""
+    """1,000 tasks per call, each with an address, so that outcomes are kept: without a result, and with one."""
     tube, calls = stage.tube("addresses"), range(stage.thousands)
     yield "put-addressed", MANY, _each(tube.put_many, [stage.addressed() for _ in calls])
     yield "ack-addressed", MANY, _each(tube.ack_many, [_take(tube) for _ in calls])
@@ -104,7 +104,7 @@ def addresses(stage: Stage) -> Iterator[Step]:
 
 
 def groups(stage: Stage) -> Iterator[Step]:
-    """1,000 tasks a call, the work of a group, which ends with the last of them."""
+    """1,000 tasks of a group per call; the group ends with the last of them."""
     tube = stage.tube("groups")
     begun = [tube.group(f"g{next(stage.numbers)}") for _ in range(stage.thousands)]
     yield "put-group", MANY, _each(lambda group: group.put_many([DATA] * MANY), begun)
@@ -115,7 +115,7 @@ def groups(stage: Stage) -> Iterator[Step]:
 
 
 def releases(stage: Stage) -> Iterator[Step]:
-    """1,000 taken tasks are released in one call, and by the end of the session that holds them."""
+    """Release 1,000 taken tasks in one call, and by the end of the session that holds them."""
     tube, calls = stage.tube("releases"), range(stage.thousands)
     tube.put_many([DATA] * MANY)
     yield "release-all", MANY, _each(lambda _: tube.release_all(), (_take(tube) for _ in calls))
@@ -130,7 +130,7 @@ def _holder(broker: penstock.Broker) -> penstock.Session:
 
 
 def dues(stage: Stage) -> Iterator[Step]:
-    """1,000 leases that have lapsed, and 1,000 delays that have ended: stats() applies what is due."""
+    """Apply 1,000 lapsed leases and 1,000 ended delays, with stats()."""
     lapsing, delayed, calls = stage.tube("lapsing", ttr=SHORT), stage.tube("delayed"), range(stage.thousands)
     lapsing.put_many([DATA] * MANY)
     yield "lapse", MANY, _each(lambda _: lapsing.stats(), (_pause(_take(lapsing)) for _ in calls))
@@ -141,7 +141,7 @@ def dues(stage: Stage) -> Iterator[Step]:
 
 
 def buries(stage: Stage) -> Iterator[Step]:
-    """1,000 taken tasks are buried in one call, and kicked in another."""
+    """Bury 1,000 taken tasks in one call, and kick them in another."""
     tube, calls = stage.tube("buries"), range(stage.thousands)
     for _ in calls:
         tube.put_many([DATA] * MANY)
@@ -152,7 +152,7 @@ def buries(stage: Stage) -> Iterator[Step]:
 
 
 def plain(stage: Stage) -> Iterator[Step]:
-    """10,000 tasks in a call, taken and acked 500 at a time."""
+    """Put 10,000 tasks in one call; take and ack 500 at a time."""
     tube = stage.tube("plain")
     yield "put-10000", QUEUED, _each(tube.put_many, [[DATA] * QUEUED])
     yield "drain-500", DRAIN, _each(lambda _: tube.ack_many(tube.take_many(DRAIN)), range(QUEUED // DRAIN))
@@ -184,7 +184,7 @@ SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
 
 
 def _each(call: Callable[[T], object], arguments: Iterable[T]) -> list[float]:
-    """The seconds of the call with each argument. What makes the next argument is not timed."""
+    """The seconds of a call for each argument. Computing the next argument is not timed."""
     found = []
     gc.collect()
     for argument in arguments:
@@ -195,7 +195,7 @@ def _each(call: Callable[[T], object], arguments: Iterable[T]) -> list[float]:
 
 
 def _by_tens(call: Callable[[T], object], arguments: Sequence[T]) -> list[float]:
-    """The seconds of ten calls each."""
+    """The seconds of each ten calls."""
     tens = (arguments[first : first + TEN] for first in range(0, len(arguments), TEN))
     return _each(lambda ten: [call(argument) for argument in ten], tens)
 
@@ -216,7 +216,7 @@ def _take(tube: penstock.Tube) -> list[penstock.Task]:
 
 
 def _pause(given: T) -> T:
-    """Wait until what is SHORT has ended; nobody waits in a take, so the store does nothing about it meanwhile."""
+    """Wait until leases and delays of SHORT have ended. No take waits, so the store does not apply them meanwhile."""
     time.sleep(2 * SHORT)
     return given
 
@@ -224,7 +224,7 @@ def _pause(given: T) -> T:
 def _settle_many(tube: penstock.Tube, verb: str, tasks: list[penstock.Task], result: str | None = None) -> bool:
     """Settle tasks in one store call, as a worker does: no public verb buries many, or acks many with results.
 
-    A commit that does it otherwise needs another branch here.
+    A commit that does it differently needs another branch here.
     """
     from penstock.core import codec
 
@@ -238,9 +238,9 @@ def _settle_many(tube: penstock.Tube, verb: str, tasks: list[penstock.Task], res
 
 
 def main() -> None:
-    """Answer the parent until it closes the pipe."""
+    """Answer the parent process until it closes the pipe."""
     url, tens, thousands = sys.argv[1:]
-    gc.freeze()  # what is imported stays, and need not be looked at before each step
+    gc.freeze()  # imported objects stay, so the collector need not visit them before each step
     steps: Iterator[Step] = iter(())
     with penstock.connect(url) as broker:
         stage = Stage(broker, int(tens), int(thousands))

@@ -1,4 +1,4 @@
-"""Coroutines: a thousand calls in flight share store calls, next to one call after the other in the same run."""
+"""asyncio: a thousand calls in flight share store calls, compared with one call after the other in the same run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Work = Callable[[aio.Tube, int], Coroutine[Any, Any, None]]
 
 
 def awaited(size: Size) -> Iterator[Line]:
-    """Puts on disk, and every verb in memory, where the cost of the way there and back shows."""
+    """Puts on disk, and every verb in memory, where the overhead of asyncio is visible."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         targets = (Target("issue", 10, "× one by one"), Target("T12", 20, "× one by one"))
         yield from _beside_one_by_one("SQLite FULL", f"sqlite:///{folder}/aio.db", {"put": _put}, targets, size)

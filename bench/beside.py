@@ -1,4 +1,4 @@
-"""Other queues measured beside ours in the same run, by a Python of their own (bench/peers)."""
+"""Other queues, measured in the same run as ours, with their own Python environment (bench/peers)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from statistics import median
 
 from bench.report import Line, Target
 
-# Where `make bench` installs bench/peers/requirements.txt; another one by BENCH_PEERS.
+# Where `make bench` installs bench/peers/requirements.txt; BENCH_PEERS names another place.
 PYTHON = os.environ.get("BENCH_PEERS", str(Path(sys.prefix) / "peers" / "bin" / "python"))
-# Of the tasks that the fastest gets, for those that would take minutes.
+# The share of the tasks that slow queues get, which would take minutes for all.
 _SHARE = {"dramatiq": 2, "saq": 4, "celery": 4, "rq": 8}
 
 
 def waits(name: str, url: str, count: int) -> list[float] | str:
-    """Milliseconds from put to start of that queue's tasks; why not, where it cannot be measured."""
+    """Milliseconds from put to start in that queue; the reason as text if it cannot be measured."""
     found = _ask("latency", name, url, str(count))
     return found if isinstance(found, str) else [float(line) for line in found.stdout.split()]
 
 
 def bulk_rate(name: str, url: str, tasks: int, data: str) -> float | str:
-    """Tasks a second of that queue's bulk put; why not, where it cannot be measured."""
+    """Tasks per second of that queue's bulk put; the reason as text if it cannot be measured."""
     found = _ask("bulk", name, url, str(tasks), data)
     return found if isinstance(found, str) else float(found.stdout)
 
 
 def missing(library: str) -> str | None:
-    """Why that queue cannot be measured; None where it can."""
+    """Why that queue cannot be measured; None if it can."""
     try:
         done = subprocess.run([PYTHON, "-c", f"import {library}"], capture_output=True)
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def missing(library: str) -> str | None:
 
 
 def _ask(module: str, *arguments: str) -> subprocess.CompletedProcess[str] | str:
-    """What a script of bench/peers printed; why not, where it failed."""
+    """The output of a script of bench/peers; the reason as text if it failed."""
     try:
         return subprocess.run(
             [PYTHON, "-m", f"bench.peers.{module}", *arguments], capture_output=True, text=True, check=True
@@ -51,7 +51,7 @@ def _ask(module: str, *arguments: str) -> subprocess.CompletedProcess[str] | str
 
 
 class Beside:
-    """Some queues, each with the URL of its tasks."""
+    """Several queues, each with the URL of its server."""
 
     def __init__(self, urls: dict[str, str], tasks: int, data: str) -> None:
         self._urls = urls
@@ -61,7 +61,7 @@ class Beside:
         self._absent: dict[str, str] = {}
 
     def measure(self) -> None:
-        """One more round of each."""
+        """Run one more round of each queue."""
         for name, url in self._urls.items():
             if name in self._absent:
                 continue
@@ -73,7 +73,7 @@ class Beside:
                 self._rates[name].append(float(done.stdout))
 
     def lines(self, work: str, ours: list[float], source: str, bounds: dict[str, float]) -> Iterator[Line]:
-        """Our figure beside that of each, the target where it could be measured: so many times its rate."""
+        """Our figure compared with each queue that could be measured; the target is a multiple of its rate."""
         for name, theirs in self._rates.items():
             if name in self._absent:
                 yield Line(f"{work}, {name}", median(ours), "/s", note=f"not measured: {name}: {self._absent[name]}")

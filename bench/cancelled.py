@@ -1,4 +1,4 @@
-"""How soon a thousand running handlers learn that their tasks were cancelled, and what it costs to be able to tell."""
+"""How soon a thousand running handlers learn that their tasks were cancelled, and the CPU that the checks cost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a verb costs on each store: the seconds that the caller waits, its CPU time and the server's.
+"""The cost of each verb on each store: the time that the caller waits, its CPU time, and the server's.
 
-CPU time is nearly the same on a busy machine; the wait is not. docs/scaling.md plans with the server's.
+CPU time is nearly the same on a busy machine; the waiting time is not. docs/scaling.md uses the server's CPU time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Work = tuple[str, int, Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Microseconds for one task: of waiting, of the caller's CPU, of the server's."""
+    """Microseconds per task: waiting time, CPU time of the caller, CPU time of the server."""
 
     wait: float
     caller: float
@@ -55,7 +55,7 @@ def cost(size: Size) -> Iterator[Line]:
 
 
 def works(broker: penstock.Broker, calls: int) -> Iterator[Work]:
-    """The verbs in an order in which each finds what it needs; the tube is empty before and after."""
+    """The verbs, in an order in which each finds the tasks it needs; the tube is empty before and after."""
     tube = broker.tube("cost", ttr=600)
     tube.truncate()
     held: list[penstock.Task] = []
@@ -87,7 +87,7 @@ def works(broker: penstock.Broker, calls: int) -> Iterator[Work]:
 
 
 def _handled(url: str, broker: penstock.Broker, batches: int, rounds: int) -> Iterator[tuple[str, Cost]]:
-    """Handlers that do nothing and keep nothing: put, and run by a worker process, which is the caller then."""
+    """Empty handlers without a result, put here and run by a worker process, which counts as the caller."""
     tube = broker.tube("noop")
     noop.connection.use(url)
     with worker_process(url) as worker:
@@ -107,7 +107,7 @@ def _handled(url: str, broker: penstock.Broker, batches: int, rounds: int) -> It
 
 @contextmanager
 def _running(store: str) -> Iterator[str]:
-    """The URL of a store that nobody used before."""
+    """The URL of a fresh store."""
     if store.startswith("sqlite"):
         durability = "?durability=relaxed" if store.endswith("relaxed") else ""
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:

@@ -1,4 +1,4 @@
-"""Several processes put and several workers run tasks of one SQLite file, beside the same crowd of huey's."""
+"""Several producers and several workers on one SQLite file, compared with the same setup of huey."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.report import Line, Size, Target
 
 PRODUCERS = 4
 WORKERS = 4
-# Without a task run for so long, what is missing is lost.
+# If no task was run for this many seconds, the missing ones are lost.
 PATIENCE = 20.0
 _OURS = ("-m", "penstock", "worker", "bench.noop:app", "--tubes", "marks")
 _HUEY = ("-m", "huey.bin.huey_consumer", "bench.peers.huey_app.huey", "-w", "1", "-n", "-q")
@@ -36,7 +36,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks a second from the common start to the last that was run, and how many went wrong."""
+    """Tasks per second from the common start to the last run, and how many were lost or run twice."""
 
     rate: float
     lost: int
@@ -44,7 +44,7 @@ class Run:
 
 
 def crowd(size: Size) -> Iterator[Line]:
-    """4 producers, ours with put_many of 10, and 4 workers, every commit on disk; each task is to be run once."""
+    """4 producers (ours with put_many of 10) and 4 workers; every commit is on disk, and each task must run once."""
     tasks, fewer = size.pick(4_000, 20_000), size.pick(800, 2_000)
     huey = Crowd(beside.PYTHON, "bench.peers.huey_app", _HUEY)
     ours, why_not = Crowd(sys.executable, "bench.noop", _OURS), beside.missing("huey")
@@ -82,7 +82,7 @@ def _measure(crowd: Crowd, file: str, tasks: int) -> Run:
         for producer in producers:
             assert producer.stdout is not None
             producer.stdout.readline()
-        time.sleep(2)  # the workers have settled down
+        time.sleep(2)  # until the workers are idle
         began = time.perf_counter()
         for producer in producers:
             assert producer.stdin is not None
@@ -94,7 +94,7 @@ def _measure(crowd: Crowd, file: str, tasks: int) -> Run:
 
 
 def _last_mark(path: Path, tasks: int) -> float:
-    """When all were run, or the last of those that ever are."""
+    """The time when all tasks were run, or the last of those that ran."""
     seen, changed = 0, time.perf_counter()
     while seen < tasks and time.perf_counter() - changed < PATIENCE:
         if (now := marks.count(path)) > seen:

@@ -1,4 +1,4 @@
-"""The app that workers drain in the benchmarks: tasks of 100 bytes, and nothing to do for them."""
+"""The app whose tasks workers run in the benchmarks: 100 bytes of data, and handlers that do nothing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def noop_process(data: str) -> None:
 
 @app.task(tube="stamp")
 def stamp(sent: int, port: int) -> None:
-    """Say how long it took to come here, in ns of the clock that all processes share, as the peers do."""
+    """Send the time from put to start, in ns of the clock that all processes share, as the peers do."""
     took = time.monotonic_ns() - sent
     _server(port).lpush("stamps", took)
 
 
 @app.task(tube="sleep", max_attempts=1)
 async def sleep(path: str) -> None:
-    """Sleep until cancelled, and write down when that was."""
+    """Sleep until cancelled, and write the time to a file."""
     try:
         await asyncio.sleep(3600)
     finally:
@@ -41,7 +41,7 @@ async def sleep(path: str) -> None:
 
 @app.task(tube="marks")
 def mark(number: int) -> None:
-    """Write down that it was run."""
+    """Record that the task was run."""
     marks.mark(number)
 
 
@@ -58,6 +58,6 @@ def _note(path: str, line: str) -> None:
 
 @functools.cache
 def _server(port: int) -> Any:
-    import redis  # not for those who drain another store
+    import redis  # not for workers on another store
 
     return redis.Redis(port=port)

@@ -1,4 +1,4 @@
-"""A pool with each database behind, beside that database alone and Redis alone in the same run."""
+"""A pool with each database, compared with that database alone and with Redis alone in the same run."""
 
 from __future__ import annotations
 

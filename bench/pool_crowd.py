@@ -1,4 +1,4 @@
-"""Many threads and processes on a pool, beside the same crowd on its database alone."""
+"""Many threads and processes on a pool, compared with the same on its database alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes on one SQLite file: how soon a put starts in the other, and what idling costs it."""
+"""Two processes on one SQLite file: the time from a put to its start in the other, and the CPU of an idle taker."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from statistics import quantiles
 import penstock
 from bench.report import Line, Size, Target
 
-# Spawned, not forked: what is measured is a program of its own, not a copy of this one.
+# Spawned, not forked: a separate program is measured, not a copy of this one.
 SPAWN = multiprocessing.get_context("spawn")
 LAST = -1  # data that tells the taker to stop
 
 
 def latency(size: Size) -> Iterator[Line]:
-    """From just before put to the moment the handler would start, in another process that was idle."""
+    """The time from just before put to the start of the handler in another, idle process."""
     with _database() as url:
         process, pipe = _child(_stamp, url)
         waits = []
@@ -50,7 +50,7 @@ def _stamp(pipe: Connection, url: str) -> None:
 
 
 def idle(size: Size) -> Iterator[Line]:
-    """The CPU that a taker uses while nothing comes."""
+    """The CPU that a blocked taker uses while nothing is put."""
     seconds = size.pick(3, 5)
     with _database() as url:
         process, pipe = _child(_wait_idly, url, seconds)
@@ -71,7 +71,7 @@ def _wait_idly(pipe: Connection, url: str, seconds: float) -> None:
 
 @contextmanager
 def _database() -> Iterator[str]:
-    """The URL of a fresh file with the tube, FULL."""
+    """The URL of a fresh file with the tube, with synchronous=FULL."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         url = f"sqlite:///{folder}/queue.db"
         with penstock.connect(url) as broker:
@@ -80,7 +80,7 @@ def _database() -> Iterator[str]:
 
 
 def _child(work: object, *args: object) -> tuple[SpawnProcess, Connection]:
-    """Start a process that runs work(pipe, *args); the process, and this end of its pipe."""
+    """Start a process that runs work(pipe, *args). Returns the process and this end of its pipe."""
     here, there = SPAWN.Pipe()
     process = SPAWN.Process(target=work, args=(there, *args), daemon=True)  # type: ignore[arg-type]
     process.start()

@@ -1,4 +1,4 @@
-"""Tasks a second of the four ways to use a tube, for penstock and for the bare table alike."""
+"""Tasks per second of four ways to use a tube, for penstock and for a bare table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAKE_BATCH = 100
 
 
 class Queue(Protocol):
-    """Each call moves so many tasks through; a take call leaves nothing of them behind."""
+    """Each call processes a number of tasks; a take call also removes them."""
 
     def put(self, tasks: int) -> None: ...
     def take(self, tasks: int) -> None: ...
@@ -26,7 +26,7 @@ class Queue(Protocol):
 
 
 class Table(Protocol):
-    """A task table by hand: each call is one transaction. What take gives, ack is given."""
+    """A task table written by hand: each call is one transaction. ack gets what take returned."""
 
     def put(self, data: bytes) -> None: ...
     def put_many(self, items: Sequence[bytes]) -> None: ...
@@ -114,7 +114,7 @@ class Rates:
 
     @property
     def ratio(self) -> float:
-        """The median of the rounds' own ratios: both slices of a round met the same noise."""
+        """The median of the rounds' ratios: both slices of a round had the same noise."""
         return median(self.ratios)
 
 
@@ -128,7 +128,7 @@ NAMES = {
 
 
 def beside(ours: Queue, bare: Queue, rounds: int, *, single: int, batched: int) -> dict[str, Rates]:
-    """The four ways, ours and the bare one in turn."""
+    """Measure the four ways, alternating between ours and the bare table."""
     found = {work: Rates([], []) for work in WORK}
     for round in range(rounds):
         for work in WORK:
@@ -138,13 +138,13 @@ def beside(ours: Queue, bare: Queue, rounds: int, *, single: int, batched: int) 
 
 
 def rate(work: Callable[[int], None], tasks: int) -> float:
-    """Tasks a second of one slice."""
+    """Tasks per second of one slice."""
     began = time.perf_counter()
     work(tasks)
     return tasks / (time.perf_counter() - began)
 
 
 def alternate(ours: Callable[[int], None], bare: Callable[[int], None], tasks: int, into: Rates, first: bool) -> None:
-    """One slice of each, the order changing from round to round, because the second one finds a warmer disk."""
+    """Measure one slice of each. The order changes from round to round, because the second one has a warmer disk."""
     for mine in (first, not first):
         (into.ours if mine else into.bare).append(rate(ours if mine else bare, tasks))

@@ -1,4 +1,4 @@
-"""Puts on a Redis of its own, beside the bare driver in the same run; and the memory that a queued task takes."""
+"""Puts on a private Redis, compared with the bare driver in the same run; and the memory of a queued task."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Bare:
 
 
 def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tuple[object, ...]]:
-    """The script that a put runs: its digest, its keys for a tube of its own, and its arguments before the data."""
+    """The script that a put runs: its digest, its keys for a separate tube, and its arguments before the data."""
     tube, store = broker.tube("equal"), broker.runtime.store
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
@@ -98,7 +98,7 @@ def _beside_bullmq(ours: list[float], theirs: list[float | str]) -> Line:
 
 
 def redis_memory(size: Size) -> Iterator[Line]:
-    """`used_memory` of tasks of 100 bytes, over their number: always so many, because hash tables double."""
+    """`used_memory` of tasks of 100 bytes, divided by their number, which is fixed because hash tables double."""
     count = 100_000
     for kind, target in _MEMORY.items():
         with _server() as (server, client), penstock.connect(server.fresh_url()) as broker:

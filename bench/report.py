@@ -1,4 +1,4 @@
-"""What a measurement says: a figure, what it is compared with, and whether its targets are met."""
+"""Results of measurements: a figure, what it is compared with, and whether its targets are met."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One measured thing. `ratio` is the median of the rounds' ratios, not the ratio of the medians."""
+    """One result. `ratio` is the median of the rounds' ratios, not the ratio of the medians."""
 
     name: str
     figure: float
@@ -66,13 +66,13 @@ Bench = Callable[[Size], Iterator[Line]]
 
 
 def progress_bar(console: Console) -> Progress:
-    """Live progress, where someone watches."""
+    """Live progress on a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def measure(benches: dict[str, Bench], size: Size) -> list[Line]:
-    """Run them one after the other, with live progress where someone watches."""
+    """Run the measurements one after the other, with live progress on a terminal."""
     console = Console()
     lines: list[Line] = []
     with progress_bar(console) as progress:
@@ -88,7 +88,7 @@ def measure(benches: dict[str, Bench], size: Size) -> list[Line]:
 
 
 def show(lines: Iterable[Line]) -> None:
-    """The table at the end."""
+    """Print the table of results."""
     table = Table(title=versions())
     for heading in ("work", "ours", "compared with", "ratio", "target", ""):
         table.add_column(heading, justify="right" if heading in ("ours", "compared with", "ratio") else "left")
@@ -98,18 +98,18 @@ def show(lines: Iterable[Line]) -> None:
         targets, verdicts = "\n".join(map(str, line.targets)), "\n".join(map(_coloured, line.verdicts()))
         table.add_row(work, _figure(line.figure, line.unit), base, _ratio(line), targets, verdicts)
     console = Console()
-    # A file has no width of its own; 150 columns hold the longest line.
+    # A file has no width; 150 columns fit the longest line.
     (console if console.is_terminal else Console(width=150)).print(table)
 
 
 def save(lines: Iterable[Line], path: Path) -> None:
-    """The lines as JSON, for comparing runs."""
+    """Write the results as JSON, to compare runs."""
     found = [{**asdict(line), "verdicts": line.verdicts()} for line in lines]
     path.write_text(json.dumps({"versions": versions(), "lines": found}, indent=2) + "\n")
 
 
 def versions() -> str:
-    """What was measured on."""
+    """The versions of Python, the driver and SQLite."""
     return f"Python {platform.python_version()}, apsw {apsw.apsw_version()}, SQLite {apsw.sqlite_lib_version()}"
 
 

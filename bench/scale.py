@@ -22,7 +22,7 @@ TARANTOOL = {1_000: 0.45, 10_000: 4.7, 150_000: 72.0}
 
 
 def backlog(size: Size) -> Iterator[Line]:
-    """Drain in batches of 100, and one by one, from a small and from a large backlog, which is filled up again."""
+    """Drain in batches of 100 and one by one, from a small and a large backlog, which is refilled."""
     large = size.pick(100_000, 1_000_000)
     for store in ("SQLite relaxed", "memory", *servers.NAMES):
         batches, singles = Rates([], []), Rates([], [])
@@ -42,7 +42,7 @@ def backlog(size: Size) -> Iterator[Line]:
 
 
 def _connector(opened: ExitStack, store: str) -> Callable[[str], penstock.Broker]:
-    """What opens brokers, each on a store of its own."""
+    """A function that opens brokers, each on its own store."""
     if store not in servers.NAMES:
         return lambda name: _broker(opened, store, name)
     server = opened.enter_context(servers.running(store))
@@ -65,8 +65,8 @@ def _broker(opened: ExitStack, store: str, name: str) -> penstock.Broker:
 def utubes(size: Size) -> Iterator[Line]:
     """tarantool's benchmark: 10 micro-queues of N tasks, 10 consumers that take and then ack.
 
-    tarantool's consumers are fibers of one thread; their like here are ten sessions served in turn, every one
-    holding a task while the next takes. Ten threads are measured too, at the smaller N.
+    tarantool's consumers are fibers of one thread. The equivalent here is ten sessions that take turns, each holding
+    a task while the next one takes. Ten threads are measured as well, with the smaller N.
     """
     counts = [1_000] if size.quick else [1_000, 10_000, *([150_000] if size.long else [])]
     for store in ("SQLite relaxed", "memory"):

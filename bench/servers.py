@@ -1,4 +1,4 @@
-"""Private servers, as the tests start them, and stores on them that nobody used before."""
+"""Private servers, as the tests start them, and fresh stores on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def running(name: str) -> Iterator[Server]:
 
 
 def store_url(name: str, server: Server) -> str:
-    """Another store at each call; the tests' way gives one and the same database of MariaDB, emptied."""
+    """The URL of a new store at each call; the tests reuse one database of MariaDB and empty it."""
     if name != "mariadb":
         return server.fresh_url()
     database = f"bench_{uuid4().hex[:8]}"
@@ -40,7 +40,7 @@ def store_url(name: str, server: Server) -> str:
 
 @contextmanager
 def fresh_store(name: str) -> Iterator[tuple[str, str]]:
-    """The URL of an empty store, `sqlite` or a server that is started for it, and a temporary folder."""
+    """The URL of an empty store, which is `sqlite` or on a server that is started for it, and a temporary folder."""
     with ExitStack() as opened:
         folder = opened.enter_context(TemporaryDirectory(prefix="penstock-bench-"))
         if name not in SERVERS:

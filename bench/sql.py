@@ -1,4 +1,4 @@
-"""One process on the SQL servers, next to the bare driver in the same run; every commit waits for the disk."""
+"""One process on the SQL servers, compared with the bare driver in the same run; every commit waits for the disk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TARGETS = {
 
 
 def postgres(size: Size) -> Iterator[Line]:
-    """Beside single prepared statements through psycopg."""
+    """Compared with single prepared statements through psycopg."""
     yield from _beside_bare("postgres", PostgresTable, size)
 
 
 def mariadb(size: Size) -> Iterator[Line]:
-    """Beside statements through PyMySQL."""
+    """Compared with statements through PyMySQL."""
     yield from _beside_bare("mariadb", MariadbTable, size)
 
 

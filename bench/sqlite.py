@@ -1,4 +1,4 @@
-"""One process on SQLite, next to the bare driver in the same run; and the memory store alone."""
+"""One process on SQLite, compared with the bare driver in the same run; and the memory store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.bare import BareTable
 from bench.rates import NAMES, WORK, Bare, Ours, beside, rate
 from bench.report import Line, Size, Target
 
-# The other machine's figures, from BENCH.md: they say the order of magnitude, not more.
+# Figures of another machine, from BENCH.md: an order of magnitude, not more.
 _HUEY_FULL_DRAIN = 3_100
 _TARGETS = {
     ("FULL", "put"): (Target("issue", 0.8, "× bare"), Target("T8", 0.9, "× bare")),
@@ -41,7 +41,7 @@ def relaxed(size: Size) -> Iterator[Line]:
 
 
 def memory(size: Size) -> Iterator[Line]:
-    """The memory store: the cost of penstock above the stores."""
+    """The memory store: the cost of penstock without a disk."""
     with penstock.connect("memory://bench") as broker:
         queue = Ours(broker.tube("jobs"))
         tasks = size.pick(5000, 20_000)

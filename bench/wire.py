@@ -1,4 +1,4 @@
-"""One redis-py client and a server in a process of its own: pipelines of queue commands, beside pipelines of PING."""
+"""One redis-py client and a server in another process: pipelines of queue commands, compared with pipelines of PING."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bench.rates import DATA, Rates, alternate
 from bench.report import Line, Size, Target
 
 PIPELINE = 1000
-# The other machine's figures, from BENCH.md: of tarantool's queue over the network 9,600 to 11,700 puts and 3,000 to
-# 3,900 takes with their acks a second.
+# Figures of another machine, from BENCH.md: tarantool's queue over the network does 9,600 to 11,700 puts, and 3,000 to
+# 3,900 takes with their acks, per second.
 _TARGETS = {
     "push": (Target("T16", 32_000, "/s, 3 × tarantool's queue over the network then", absolute=True),),
     "pop and ack": (Target("T16", 10_400, "/s, 3 × tarantool's queue over the network then", absolute=True),),
@@ -27,7 +27,7 @@ _TARGETS = {
 
 
 class Pipelines:
-    """Each call sends so many commands, a thousand at a time."""
+    """Each call sends a number of commands, a thousand at a time."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -71,7 +71,7 @@ def wire(size: Size) -> Iterator[Line]:
 
 
 def _cpu(process: int) -> float:
-    """Seconds of processor time that it has had: what a busy machine does not change."""
+    """The CPU seconds of a process, which do not depend on other load."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

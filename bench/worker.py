@@ -1,4 +1,4 @@
-"""One worker process: how fast it drains tasks that do nothing, beside its peers, and what it costs without any."""
+"""One worker process: how fast it drains empty tasks, compared with other queues, and its CPU while idle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drain_sqlite(size: Size) -> Iterator[Line]:
 
 
 def drain_redis(size: Size) -> Iterator[Line]:
-    """Beside the queues of BENCH.md, each at its fastest settings."""
+    """Compared with the queues of BENCH.md, each with its fastest settings."""
     from tests.servers.redis import Redis
 
     server = Redis()
@@ -51,7 +51,7 @@ def drain_redis(size: Size) -> Iterator[Line]:
 
 
 def drain_processes(size: Size) -> Iterator[Line]:
-    """Handlers in two processes, beside huey with two."""
+    """Handlers in two processes, compared with huey with two."""
     from tests.servers.redis import Redis
 
     server = Redis()
@@ -78,7 +78,7 @@ def drain_postgres(size: Size) -> Iterator[Line]:
 
 
 def latency_redis(size: Size) -> Iterator[Line]:
-    """From put to start in a worker process that was idle, beside the Python peer that is the soonest, and BullMQ."""
+    """The time from put to start in an idle worker process, compared with the fastest Python queue and BullMQ."""
     from tests.servers.redis import Redis
 
     count = size.pick(40, 200)
@@ -115,7 +115,7 @@ def _waits(server: Server, count: int) -> list[float]:
 def _rates(
     url: str, tasks: int, rounds: int, between: Callable[[], None], handler: AnyHandler = noop, *options: str
 ) -> list[float]:
-    """Tasks a second, from the moment that a filled tube is opened to an idle worker until it is empty."""
+    """Tasks per second, from the moment that an idle worker gets a full tube until the tube is empty."""
     found = []
     with penstock.connect(url) as broker, worker_process(url, handler.rules.tube, *options):
         tube = broker.tube(handler.rules.tube)
@@ -127,7 +127,7 @@ def _rates(
             began = time.perf_counter()
             tube.resume()
             while tube.stats().tasks.total:
-                time.sleep(0.02)  # a look costs the server something, too
+                time.sleep(0.02)  # reading the counters costs the server time, too
             found.append(tasks / (time.perf_counter() - began))
             between()
         handler.connection.close()
@@ -135,12 +135,12 @@ def _rates(
 
 
 def idle_worker(size: Size) -> Iterator[Line]:
-    """The share of a core that a worker uses while nothing comes."""
+    """The share of a core that an idle worker uses."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         url = f"sqlite:///{folder}/queue.db"
         with penstock.connect(url) as broker, worker_process(url) as pid:
             broker.tube("noop")
-            time.sleep(2)  # it has settled down
+            time.sleep(2)  # until it is idle
             before, began = cpu_seconds(pid), time.monotonic()
             time.sleep(size.pick(3, 10))
             share = (cpu_seconds(pid) - before) / (time.monotonic() - began) * 100
@@ -156,7 +156,7 @@ def worker_process(url: str, tube: str = "noop", *options: str) -> Iterator[int]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()  # its banner
-    reader = threading.Thread(target=process.stderr.read)  # else its log fills the pipe, and it waits
+    reader = threading.Thread(target=process.stderr.read)  # otherwise its log fills the pipe and blocks it
     reader.start()
     try:
         yield process.pid
@@ -168,7 +168,7 @@ def worker_process(url: str, tube: str = "noop", *options: str) -> Iterator[int]
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used until now."""
+    """The CPU seconds that a process has used."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

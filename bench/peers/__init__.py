@@ -1,1 +1,1 @@
-"""Other queues with the same work. They run with a Python of their own, where penstock is not installed."""
+"""Other queues with the same work. They run in their own Python environment, without penstock."""

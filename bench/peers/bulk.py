@@ -8,7 +8,7 @@ import sys
 
 
 def main(name: str, url: str, tasks: int, data: str) -> float:
-    """A queue is as in `measure`; its `put` says how fast it was, without what it takes to begin."""
+    """A queue is as in `measure`; its `put` returns its rate, without the time to start."""
     os.environ["BENCH_PEER_URL"] = url
     return float(importlib.import_module(f"bench.peers.{name}_app").put(tasks, data))
 

@@ -17,7 +17,7 @@ _server: Any = import_module("redis").Redis.from_url(_url)
 
 
 def node(*arguments: str) -> str:
-    """What the script printed."""
+    """Run the script. Returns its output."""
     if not (_LIBRARIES / "bullmq").is_dir():
         raise SystemExit(f"{_LIBRARIES} does not have it: make bench installs it where npm is")
     done = subprocess.run(["node", _SCRIPT, *arguments], env=_environment(), stdout=subprocess.PIPE, check=True)
@@ -34,7 +34,7 @@ def left() -> int:
 
 
 def latency(count: int) -> list[float]:
-    """Milliseconds from put to start of so many jobs, whose worker runs already."""
+    """Milliseconds from put to start of each of `count` jobs, with a running worker."""
     return [float(line) for line in node("latency", str(count)).split()]
 
 

@@ -1,4 +1,4 @@
-"""dramatiq: one process, eight threads, no middleware but what acknowledges."""
+"""dramatiq: one process, eight threads, no middleware except the one that acknowledges."""
 
 from __future__ import annotations
 

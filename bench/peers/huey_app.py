@@ -26,18 +26,18 @@ def noop(data: str) -> None:
 
 @huey.task()  # type: ignore[untyped-decorator]
 def stamp(sent: int) -> None:
-    """Say how long it took to come here."""
+    """Send the time from put to start."""
     huey.storage.conn.lpush("stamps", time.monotonic_ns() - sent)
 
 
 @huey.task()  # type: ignore[untyped-decorator]
 def mark(number: int) -> None:
-    """Write down that it was run."""
+    """Record that the task was run."""
     marks.mark(number)
 
 
 def produce(first: int, count: int) -> None:
-    """Put tasks with these numbers; it has no bulk."""
+    """Put tasks with these numbers, one by one: huey has no bulk put."""
     for number in range(first, first + count):
         mark(number)
 
@@ -49,7 +49,7 @@ def put(count: int, data: str) -> None:
 
 
 def latency(count: int) -> list[float]:
-    """Milliseconds from put to start of so many tasks, one after the other."""
+    """Milliseconds from put to start of each of `count` tasks, one after the other."""
     found = []
     for number in range(count + 1):  # the first waits for the worker to start
         time.sleep(random.uniform(0.02, 0.06))

@@ -1,4 +1,4 @@
-"""`python -m bench.peers.latency NAME URL COUNT`: milliseconds from put to start of each of so many tasks of a queue.
+"""`python -m bench.peers.latency NAME URL COUNT`: milliseconds from put to start of each of COUNT tasks of a queue.
 
 A queue is as in `measure`, and has `latency(count)`. Its worker was idle before each.
 """
@@ -13,7 +13,7 @@ from bench.peers.working import working
 
 
 def main(name: str, url: str, count: int) -> None:
-    """Start its worker, and have its producer measure."""
+    """Start the queue's worker, and measure with its producer."""
     os.environ["BENCH_PEER_URL"] = url
     app = importlib.import_module(f"bench.peers.{name}_app")
     with working(app.WORKER):

@@ -1,6 +1,6 @@
-"""A file in which workers of any queue write down which tasks they ran, so that lost and repeated ones show.
+"""A file in which workers of any queue record the tasks they ran, to find lost and repeated ones.
 
-Lines are as long as one another, and each is one write at the end of the file: its size tells how many there are.
+All lines have the same length, and each is one write at the end of the file: its size gives their number.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _LENGTH = len(_LINE % 0)
 
 
 def mark(number: int) -> None:
-    """This task was run."""
+    """Record that this task was run."""
     os.write(_file(), _LINE % number)
 
 
 def count(path: Path) -> int:
-    """How many were run so far."""
+    """How many tasks were run so far."""
     return path.stat().st_size // _LENGTH
 
 
 def read(path: Path) -> list[int]:
-    """Which were run."""
+    """The numbers of the tasks that were run."""
     return [int(line) for line in path.read_text().split()]
 
 

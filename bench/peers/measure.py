@@ -1,7 +1,7 @@
-"""`python -m bench.peers.measure NAME URL TASKS DATA`: tasks a second of one worker of that queue, from first to last.
+"""`python -m bench.peers.measure NAME URL TASKS DATA`: tasks per second of one worker of that queue.
 
-A queue is a module `NAME_app` with `put(count, data)`, `left()`, which is how many are not done yet, and `WORKER`, the
-arguments of its worker process. BENCH_PEER_URL tells it where its tasks are.
+A queue is a module `NAME_app` with `put(count, data)`, `left()` (the number of tasks that are not done) and `WORKER`
+(the arguments of its worker process). BENCH_PEER_URL is the URL of its server.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 
 from bench.peers.working import working
 
-# Without a task done for so long, something is wrong.
+# If no task was done for this many seconds, something is wrong.
 PATIENCE = 60
 
 
 def main(name: str, url: str, tasks: int, data: str) -> float:
-    """Fill the queue, start a worker, and time it from its first task on."""
+    """Fill the queue, start a worker, and measure from its first task on."""
     os.environ["BENCH_PEER_URL"] = url
     app = importlib.import_module(f"bench.peers.{name}_app")
     app.put(tasks, data)
@@ -35,7 +35,7 @@ def main(name: str, url: str, tasks: int, data: str) -> float:
 
 def _must_go_on(worker: subprocess.Popen[bytes], until: float) -> None:
     if worker.poll() is not None or time.monotonic() > until:
-        raise SystemExit(f"its worker does not go on: {worker.args!r}")
+        raise SystemExit(f"its worker is stuck: {worker.args!r}")
     time.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench.peers.produce MODULE FIRST COUNT`: put so many tasks once told to, as `MODULE.produce` does."""
+"""`python -m bench.peers.produce MODULE FIRST COUNT`: put COUNT tasks with `MODULE.produce`, when told to start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main(module: str, first: int, count: int) -> None:
-    """Say that all is ready, and begin when a line comes back."""
+    """Print a line when ready, and start when a line comes back."""
     app = importlib.import_module(module)
     print("ready", flush=True)
     sys.stdin.readline()

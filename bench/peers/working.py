@@ -1,4 +1,4 @@
-"""The worker of another queue, with the processes that it starts, for as long as it is measured."""
+"""Runs the worker of another queue, with its child processes, during a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def working(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run it, and kill all of it at the end: dramatiq's processes outlive the one that started them."""
+    """Run a worker, and kill its whole process group at the end: dramatiq's processes outlive their parent."""
     worker = subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -74,7 +74,7 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
         (shell.url, new, "--tube", "nothing"): "tube nothing is not in the store to move from",
         (shell.url, new, "--wait", "-1"): "wait -1.0 is out of range",
         (shell.url, "nosuch://x"): "store URL 'nosuch://x' has no known scheme",
-        (new, "memory://x"): "memory://x is gone when this command ends",
+        (new, "memory://x"): "memory://x ends with this command",
     }.items():
         assert shell.refused("move", *words).startswith(why)
 

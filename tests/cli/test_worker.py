@@ -102,7 +102,7 @@ def test_an_error_in_the_program_itself_is_shown_whole(folder: Path, line: str, 
 
 
 def test_a_size_and_a_warning_of_a_tube_that_nobody_uses(folder: Path) -> None:
-    assert "'1T' is no size: give bytes, or a number with K, M or G" in run("shop:app", "--max-memory", "1T").stderr
+    assert "'1T' is not a size: give bytes, or a number with K, M or G" in run("shop:app", "--max-memory", "1T").stderr
     with Program(f"sqlite:///{folder}/own.db", "--tubes", "mail,mial", target="shop:app") as worker:
         worker.await_log("worker on")
         assert worker.stop() == 0

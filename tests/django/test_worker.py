@@ -119,7 +119,7 @@ def test_a_signal_stops_the_worker(run: Run) -> None:
     [
         (("--concurrency", "0"), "concurrency 0"),
         (("--limit", "1=4", "--limit", "x"), "limit 'x' is not P=N"),
-        (("--max-memory", "much"), "is no size"),
+        (("--max-memory", "much"), "is not a size"),
         (("--backend", "here"), "is no PenstockBackend"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The command line: parses, calls the library, and shows what came back."""
+"""The command line: parses arguments, calls the library, and prints the results."""

@@ -1,4 +1,4 @@
-"""`penstock bench`: how fast this store is from here, measured in a scratch tube that is dropped again."""
+"""`penstock bench`: how fast this store is from this host, measured in a temporary tube."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.broker.tube_factory import DEFAULT_KIND
 from penstock.cli import output, params
 
 _BATCH = 100
-# What is put in a hurry must also be taken away again: enough for a rate, and a few seconds' work for any store.
+# The most tasks that are put: enough to measure a rate, and removed in a few seconds on any store.
 _MOST = 100_000
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """One sort of work: how many tasks in how long, and how long one call took."""
+    """One measurement: how many tasks in how many seconds, and how long one call took."""
 
     work: str
     tasks: int
@@ -46,8 +46,8 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     penstock bench
     penstock --url redis://localhost/0 bench --seconds 20 --size 1000
 
-    It uses a temporary tube, penstock.bench. and some digits, and drops it at the end, even at Ctrl-C. It is one
-    process with one call after the other: several workers together do more.
+    It uses a temporary tube, named penstock.bench. and some digits, and drops it at the end, even after Ctrl-C. One
+    process makes one call after the other: several workers together do more.
     """
     with penstock.connect(url) as broker:
         about = broker.runtime.store.describe()
@@ -67,12 +67,12 @@ def _scratch(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
         yield tube
     finally:
         with output.working("dropping the scratch tube"):
-            tube.truncate()  # after Ctrl-C tasks may be taken, which a drop respects
+            tube.truncate()  # after Ctrl-C tasks may be taken, and drop would refuse
             tube.drop()
 
 
 def measured(tube: Tube, seconds: float, data: bytes) -> Iterator[Phase]:
-    """The phases, each for its share of the time."""
+    """Measure each phase for its share of the time."""
     batch = [data] * _BATCH
     works: dict[str, Callable[[], int]] = {
         "put": lambda: _put(tube, data),
@@ -82,7 +82,7 @@ def measured(tube: Tube, seconds: float, data: bytes) -> Iterator[Phase]:
     }
     for work, call in works.items():
         with output.working(work):
-            if work.startswith("take") and not len(tube):  # puts that were held up left less than takes need
+            if work.startswith("take") and not len(tube):  # slow puts may have left fewer tasks than the takes need
                 tube.put_many(batch)
             yield _phase(work, call, seconds / len(works))
 

@@ -88,7 +88,7 @@ def bridge(
 
 
 def _opened(broker: penstock.Broker, name: str, *, create: bool) -> Tube:
-    """The tube, which must be of a kind with addresses. A new one has room for the priorities of messages."""
+    """The tube, whose kind must have addresses. A missing one is created with a kind that has priorities."""
     try:
         tube = find_tube(broker.runtime, broker.session_handle, name)
     except NoSuchTube:
@@ -100,7 +100,7 @@ def _opened(broker: penstock.Broker, name: str, *, create: bool) -> Tube:
 
 
 class _Progress:
-    """Told of every batch: shows the number on a terminal, and logs counts and rate every ten seconds."""
+    """Called after every batch: shows the count on a terminal, and logs counts and rate every ten seconds."""
 
     def __init__(self, counts: Counter[str], tell: Callable[[int], object]) -> None:
         self._counts = counts

@@ -1,4 +1,4 @@
-"""The options by which callbacks are called, the same for `worker` and `serve`."""
+"""The options for callbacks, shared by `worker` and `serve`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPTIONS = [
 
 
 def callback_options(command: Decorated) -> Decorated:
-    """The options, to be read by `callback_settings`."""
+    """Add the options to a command; `callback_settings` reads them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -43,7 +43,7 @@ def callback_options(command: Decorated) -> Decorated:
 def callback_settings(
     callbacks: bool, allowed: tuple[str, ...], secret_file: Path | None, per_host: int
 ) -> Settings | None:
-    """What was asked for, everything checked; None without --callbacks."""
+    """The checked settings; None without --callbacks."""
     if not callbacks:
         return None
     if not allowed:
@@ -53,7 +53,7 @@ def callback_settings(
 
 
 def _secrets(file: Path | None) -> tuple[tuple[bytes, ...], tuple[tuple[Entry, bytes], ...]]:
-    """The keys for every receiver, and those of single ones."""
+    """The secrets for all receivers, and those for single ones."""
     if file is None:
         text = os.environ.get(SECRET, "")
     else:

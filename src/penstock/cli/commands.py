@@ -1,4 +1,4 @@
-"""Every command by name: where its code is, loaded when it is called, and one line on what it does."""
+"""All commands by name: where their code is, which is loaded when a command is called, and a one-line description."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _BY_NAME = {name: command for section in COMMANDS.values() for name, command in 
 
 
 class Commands(click.Group):
-    """The group of commands. Only the module of the one that is called is loaded."""
+    """The group of commands. Only the module of the called command is loaded."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Every name, in the order of the help."""
@@ -94,7 +94,7 @@ class Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; an unknown name is answered with the nearest, which click looks for among loaded ones."""
+        """As click does; the error for an unknown name suggests the nearest one, without loading the commands."""
         name = args[0]
         if name not in _BY_NAME and not name.startswith("-") and not context.resilient_parsing:
             near = get_close_matches(name, _BY_NAME, n=1)
@@ -102,11 +102,11 @@ class Commands(click.Group):
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """The names by section, without loading them: all of it on one screen."""
+        """List the commands by section, without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(section, " ".join(commands)) for section, commands in COMMANDS.items()])
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Where to read on."""
+        """Where to find more help."""
         formatter.write_paragraph()
         formatter.write_text("penstock COMMAND --help shows one of them, with examples.")

@@ -1,4 +1,4 @@
-"""`penstock completion`, and what the shell is offered: names of tubes, kinds, schedules, sessions."""
+"""`penstock completion`, and what it completes: names of tubes, kinds, schedules, sessions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.cli import output
 from penstock.cli.existing_store import connect_existing
 from penstock.store.open import with_pool
 
-# A store that does not answer in time completes nothing: nobody waits longer for a Tab.
+# If the store does not answer in this time, nothing is completed.
 PATIENCE = 1.0
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def words(*known: str) -> Complete:
-    """Complete to one of these."""
+    """Complete one of these words."""
     return lambda context, parameter, begun: [word for word in known if word.startswith(begun)]
 
 
@@ -31,7 +31,7 @@ kinds = words("fifo", "fifottl", "utube", "utubettl", "round", "reliable")
 
 
 def _from_store(read: Callable[[penstock.Broker], Iterable[str]]) -> Complete:
-    """Complete to what is read from the store; to nothing if there is none, or it does not answer."""
+    """Complete names that are read from the store; none if there is no store or it does not answer."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
         found: list[str] = []

@@ -1,7 +1,7 @@
 """`penstock demo`: producers and workers, each in its own process, on one store, through tubes of every kind.
 
-One worker is killed with `kill -9` while it holds tasks, and a consumer with messages it has popped; feeds come round.
-At the end everything is counted: a task that was lost, acked twice, too early or out of turn makes the demo fail.
+One worker is killed with `kill -9` while it holds tasks, and so is a consumer of messages; feeds are polled in turn.
+At the end everything is counted: the demo fails if a task was lost, acked twice, early or out of turn.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ PRODUCERS, WORKERS = 2, 3
 EXPECTED = PRODUCERS * TASKS + 1  # in each tube, with its poisoned task
 PERIOD = 0.4  # of the round tube, in seconds
 MESSAGES = 1000  # pushed into the reliable tube
-STUCK = 45  # seconds without an ack, after which it is given up
-# Seconds from the kill until its tasks are back: less than one as a rule, more on a busy machine, and never as long as
-# by the heartbeat alone, which takes ten or more.
+STUCK = 45  # the demo fails after this many seconds without an ack
+# Seconds from the kill until its tasks are ready again: usually less than one, more on a busy machine, but always less
+# than by the heartbeat alone, which takes ten or more.
 LATE = 9
 PROCESSES = multiprocessing.get_context("spawn")
 
 
 class Play:
-    """Starts everyone, watches, kills one worker in the middle, and gathers the notes."""
+    """Starts all processes, kills one worker half-way, and collects the records of what was done."""
 
     def __init__(self, url: str, console: Console) -> None:
         self.url, self.console = url, console
@@ -70,7 +70,7 @@ class Play:
         self.acked = 0
 
     def run(self) -> None:
-        """From the first put to the last ack; its tubes are dropped then."""
+        """Run everything, from the first put to the last ack, and drop the tubes."""
         try:
             self.play()
         finally:
@@ -83,13 +83,13 @@ class Play:
             self.broker.close()
 
     def play(self) -> None:
-        """Start everyone, and wait until all is done."""
+        """Start all processes, and wait until everything is done."""
         stop = PROCESSES.Event()
         children = [start(produce, self.url, self.prefix, number) for number in range(PRODUCERS)]
         inbox, outbox = PROCESSES.Pipe(duplex=False)
         victim = start(work_and_hang, self.url, self.prefix, outbox)
-        outbox.close()  # so that a worker that failed is an EOFError here
-        notes, self.held = inbox.recv()  # before the others come, who might leave it nothing to hold
+        outbox.close()  # so that the end of a failed worker is an EOFError here
+        notes, self.held = inbox.recv()  # before the others start, which might leave it nothing to hold
         self.notes += notes
         pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
         children += [start(work, self.url, self.prefix, outbox, stop) for _, outbox in pipes]
@@ -104,7 +104,7 @@ class Play:
         self.recover_messages()
 
     def poll_feeds(self) -> None:
-        """Several pollers on one round tube."""
+        """Run several pollers on one round tube."""
         tube = self.broker.tube(self.prefix + "round", "round", period=PERIOD)
         tube.put_many([(f"https://{number}.example/rss", {"id": f"feed {number}"}) for number in range(FEEDS)])
         pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
@@ -115,7 +115,7 @@ class Play:
         self.unleased["round"] = tube.stats()
 
     def recover_messages(self) -> None:
-        """A consumer is killed with what it popped; another recovers that, and pops the rest."""
+        """Kill a consumer that holds messages; another one recovers them and pops the rest."""
         tube = self.broker.tube(self.prefix + "reliable", "reliable")
         tube.put_many(range(MESSAGES))
         inbox, outbox = PROCESSES.Pipe(duplex=False)
@@ -129,7 +129,7 @@ class Play:
         self.unleased["reliable"] = tube.stats()
 
     def watch(self, victim: SpawnProcess) -> None:
-        """Show progress and play the accidents, until every task is done, or nothing is any more."""
+        """Show progress and kill the worker, until every task is done or nothing happens any more."""
         columns = (TextColumn("{task.description:9}"), BarColumn(), MofNCompleteColumn())
         bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         rows = {kind: bars.add_task(kind, total=EXPECTED) for kind in KINDS}
@@ -140,7 +140,7 @@ class Play:
                 self.look(bars, rows)
                 if (total := sum(stats.calls.ack for stats in self.stats.values())) > acked:
                     acked, deadline = total, time.monotonic() + STUCK
-                if self.killed_at is None and acked > len(self.notes):  # the others are at it
+                if self.killed_at is None and acked > len(self.notes):  # the others are working
                     self.kill(victim)
                 if bars.disable and time.monotonic() >= next_line:
                     next_line = time.monotonic() + 1
@@ -148,7 +148,7 @@ class Play:
                     self.console.print(f"acked of {EXPECTED} each:", *done)
 
     def kill(self, victim: SpawnProcess) -> None:
-        """kill -9: no handler runs, nothing is closed. Then every tube gets its poisoned task."""
+        """Kill the worker with kill -9, so that it closes nothing. Then put a poisoned task into every tube."""
         victim.kill()
         self.killed_at = time.monotonic()
         self.console.print(f"killed worker {victim.pid}, which held {sum(self.held.values())} tasks")
@@ -156,7 +156,7 @@ class Play:
             tube.put(Job(POISON, not_before=0))
 
     def look(self, bars: Progress, rows: dict[str, TaskID]) -> None:
-        """Read every tube's counters, note when the dead worker's tasks are back, and kick what was buried."""
+        """Read the counters, note when the dead worker's tasks are ready again, and kick what was buried."""
         for kind, tube in self.tubes.items():
             stats = self.stats[kind] = tube.stats()
             if self.killed_at and kind not in self.noticed and stats.calls.release >= self.held[kind]:
@@ -174,7 +174,7 @@ def start(target: object, *args: object) -> SpawnProcess:
 
 
 def problems(play: Play, kind: str) -> list[str]:
-    """Everything about one tube that is not as promised."""
+    """What went wrong in one tube."""
     acked = [done for done in play.notes if done.tube == kind]
     names, stats, held = {done.job.name for done in acked}, play.stats[kind], play.held.get(kind, 0)
     calls = stats.calls
@@ -193,7 +193,7 @@ def problems(play: Play, kind: str) -> list[str]:
 
 
 def unleased_problems(play: Play) -> list[str]:
-    """Everything about the two kinds that lease nothing which is not as promised."""
+    """What went wrong in the two tubes without leases."""
     ordered = sorted(play.turns)
     early = sum(one[0] == next[0] and next[1] - one[1] < PERIOD - 0.0005 for one, next in pairwise(ordered))
     found = {
@@ -207,13 +207,13 @@ def unleased_problems(play: Play) -> list[str]:
 
 
 def overlaps(acked: list[Done]) -> bool:
-    """Whether two tasks of one micro-queue were in work at once."""
+    """Whether two tasks of one micro-queue ran at the same time."""
     ordered = sorted(acked, key=lambda done: (str(done.customer), done.began))
     return any(one.customer == next.customer and next.began < one.ended for one, next in pairwise(ordered))
 
 
 def summary(play: Play) -> Table:
-    """What happened, tube by tube."""
+    """A table of what happened in each tube."""
     table = Table("tube", title="what happened")
     for heading in ("put", "taken", "acked", "came back", "buried/\nkicked", "tasks/s", "kill\nnoticed"):
         table.add_column(heading, justify="right")
@@ -260,7 +260,7 @@ def demo(url: str | None, as_json: bool) -> None:
     out of turn. With --json, the text for people goes to standard error.
     """
     if url is not None and url.startswith("memory:"):
-        raise BadValue("the demo has several processes, and memory:// is one's own: give another --url, or none")
+        raise BadValue("the demo has several processes, which cannot share memory://: give another --url, or none")
     stream = sys.stderr if as_json else sys.stdout
     console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:

@@ -30,7 +30,7 @@ class Job:
 
 @dataclass
 class Done:
-    """A worker's note about one task that it acked; times are seconds since the epoch."""
+    """A worker's record of one task that it acked; times are seconds since the epoch."""
 
     tube: str
     job: Job
@@ -60,7 +60,7 @@ def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, obje
 
 
 def work(url: str, prefix: str, pipe: Connection, stop: Event) -> None:
-    """Take from any tube until `stop` is set, then send the notes."""
+    """Take from any tube until `stop` is set, then send the records of what was done."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
         while not stop.is_set():
@@ -72,7 +72,7 @@ def work(url: str, prefix: str, pipe: Connection, stop: Event) -> None:
 
 
 def handle(task: penstock.Task, prefix: str, notes: list[Done]) -> None:
-    """The work itself, a millisecond of it. A poisoned task is buried when it is met first."""
+    """Work for a millisecond. A poisoned task is buried the first time."""
     began, job = time.time(), task.decode(Job)
     if job.name == POISON and task.lease == 1:
         task.bury("nobody can digest this")
@@ -84,7 +84,7 @@ def handle(task: penstock.Task, prefix: str, notes: list[Done]) -> None:
 
 
 def work_and_hang(url: str, prefix: str, pipe: Connection) -> None:
-    """Work a little, then take a few tasks of each tube and never finish them: this one will be killed."""
+    """Work a little, then take some tasks of each tube and never finish them: this worker will be killed."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
         while len(notes) < 50 and (task := broker.take([prefix + kind for kind in KINDS], timeout=30)):
@@ -95,7 +95,7 @@ def work_and_hang(url: str, prefix: str, pipe: Connection) -> None:
 
 
 def poll(url: str, prefix: str, pipe: Connection) -> None:
-    """Take feeds for a while; hand in which came when, by the store's clock."""
+    """Take feeds for a while, and send which came when, by the store's clock."""
     turns: list[tuple[str, float]] = []
     with penstock.connect(url) as broker:
         tube, ends = broker.tube(prefix + "round"), time.monotonic() + POLLING
@@ -106,7 +106,7 @@ def poll(url: str, prefix: str, pipe: Connection) -> None:
 
 
 def pop_and_hang(url: str, prefix: str, pipe: Connection) -> None:
-    """Pop messages and ack none of them: this one will be killed."""
+    """Pop messages and ack none of them: this consumer will be killed."""
     with penstock.connect(url) as broker:
         pipe.send(len(broker.tube(prefix + "reliable").take_many(POPPED)))
         time.sleep(600)

@@ -1,4 +1,4 @@
-"""`penstock doctor`: is the store in order, what does it promise, and what should be done about it."""
+"""`penstock doctor`: the state of the store, what it promises, and what should be fixed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def doctor(url: str, as_json: bool) -> None:
 
 @contextmanager
 def _once() -> Iterator[None]:
-    """What opening a store warns of is not logged: the report says it, as something to fix."""
+    """Do not log the warnings of opening a store: the report has them, as something to fix."""
     log = logging.getLogger("penstock")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -81,7 +81,7 @@ def _once() -> Iterator[None]:
 
 
 def examine(store: Store) -> Report:
-    """Ask the store about itself."""
+    """Examine the store."""
     offset = store.now() - time.time_ns() // 1_000_000
     tubes = []
     for tube in store.load_tubes():

@@ -1,4 +1,4 @@
-"""Opens a store for commands that work on what is there. They never create one."""
+"""Opens an existing store, for commands that must not create one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from penstock.transfer.move import shown_url
 
 
 def connect_existing(url: str) -> penstock.Broker:
-    """Connect, for a command that only works on what is there: a missing store is an error, and is not created."""
+    """Connect to an existing store; a missing one is an error, and is not created."""
     must_exist(url)
     return penstock.connect(url)
 
 
 def exists(url: str) -> bool:
-    """Whether the store is there, for which nothing is changed. A pool may have to be rebuilt, so it is."""
+    """Whether the store exists. Nothing is changed, except that a pool is rebuilt if it has to be."""
     return url.startswith("memory://") or has_pool(url) or look_at_schema(url).stored is not None
 
 

@@ -1,4 +1,4 @@
-"""`penstock`: the store's URL, the commands, and errors as one clear line."""
+"""`penstock`: the store's URL, the commands, and errors in one line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.cli.commands import Commands
 from penstock.cli.text import for_a_shell
 from penstock.store.open import with_pool
 
-EXIT_FAILED = 1  # the command could not do it, or found something wrong
-EXIT_USAGE = 2  # click's own, for a command line it cannot read
+EXIT_FAILED = 1  # the command failed, or found something wrong
+EXIT_USAGE = 2  # click's code for a wrong command line
 EXIT_INTERRUPTED = 130
 
 
@@ -37,7 +37,7 @@ def cli(context: click.Context, url: str, pool: str | None) -> None:
 
 
 def main() -> None:
-    """Run a command; an error is one line on standard error, without a traceback."""
+    """Run a command. An error is printed as one line on standard error, without a traceback."""
     # The caller may have closed them; the command still runs.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _usage(error: click.ClickException) -> str:
-    """What is wrong with the command line, and which help has it right."""
+    """What is wrong with the command line, and which help to read."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     help = "" if context is None else f" ({context.command_path} --help)"
     if isinstance(error, click.NoSuchOption) and error.option_name in ("--url", "--pool"):

@@ -22,10 +22,10 @@ key_argument = click.argument("key")
 
 
 class InOrder(click.Group):
-    """Lists its commands in the order of a message's way, not by name."""
+    """A group that lists its commands in the order in which a message meets them."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """As they stand here."""
+        """The commands in the order of this file."""
         return list(self.commands)
 
 
@@ -155,7 +155,7 @@ def _range(words: tuple[str, ...]) -> tuple[int, int]:
 
 @contextmanager
 def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]:
-    """The queue; a missing one is created, or None, which is as good as empty. So is a missing store."""
+    """The queue. A missing one is created, or returned as None; a missing store is None as well."""
     name = queue_name(key)
     if not create and not exists(url):
         yield None

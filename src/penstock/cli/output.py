@@ -1,4 +1,4 @@
-"""What came back, for people and as JSON. Tasks look as they do in the HTTP API."""
+"""Prints results, as text or as JSON. Tasks look as in the HTTP API."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from penstock.core.task import Status, Task
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _TASK = "pri utube attempts lease created taken due expires address group progress reason".split()
-# Data in a list of tasks is cut here, or where the terminal ends.
+# Data in a list of tasks is cut to this length, or to the width of the terminal.
 _WIDE = 60
 _DATA_BEGINS = 34
-# verb -> what people read once it is done
+# verb -> its past tense, for messages
 _DONE = {
     "put": "put", "ack": "acked", "fail": "failed", "release": "released", "touch": "touched", "bury": "buried",
     "kick": "kicked", "retry": "retried", "cancel": "cancelled", "delete": "deleted", "pause": "paused",
@@ -33,23 +33,23 @@ _DONE = {
 
 
 def as_json(value: object) -> None:
-    """One line of JSON."""
+    """Print a value as one line of JSON."""
     click.echo(msgspec.json.encode(value))
 
 
 def task_facts(task: Task) -> dict[str, object]:
-    """A task; bytes are under `base64` instead of `data`."""
+    """A task as a dict; bytes are in `base64` instead of `data`."""
     facts: dict[str, object] = {"id": task.id, "status": task.status.value, "tube": task.tube}
     return facts | value_facts("data", task.data) | {name: getattr(task, name) for name in _TASK}
 
 
 def value_facts(name: str, value: object) -> dict[str, object]:
-    """Data or a result, under its name; bytes under `base64`."""
+    """Data or a result as a dict with its name; bytes are in `base64`."""
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else {name: value}
 
 
 def sheet(facts: Mapping[str, object]) -> None:
-    """Names and values, a line each; what is not there is left out."""
+    """Print names and values, one per line; values of None are left out."""
     there = {name: value for name, value in facts.items() if value is not None}
     wide = max(map(len, there), default=0)
     for name, value in there.items():
@@ -57,7 +57,7 @@ def sheet(facts: Mapping[str, object]) -> None:
 
 
 def attempts(errors: Sequence[Attempt]) -> None:
-    """The attempts that failed, newest last, with their tracebacks."""
+    """Print the failed attempts with their tracebacks, the newest last."""
     for each in errors:
         where = f" on {as_text(each.host)}" if each.host else ""
         click.echo(f"\nattempt {each.attempt} failed at {_moment(each.at)}{where}: {as_text(each.error)}")
@@ -66,7 +66,7 @@ def attempts(errors: Sequence[Attempt]) -> None:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows under headings, numbers to the right."""
+    """A table with headings, numbers aligned right."""
     cells = [[as_text(cell) for cell in row] for row in rows]
     numeric = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(headings))]
     widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
@@ -79,7 +79,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def listed(headings: Sequence[str], rows: Sequence[Sequence[object]], none: str) -> None:
-    """Print a table, or that there is nothing."""
+    """Print a table, or the text `none` if there are no rows."""
     if rows:
         table(headings, rows)
     else:
@@ -91,7 +91,7 @@ def _is_number(cell: str) -> bool:
 
 
 def as_text(value: object, most: int | None = None) -> str:
-    """A value in one line, without characters that steer a terminal; cut to `most`."""
+    """A value in one line, without control characters, cut to `most`."""
     if isinstance(value, bytes):
         text = f"{len(value)} bytes"
     else:
@@ -106,7 +106,7 @@ def task_row(task: Task) -> list[object]:
 
 
 def wide() -> int:
-    """How much of the data of a task fits beside the rest."""
+    """How many characters of a task's data fit into a line."""
     return max(20, get_terminal_size().columns - _DATA_BEGINS) if sys.stdout.isatty() else _WIDE
 
 
@@ -122,7 +122,7 @@ def settled(tube: Tube, id: int | str, what: str, json: bool) -> None:
 
 
 def counted(what: str, tube: Tube, count: int, json: bool) -> None:
-    """How many tasks a verb met."""
+    """Print how many tasks a verb changed."""
     if json:
         as_json({"tube": tube.name, "verb": what, "count": count})
     else:
@@ -139,19 +139,19 @@ def steered(tube: str, what: str, json: bool) -> None:
 
 
 def warn(message: str) -> None:
-    """Say on standard error what an operator should change."""
+    """Print a warning on standard error."""
     click.echo(f"penstock: warning: {message}", err=True)
 
 
 def warn_if_readable(file: Path, what: str) -> None:
     """Warn of a file with secrets that other users of this host can read."""
-    with suppress(OSError):  # then it cannot be read here either, which is said where it is read
+    with suppress(OSError):  # then reading it fails as well, and reports it
         if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
             warn(f"other users can read {what} in {file}: chmod 600 {file}")
 
 
 def working(what: str) -> AbstractContextManager[object]:
-    """Shows on a terminal that something takes its time."""
+    """Show on a terminal that a command is working."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console  # only here: its import takes longer than most commands
@@ -161,7 +161,7 @@ def working(what: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], object]]:
-    """Told how many tasks went by; shows on a terminal how many that are, as a bar where it is known of how many."""
+    """Yields a function to call with numbers of tasks; shows their sum on a terminal, as a bar if `total` is given."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -195,5 +195,5 @@ def _status(value: object) -> str:
     return Status(value).name.lower() if isinstance(value, str) and value in list(Status) else as_text(value)
 
 
-# How people read what is not plain text.
+# How values that are not text are printed.
 _SHOWN = {"status": _status, **dict.fromkeys(("created", "taken", "due", "expires"), _moment)}

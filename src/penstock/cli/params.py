@@ -1,4 +1,4 @@
-"""Parses what a command line gives: the tube, task ids, data, and the session to continue with."""
+"""Parses arguments: the tube, task ids, data, and the session to continue with."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ lease_option = click.option(
 
 
 class Seconds(click.FloatRange):
-    """Seconds in a range. click takes NaN, which is neither below nor above, for one of any."""
+    """Seconds in a range. click itself would accept NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """As any number; a usage error where it is none of the range."""
+        """The number; a usage error if it is not in the range."""
         seconds: float = super().convert(value, param, ctx)
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -51,29 +51,29 @@ class Seconds(click.FloatRange):
 
 
 class Bytes(click.ParamType[int]):
-    """A number of bytes, or one with K, M or G for multiples of 1024."""
+    """A number of bytes, optionally with K, M or G for multiples of 1024."""
 
     name = "size"
     _FACTORS: ClassVar = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; a usage error where it is none."""
+        """The number; a usage error if it is not a size."""
         match = re.fullmatch(r"([0-9]{1,15})([kmg]?)", str(value).lower())
         if match is None:
-            self.fail(f"{value!r} is no size: give bytes, or a number with K, M or G, such as 512M.", param, ctx)
+            self.fail(f"{value!r} is not a size: give bytes, or a number with K, M or G, such as 512M.", param, ctx)
         return int(match[1]) * self._FACTORS[match[2]]
 
 
 @contextmanager
 def opened(url: str, name: str) -> Iterator[Tube]:
-    """An existing tube, for a new session."""
+    """Open an existing tube, for a new session."""
     with connect_existing(url) as broker:
         yield find_tube(broker.runtime, broker.session_handle, name)
 
 
 @contextmanager
 def held(url: str, name: str, id: str | None, session: str | None, lease: str | None) -> Iterator[Tube]:
-    """An existing tube, for the session to continue with: the one that is named, else the one that has the lease."""
+    """Open an existing tube for the session that is named, or else for the one that holds the lease."""
     with connect_existing(url) as broker:
         if session is None and lease is not None:
             holders = (each.id for each in broker.sessions() if (name, id) in [(tube, str(n)) for tube, n in each.held])
@@ -88,24 +88,24 @@ def held(url: str, name: str, id: str | None, session: str | None, lease: str | 
 
 
 def task_id(tube: Tube, text: str) -> int | str:
-    """An id as the tube's kind has them: an integer where it leases, else a text."""
+    """A task id: an integer for kinds with leases, else a text."""
     return int(text[:_DIGITS]) if tube.stored.kind.leased and _INTEGER.fullmatch(text) else text
 
 
 def which(tube: Tube, text: str, lease: str | None) -> HandOut | int | str:
-    """The task of an id, or one hand-out of it."""
+    """The task id, or a reference to one of its leases."""
     id = task_id(tube, text)
     return id if lease is None or not isinstance(id, int) else hand_out(id, lease)
 
 
 def data(text: str, *, raw: bool = False) -> object:
-    """DATA: JSON, else the text itself; `-` is standard input, `@file` a file's content. raw: bytes, as they are."""
+    """DATA as JSON or else as text; `-` is standard input, `@file` the content of a file. With raw, as bytes."""
     content = _content(text)
     return content if raw else parsed(content)
 
 
 def parsed(content: bytes) -> object:
-    """The JSON value that bytes stand for, else their text."""
+    """The JSON value of some bytes, or else their text."""
     try:
         return msgspec.json.decode(content)
     except RecursionError:

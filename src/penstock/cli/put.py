@@ -1,4 +1,4 @@
-"""`penstock put`: one task, or a stream of them, one a line."""
+"""`penstock put`: one task, or one task per line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.core.options import PutOptions
 from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue
 
-# Lines in one step: a commit for many, and a progress that moves.
+# Lines that are put in one step.
 _BATCH = 1000
 
 
@@ -64,7 +64,7 @@ def put(
     check_timeout(timeout)
     if data is None:
         if sys.stdin.isatty():
-            raise click.UsageError("Missing argument 'DATA': give it, or send lines by a pipe.")
+            raise click.UsageError("Missing argument 'DATA': give it, or send lines through a pipe.")
         data, lines = "-", True
     with penstock.connect(url) as broker:
         if lines:
@@ -81,7 +81,7 @@ def put(
 
 
 def _opened(broker: penstock.Broker, tube: str, data: list[object], options: PutOptions) -> Tube:
-    """The tube; a missing one is not created for what cannot be put."""
+    """Open the tube. A missing one is created only if the data can be put."""
     return open_for_put(broker.runtime, broker.session_handle, tube, ((each, options) for each in data))
 
 
@@ -94,7 +94,7 @@ def _put_all(
             count += len(tube.put_many(chunk, timeout=timeout, **options))
             tell(len(chunk))
     except penstock.PenstockError as error:
-        raise type(error)(f"{error} ({count:,} tasks were put, those of the lines before)") from None
+        raise type(error)(f"{error} ({count:,} tasks of the lines before were put)") from None
     return count
 
 
@@ -110,7 +110,7 @@ def _source(data: str) -> BinaryIO:
 
 
 def _lines_of(source: BinaryIO) -> int | None:
-    """How many lines are to come, where a bar can show it and a second reading can tell; else None."""
+    """The number of lines, for the progress bar; None without a terminal or if the source can be read only once."""
     if not sys.stderr.isatty() or not source.seekable():
         return None
     start = source.tell()

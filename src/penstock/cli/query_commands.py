@@ -1,4 +1,4 @@
-"""The commands that only look."""
+"""The commands that only read."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
     with params.opened(url, tube) as opened:
         for name, verb in ((start, Group.start), (cancel, Group.cancel)):
             if name is not None:
-                live_group(opened, name)  # else it would be begun
+                live_group(opened, name)  # otherwise it would be created
                 verb(opened.group(name))
         found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
     if as_json:

@@ -1,4 +1,4 @@
-"""`penstock schedules`: what applications run at which times, and an operator's hand on it."""
+"""`penstock schedules`: list the schedules of applications; run, pause, resume or forget one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.cli.existing_store import connect_existing
 from penstock.errors import NoSuchTube
 from penstock.schedule import schedule_status
 
-_NONE = "no schedules: a worker that has one brings it"
+_NONE = "no schedules: they appear once a worker with schedules has started"
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`penstock serve`: the store for other programs and for people in a browser; `penstock token`: a token for it."""
+"""`penstock serve`: serves the store over HTTP and the Redis protocol; `penstock token`: makes a token for it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def token(file: Path, role: str, name: str, as_json: bool) -> None:
     if not name.isprintable():
         raise BadValue("the name has a line break or another character that cannot be seen: leave it out")
     if file.exists() and file.stat().st_size:
-        read_tokens(file)  # nothing is added to a file that is something else
+        read_tokens(file)  # refuses a file that is not a token file
     made = make_token()
     try:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:

@@ -1,4 +1,4 @@
-"""The verbs on tasks that are there: ack, fail, release, touch by their holder; bury, kick, delete by anyone."""
+"""The commands that settle tasks: ack, fail, release and touch by the holder; the others by anyone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock take` and `penstock wait`: the two that wait."""
+"""`penstock take` and `penstock wait`: the commands that wait."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def take(
 
 
 def _end_now(session: penstock.Session, hold_ms: int) -> None:
-    """End a session that holds nothing now, instead of after its hold: it leaves as of that long ago."""
+    """End a session that holds nothing at once instead of after its hold, by a leave that is dated back."""
     store = session.runtime.store
-    with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
+    with suppress(penstock.PenstockError):  # then the session ends later, which does no harm
         store.leave([session.session_handle.handle], now=store.now() - hold_ms)
         session.session_handle.lose(session.session_handle.handle)
 

@@ -1,4 +1,4 @@
-"""Errors as a shell reads them: a remedy that is a Python call is replaced by a command."""
+"""Error messages for the shell: remedies that are Python calls become commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REMEDIES: dict[type[PenstockError], str] = {
 
 def for_a_shell(error: Exception) -> str:
     """The error in one line."""
-    # The problem is before the last ": ", which no name can hold, and the remedy after it.
+    # The problem is before the last ": ", which no name can contain, and the remedy after it.
     wrong, colon, remedy = " ".join(str(error).split()).rpartition(": ")
     if "broker." in remedy:
         remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), remedy)

@@ -28,12 +28,12 @@ _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")
 COLUMNS = ("tube", *_COUNTS, "oldest", *(f"{verb}/s" for verb in _RATES))
 _NAME_WIDTH = 12
-# The most workers that are shown below the tubes, where there is a screen to fill.
+# The most sessions that are shown below the tubes, on a terminal.
 _WORKERS = 8
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A tube: what is in it, how many seconds its oldest ready task has waited, and tasks a second for each verb."""
+    """A tube: its tasks by state, how long its oldest ready task has waited, and tasks per second for each verb."""
 
     name: str
     kind: str
@@ -43,13 +43,13 @@ class Row(msgspec.Struct, frozen=True):
     per_second: dict[str, float]
 
     def value(self, column: str) -> str | float:
-        """What a column sorts by."""
+        """The value that a column is sorted by."""
         if column in ("tube", "oldest"):
             return self.name if column == "tube" else self.oldest_ready
         return self.per_second[column.removesuffix("/s")] if column.endswith("/s") else self.tasks[column]
 
     def shown(self, column: str) -> str:
-        """The same of a number, for people."""
+        """The text of a column."""
         if column == "oldest":
             return _duration(self.oldest_ready) if self.tasks["ready"] else ""
         return f"{self.value(column):,.1f}" if column.endswith("/s") else f"{self.tasks[column]:,}"
@@ -99,7 +99,7 @@ def top(url: str, interval: float, sort: str, looks: int | None, as_json: bool) 
 
 
 class Watch:
-    """Reads the store, and remembers the counters of the last time."""
+    """Reads the store, and remembers the last counters, for the rates."""
 
     def __init__(self, broker: penstock.Broker) -> None:
         self._broker = broker
@@ -107,7 +107,7 @@ class Watch:
         self._at = time.monotonic()
 
     def look(self) -> list[Row]:
-        """The tubes now; rates are since the last time."""
+        """Read the tubes; rates are since the last call."""
         runtime = self._broker.runtime
         runtime.apply_all_due()
         now, rows, before, store = time.monotonic(), list[Row](), self._before, runtime.store
@@ -132,16 +132,16 @@ class Watch:
 
 
 class View:
-    """What is on the screen: in which order, and from which row on."""
+    """The order of the rows, and the first row on the screen."""
 
     def __init__(self, sort: str = "tube") -> None:
         self.sort = sort
         self.reverse = False
         self.first = 0
-        self._page = 10  # rows of the last drawing
+        self._page = 10  # rows on the screen
 
     def press(self, key: str, there: int) -> bool:
-        """Do what a key says. Returns whether to continue."""
+        """Handle a key. Returns False to quit."""
         steps = {"down": 1, "up": -1, "page down": self._page, "page up": -self._page, "home": -there, "end": there}
         if key in steps:
             self.first = max(0, min(self.first + steps[key], there - self._page))
@@ -153,14 +153,14 @@ class View:
         return key != "q"
 
     def ordered(self, rows: list[Row]) -> list[Row]:
-        """By name, or by a number, the largest first; ties by name."""
+        """The rows by name, or by a number, the largest first; ties by name."""
         by_name = sorted(rows, key=lambda row: row.name)
         return sorted(by_name, key=lambda row: row.value(self.sort), reverse=(self.sort != "tube") != self.reverse)
 
     def drawn(
         self, rows: list[Row], workers: list[penstock.SessionInfo], width: int, height: int | None
     ) -> RenderableType:
-        """The tubes, and on a screen of that height also the workers and the keys."""
+        """The table of tubes, and with a height also the sessions and the keys."""
         if height is None:
             return self._tubes(self.ordered(rows), width)
         shown = workers[: min(_WORKERS, height // 3)]
@@ -174,7 +174,7 @@ class View:
         return Group(*blocks, Text(), Text(keys, style="dim", no_wrap=True, overflow="ellipsis"))
 
     def _tubes(self, rows: list[Row], width: int) -> Table:
-        """A table for a terminal so wide: long names are cut, and what is rare is left out, before a number is."""
+        """A table for a terminal of that width. In a narrow one, names are cut and the last columns left out."""
         headings = list(COLUMNS[1:])
         while (rest := width - sum(len(heading) + 1 for heading in headings)) < _NAME_WIDTH and len(headings) > 1:
             headings.pop()
@@ -208,7 +208,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f}s"
 
 
-# What a terminal sends for keys that are no letters.
+# What a terminal sends for keys that are not letters.
 _KEYS = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1b[5~": "page up", "\x1b[6~": "page down", "\x1b[H": "home", "\x1b[F": "end",
     "\x1bOA": "up", "\x1bOB": "down", "k": "up", "j": "down", " ": "page down",
@@ -219,7 +219,7 @@ _Screen = tuple[Callable[[RenderableType], object], Callable[[float], str]]
 
 @contextmanager
 def _lines(console: Console) -> Iterator[_Screen]:
-    """One table after the other, and no keys."""
+    """Print one table after the other, without keys."""
 
     def wait(seconds: float) -> str:
         time.sleep(seconds)
@@ -230,14 +230,14 @@ def _lines(console: Console) -> Iterator[_Screen]:
 
 @contextmanager
 def _screen(console: Console) -> Iterator[_Screen]:
-    """A whole screen that changes, and the keys that are pressed."""
+    """Draw on the whole screen, and read keys."""
     with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as pressed:
         yield lambda drawn: live.update(drawn, refresh=True), pressed
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Gives a function that waits for a key: its name, or "" after the time. Where there are none, it only waits."""
+    """Yields a function that waits for a key: its name, or "" after the time. Without a terminal it only waits."""
     if os.name != "posix" or not sys.stdin.isatty():
         with _lines(Console()) as (_, wait):
             yield wait

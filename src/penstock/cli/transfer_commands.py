@@ -22,7 +22,7 @@ from penstock.transfer.export_import import export_tube as write_out
 from penstock.transfer.move import Move, all_tubes, check_names, shown_url, task_count
 from penstock.transfer.tube_file import tasks_in
 
-# How long the holder of a task may take to finish it.
+# How long holders may take to finish their tasks.
 _WAIT_SECONDS = 60.0
 
 
@@ -107,9 +107,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     seconds = span_ms("wait", wait) / 1000
     for url in (source, target):
         _must_outlive_this(url)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: tubes that are not frozen yet stay as they are
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: tubes that are not frozen yet are not moved
     with connect_existing(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
         with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:
@@ -126,7 +124,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
 
 def _must_outlive_this(url: str) -> None:
     if url.startswith("memory://"):
-        raise BadValue(f"{url} is gone when this command ends: give the URL of a store that other programs can reach")
+        raise BadValue(f"{url} ends with this command: give the URL of a store that other programs can reach")
 
 
 def _tasks(count: int) -> str:
@@ -135,7 +133,7 @@ def _tasks(count: int) -> str:
 
 @contextmanager
 def _written(out: str) -> Iterator[BinaryIO]:
-    """The file, under its name once it is whole."""
+    """Write a file that gets its name when it is complete."""
     if out == "-":
         yield sys.stdout.buffer
         return

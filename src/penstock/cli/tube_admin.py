@@ -1,4 +1,4 @@
-"""The commands that make, stop and empty tubes."""
+"""The commands that create, alter, pause, empty and drop tubes."""
 
 from __future__ import annotations
 

@@ -118,14 +118,14 @@ def worker(
     run(running, signals, status, output.as_json if as_json else lambda facts: None)
     if monitor is not None:
         monitor.stop()
-    with suppress(PenstockError):  # a store that is away is left as it is
+    with suppress(PenstockError):  # if the store is unavailable, its session lapses
         app.close()
     if signals.crashed:
         sys.exit(1)
 
 
 def _shown(json: bool) -> tuple[logging.Handler, Callable[[Worker], Status]]:
-    """How it logs and how it tells what it is doing: live on a terminal, else by log lines."""
+    """How the worker reports what it does: live on a terminal, otherwise with log lines."""
     if json or not sys.stderr.isatty():
         return log_handler(json=json), Status
     from penstock.worker.terminal import on_terminal  # needs rich, which takes long to load
@@ -134,7 +134,7 @@ def _shown(json: bool) -> tuple[logging.Handler, Callable[[Worker], Status]]:
 
 
 class _Listen:
-    """Where health and metrics are served; refused before anything is started."""
+    """The address of health and metrics, checked before anything is started."""
 
     def __init__(self, text: str, token_file: Path | None) -> None:
         try:
@@ -148,7 +148,7 @@ class _Listen:
         self._socket = self._address.bind()
 
     def monitor(self, worker: Worker) -> Monitor:
-        """Serve this worker, from now on."""
+        """Start serving health and metrics of the worker."""
         monitor = self._make(worker, self._socket, self._may_read if self._tokens.required else None)
         monitor.start()
         where = self._address.shown(self._socket.getsockname()[1])
@@ -160,7 +160,7 @@ class _Listen:
 
 
 class Signals:
-    """What the operator asks for: the first SIGTERM or Ctrl-C stops, a second one hurries."""
+    """Signals of the operator: the first SIGTERM or Ctrl-C stops the worker, a second one stops it at once."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -186,7 +186,7 @@ class Signals:
     def wait(self, seconds: float) -> bool:
         """Wait for a signal. Returns whether to stop, at once when a signal comes, or after the time limit.
 
-        By a socket, because a thread that sleeps in Event.wait may sleep on when two signals come at once.
+        It waits on a socket: a thread in Event.wait may keep sleeping when two signals come at once.
         """
         if not self.stop.is_set() and select.select([self._woken], [], [], seconds)[0]:
             self._woken.recv(4096)
@@ -223,7 +223,7 @@ def _app(target: str | None, url: str | None) -> App:
 
 
 def _given_url(context: click.Context) -> str | None:
-    """The URL of `penstock --url` or of the environment; None where it is only the default."""
+    """The URL of `penstock --url` or of the environment; None if it is only the default."""
     parent = context.parent
     if parent is None or parent.get_parameter_source("url") is ParameterSource.DEFAULT:
         return os.environ.get("PENSTOCK_URL") or None
@@ -231,7 +231,7 @@ def _given_url(context: click.Context) -> str | None:
 
 
 def _words(context: click.Context) -> list[str]:
-    """The command line again, without what the one who reloads looks after."""
+    """The command line without the options of the reloading parent process."""
     words: list[str] = []
     for parameter in context.command.params:
         value = context.params[parameter.name or ""]

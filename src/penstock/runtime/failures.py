@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import traceback
+from pathlib import Path
 from types import TracebackType
 
 from penstock.core import names
 from penstock.core.attempts import MAX_TRACEBACK, Failure
+
+# Files whose frames are left out at the beginning of a traceback; contextlib enters the hooks around a handler.
+_OWN = (str(Path(__file__).parents[1]), contextlib.__file__)
 
 
 def failure_of(error: BaseException, text: str | None = None) -> Failure:
@@ -29,13 +34,9 @@ def failure_of(error: BaseException, text: str | None = None) -> Failure:
 def handler_frames(error: BaseException) -> TracebackType | None:
     """The traceback without penstock's own frames at its beginning; None if there is nothing else."""
     at = error.__traceback__
-    while at is not None and _is_ours(at.tb_frame.f_globals.get("__name__", "")):
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_OWN):
         at = at.tb_next
     return at
-
-
-def _is_ours(module: str) -> bool:
-    return module.startswith("penstock.") or module == "contextlib"  # hooks around a handler are entered by contextlib
 
 
 def local_failure(error: str | None, traceback: str = "") -> Failure:

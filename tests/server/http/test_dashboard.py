@@ -285,7 +285,7 @@ def test_a_bulk_action_continues_on_another_server(
         return admin.change_many(*arguments)
 
     with serving(store_url) as first, monkeypatch.context() as patch:
-        patch.setattr(bulk.admin, "change_many", change_slowly)
+        patch.setattr(bulk, "change_many", change_slowly)
         form = {"seal": first.app.server.authentication.logins.seal(""), "verb": "delete", "all": "1"}
         assert first.client.post("/tubes/mail/bulk", data=form).status_code == httpx.codes.SEE_OTHER
     assert tube.stats().tasks.ready > 0
@@ -465,7 +465,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     expect(page.locator("table.schedules time")).to_contain_text("in ")
     expect(page.locator("table.ticks tbody th")).to_have_text(["soon #1", "late #1"])
     press(page, "Run now")
-    expect(page.get_by_role("status")).to_contain_text("The schedule's work is put")
+    expect(page.get_by_role("status")).to_contain_text("The schedule's task is put")
     assert beside.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")

@@ -323,5 +323,5 @@ def test_a_task_shows_the_attempts_that_failed(server: Serving, store_url: str) 
     assert "Traceback" in error["traceback"]
     assert "errors" not in server.get(f"{MAIL}/tasks").json()["tasks"][0]
     page = httpx.get(f"{server.url}/tubes/mail/tasks/{handle.id}", timeout=PATIENCE).text
-    assert "Attempts that failed" in page
+    assert "Failed attempts" in page
     assert "ValueError: &lt;b&gt;no mailbox&lt;/b&gt;" in page

@@ -13,7 +13,7 @@ import time
 
 import msgspec
 
-from penstock.broker import admin
+from penstock.broker.admin import change_many, matcher
 from penstock.broker.notes import Notes
 from penstock.broker.tube import Tube, find_records
 from penstock.core.task import Status
@@ -204,8 +204,8 @@ def _step(tube: Tube, job: Job) -> bool:
     """Read and change the next tasks. Returns False when there are no more."""
     found = list(find_records(tube, job.search.status, STEP, job.after))
     records = [record for record in found if record.id <= job.upto]
-    matches = admin.matcher(job.search.text)
-    job.changed += admin.change_many(tube, job.verb, [record for record in records if matches(record)], CANCELLED)
+    matches = matcher(job.search.text)
+    job.changed += change_many(tube, job.verb, [record for record in records if matches(record)], CANCELLED)
     job.read += len(records)
     if records:
         job.after = records[-1].id

@@ -1,4 +1,4 @@
-"""Queries, JSON bodies and forms as values, within bounds; errors name the field and its value."""
+"""Parses queries, JSON bodies and forms, within limits; errors name the field and its value."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
 
 T = TypeVar("T", bound=msgspec.Struct)
-# How msgspec ends a message about one field of the whole.
+# How msgspec ends a message about one field.
 _AT = re.compile(r" - at `\$\.(\w+)`$")
 
 
 def read_query(text: str, kind: type[T]) -> T:
-    """Read the query string."""
+    """Parse the query string."""
     pairs = dict(parse_qsl(text, keep_blank_values=True))
     return _convert("query", kind, lambda: msgspec.convert(pairs, kind, strict=False), lambda: pairs)
 
 
 def read_json(text: bytes, kind: type[T]) -> T:
-    """A body; none is as an empty object."""
+    """Parse a body; an empty one counts as {}."""
     text = text or b"{}"
     return _convert("body", kind, lambda: msgspec.json.decode(text, type=kind), lambda: _fields(text))
 
@@ -49,7 +49,7 @@ def _convert(what: str, kind: type[T], read: Callable[[], T], given: Callable[[]
 
 
 def _fields(text: bytes) -> dict[str, str]:
-    """The fields of an object, each as it was sent, whatever that means."""
+    """The fields of an object, each as the JSON text that was sent."""
     try:
         sent = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
@@ -60,23 +60,23 @@ def _fields(text: bytes) -> dict[str, str]:
 def _describe(what: str, words: str, kind: type[msgspec.Struct], given: dict[str, str]) -> str:
     at = _AT.search(words)
     if at and at[1] in given:
-        value = shown(given[at[1]])[1:-1]  # without the quotes: a string of JSON has its own
-        return f"{at[1]} {value} of the {what} will not do: {words[: at.start()]}"
+        value = shown(given[at[1]])[1:-1]  # JSON strings have their own quotes
+        return f"{at[1]} {value} of the {what} is not accepted: {words[: at.start()]}"
     known = ", ".join(kind.__struct_fields__) or "nothing"
-    return f"the {what} is not what this call takes: {words}; it takes {known}"
+    return f"the {what} is not accepted: {words}; it takes {known}"
 
 
 _MAX_FORM = 256 * 1024
-# The tasks of a page, and what else a form has.
+# Fields of a form: the tasks of a page, and some more.
 _MAX_FIELDS = 200
 Form = ImmutableMultiDict[str, str]
 
 
 async def read_form(request: Request, options: Options) -> Form:
-    """The fields of a form."""
+    """Parse a form of the dashboard."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent != "application/x-www-form-urlencoded":
-        raise Refused(415, "this address takes the forms of the dashboard alone: programs use /api/")
+        raise Refused(415, "this address only accepts forms of the dashboard: programs use /api/")
     body = await read_body(request, replace(options, max_body=_MAX_FORM))
     try:
         return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
@@ -98,7 +98,7 @@ async def read_body(request: Request, options: Options) -> bytes:
                     raise _too_long(options)
                 parts.append(part)
     except TimeoutError:
-        late = f"the body was not here within {options.body_seconds:g} s: send it at once, or in smaller parts"
+        late = f"the body did not arrive within {options.body_seconds:g} s: send it at once, or in smaller parts"
         raise Refused(408, late, Connection="close") from None
     return b"".join(parts)
 

@@ -1,6 +1,6 @@
-"""What the API reads: bodies and queries as values. Reading them checks types and bounds; core checks the rest.
+"""The types of the API's bodies and queries. Parsing checks types and bounds; core checks the rest.
 
-Unknown fields are refused, so that a misspelt option is not lost.
+Unknown fields are refused, so that a misspelt option is noticed.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Pri = Annotated[int, Meta(ge=0, le=MAX_PRI)]
 Whole = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Shards = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-# The longest wait of a connection, in seconds; proxies end it sooner. A caller that wants more asks again.
+# The longest wait of one request, in seconds; proxies may end it sooner. To wait longer, repeat the request.
 Wait = Annotated[float, Meta(ge=0, le=600)]
-# Tasks of one call: each is held in memory until it is answered.
+# Tasks of one request: all are in memory until the response is sent.
 Many = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of a request; None and absent mean the same."""
+    """The body of a request; null and absent mean the same."""
 
 
 class NoBody(Body):
-    """Nothing is to be said."""
+    """An empty body."""
 
 
 class PutOptions(Body):
@@ -68,7 +68,7 @@ class Put(PutOptions):
     base64: str | UnsetType = UNSET
 
     def payload(self) -> Any:
-        """What is to be put."""
+        """The data to put."""
         if (self.data is UNSET) == (self.base64 is UNSET):
             raise BadValue("a task has either data (any JSON value) or base64 (for bytes): give one of them")
         return self.data if isinstance(self.base64, UnsetType) else decode_base64(self.base64)
@@ -81,14 +81,14 @@ class PutOne(Put):
 
 
 class PutMany(Body):
-    """Tasks to be put in one step."""
+    """Tasks to put in one step."""
 
     tasks: Annotated[list[Put], Meta(min_length=1, max_length=10_000)]
     timeout: Wait = 0
 
 
 class Take(Body):
-    """How long to wait for the first task; with `count`, a list is answered."""
+    """How long to wait for the first task; with `count`, the response is a list."""
 
     timeout: Wait | None = 0
     count: Many | None = None
@@ -104,57 +104,57 @@ class TakeFirst(Body):
 
 
 class Held(Body):
-    """`lease` is that of the take: only that hand-out is settled. Without the header Penstock-Session it is needed."""
+    """`lease` as the take returned it: only that lease is settled. Required without the header Penstock-Session."""
 
     lease: Annotated[str, Meta(max_length=200)] | None = None
 
 
 class Ack(Held):
-    """The result is kept for a task with an address or reply_to."""
+    """An optional result, kept if the task has an address or reply_to."""
 
     result: Any = None
 
 
 class Release(Held):
-    """Back to its old place, after delay seconds."""
+    """An optional delay in seconds."""
 
     delay: Seconds | None = 0
 
 
 class Touch(Held, kw_only=True):
-    """So many seconds more."""
+    """By how many seconds to extend the lease."""
 
     seconds: Positive
 
 
 class Fail(Held, kw_only=True):
-    """What failed."""
+    """The error, and an optional code."""
 
     error: str
     code: str | int | None = None
 
 
 class Bury(Held):
-    """Why it is put aside."""
+    """An optional reason."""
 
     reason: str | None = None
 
 
 class Cancel(Body):
-    """Why it is not wanted any more; kept as the error of its outcome."""
+    """An optional reason, kept as the error of the outcome."""
 
     reason: str | None = None
 
 
 class AckMany(Body):
-    """Tasks to be acked in one step, and the lease of each, as the take gave it."""
+    """Tasks to ack in one step, and the lease of each, as the take returned it."""
 
     ids: Annotated[list[int | str], Meta(min_length=1, max_length=10_000)]
     leases: list[Annotated[str, Meta(max_length=200)]] | None = None
 
 
 class Kick(Body):
-    """How many to un-bury."""
+    """How many tasks to kick."""
 
     count: Annotated[int, Meta(ge=1, le=10_000)] = 1
 
@@ -187,46 +187,46 @@ class CreateTube(Body):
 
 
 class WaitFor(Body):
-    """An address whose task is waited for."""
+    """An address, and how long to wait for the end of its task."""
 
     address: str
     timeout: Wait | None = 0
 
 
 class WaitGroup(Body):
-    """How long to wait for its end."""
+    """How long to wait for the end of the group."""
 
     timeout: Wait | None = 0
 
 
 class Work(Body):
-    """What is put when the group ends."""
+    """The task to put when the group ends."""
 
     data: Any = None
 
 
 class Recover(Body):
-    """Up to count tasks delivered at least elapsed seconds ago."""
+    """Recover up to `count` messages that were delivered at least `elapsed` seconds ago."""
 
     elapsed: Seconds
     count: Many = 1
 
 
 class BeginSession(Body):
-    """Its tasks stay taken for ttr seconds after its end; unused for idle seconds, it ends."""
+    """After its end, its tasks stay taken for `ttr` seconds. It ends when it was not used for `idle` seconds."""
 
     ttr: Seconds = 0
     idle: Annotated[float, Meta(ge=1, le=86_400)] = 60
 
 
 class Check(Body):
-    """Whether findings are mended."""
+    """Whether to repair what is found."""
 
     repair: bool = False
 
 
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What stands behind the `?`."""
+    """Query parameters of a request."""
 
 
 class Listing(Query):
@@ -246,7 +246,7 @@ class Inspection(Query):
 
 
 class Watch(Query):
-    """Only this tube's events."""
+    """The tube whose events to send; all if absent."""
 
     tube: Name | None = None
 
@@ -259,8 +259,8 @@ class GroupListing(Query):
 
 
 def decode_base64(text: str) -> bytes:
-    """Bytes that JSON carried."""
+    """Decode bytes that were sent as base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise BadValue("base64 is not base64: encode the bytes by RFC 4648, with padding") from None
+        raise BadValue("base64 is not valid: encode the bytes as in RFC 4648, with padding") from None

@@ -1,4 +1,4 @@
-"""What the API answers: each a value whose JSON is described in the OpenAPI document."""
+"""The types of the API's responses, which the OpenAPI document describes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from penstock.broker.stats import TubeInfo, TubeStats
 from penstock.core.attempts import Attempt
 from penstock.core.task import Facts, lease_text, record_of
 
-# Answers with more bytes of data are encoded in a thread, so that other callers need not wait.
+# Responses with more bytes of data are encoded in a thread, so that other requests need not wait.
 LARGE = 256 * 1024
 
 
 class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A task. Its data is in `data`, or in `base64` if bytes were put.
 
-    In the answer of a take, `session` is who took it, and `lease` the text that its settle must carry. Elsewhere
-    `lease` is the number of its newest hand-out.
+    In the response of a take, `session` is the session that took it, and `lease` the text to send when it is settled.
+    Elsewhere, `lease` is the number of its newest lease.
     """
 
     id: int | str
@@ -48,14 +48,14 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """Tasks in order. If `after` is there, more may follow: continue with it."""
+    """Tasks in order. If `after` is present, there may be more: continue with it."""
 
     tasks: list[TaskAnswer]
     after: int | str | None = None
 
 
 class TakenTasks(msgspec.Struct, frozen=True):
-    """What a take with `count` got, and the session that holds it."""
+    """The tasks of a take with `count`, and the session that holds them."""
 
     tasks: list[TaskAnswer]
     session: str
@@ -69,19 +69,19 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """For each id whether it was acked; kind reliable: the ids really removed."""
+    """For each id, whether it was acked; for kind reliable, the ids that were removed."""
 
     acked: list[bool | str]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many tasks it were."""
+    """The number of tasks that were changed."""
 
     count: int
 
 
 class TubeLine(msgspec.Struct, frozen=True):
-    """A tube of the list."""
+    """A tube in the list of tubes."""
 
     name: str
     kind: str
@@ -105,7 +105,7 @@ class Sentence(msgspec.Struct, frozen=True):
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):
-    """How an addressed task ended. A result of bytes is in `base64`."""
+    """How a task ended. A result of bytes is in `base64`."""
 
     status: str
     result: Any = None
@@ -125,19 +125,19 @@ class GroupAnswer(msgspec.Struct, frozen=True):
 
 
 class SessionAnswer(msgspec.Struct, frozen=True):
-    """A session, to be named in the header Penstock-Session."""
+    """A session, for the header Penstock-Session."""
 
     session: str
 
 
 class Health(msgspec.Struct, frozen=True):
-    """That the server lives, and that its store answers."""
+    """Whether the server is up and its store answers."""
 
     status: str
 
 
 def task(found: Facts[Any], session: str | UnsetType = UNSET, *, errors: bool = False) -> TaskAnswer:
-    """A task as the API tells it, with the errors of its attempts if asked. Its JSON is copied as it is stored."""
+    """A task as the API returns it, with the errors of its attempts if asked. Its JSON is copied as it is stored."""
     raw = isinstance(found.data, bytes)
     return TaskAnswer(
         id=found.id,
@@ -163,7 +163,7 @@ def task(found: Facts[Any], session: str | UnsetType = UNSET, *, errors: bool = 
 
 
 def encoded(answer: object) -> Callable[[], bytes] | bytes:
-    """An answer in JSON; what makes it, if that takes a while."""
+    """A response as JSON; if encoding takes a while, the function that does it."""
     tasks = answer.tasks if isinstance(answer, TaskList | TakenTasks) else [answer]
     parts = [part for task in tasks if isinstance(task, TaskAnswer) for part in (task.base64, task.data)]
     size = sum(len(memoryview(part)) for part in parts if isinstance(part, bytes | msgspec.Raw))
@@ -172,18 +172,18 @@ def encoded(answer: object) -> Callable[[], bytes] | bytes:
 
 
 def outcome(ended: Outcome) -> OutcomeAnswer:
-    """An outcome as the API tells it."""
+    """An outcome as the API returns it."""
     if isinstance(ended.result, bytes):
         return OutcomeAnswer(ended.status, None, ended.result, ended.error, ended.code, ended.errors or UNSET)
     return OutcomeAnswer(ended.status, ended.result, UNSET, ended.error, ended.code, ended.errors or UNSET)
 
 
 def tube_line(info: TubeInfo) -> TubeLine:
-    """A tube as the list tells it."""
+    """A tube as the list of tubes has it."""
     return TubeLine(info.name, info.kind, msgspec.to_builtins(info.options))
 
 
 async def tube(handle: aio.Tube, paused: bool) -> TubeAnswer:
-    """A tube and its counters, exact."""
+    """A tube and its exact counters."""
     given = msgspec.to_builtins(handle.stored.given)
     return TubeAnswer(handle.name, handle.kind, given, paused, await handle.stats())

@@ -1,4 +1,4 @@
-"""The table of everything the API does."""
+"""The table of all operations of the API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.server.http import api_tasks, api_tubes
 from penstock.server.http.operations import Operation
 
 _TUBE = "/api/tubes/{name}"
-# Ids of round tubes are the callers', and may hold a slash; so verbs stand before the bare path.
+# Callers choose the ids of round tubes, which may contain a slash; so verbs come before the bare path.
 _TASK = _TUBE + "/tasks/{id:path}"
 _ADDRESS = _TUBE + "/addresses/{address:path}"
 _GROUP = _TUBE + "/groups/{group}"

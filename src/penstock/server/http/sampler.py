@@ -1,7 +1,7 @@
-"""The counters of all tubes, read again and again while anyone looks: for charts, events and metrics.
+"""Reads the counters of all tubes repeatedly while anyone watches: for charts, events and metrics.
 
-What is due is done first, so that every page shows the same. It reads counters, never tasks. The reading takes at most
-a tenth of the time, so that a thousand tubes on a distant store are read less often than three on this host.
+Everything due is applied first, so that all pages agree. Only counters are read, no tasks. Reading takes at most
+a tenth of the time, so a thousand tubes on a remote store are read less often than three on this host.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger("penstock")
 
 SECONDS = 1.0
 SHARE = 10
-# This many seconds after the last request for a page, nobody is assumed to watch.
+# This many seconds after the last request for a page, nobody watches.
 LOOKING_SECONDS = 120.0
 # Points of a chart: two minutes at one a second.
 POINTS = 120
-# Charts that are kept; of more tubes than these only the ones that changed last have a past.
+# The most charts in memory; with more tubes, those that changed last have one.
 MAX_CHARTS = 200
 
 STATES = ("ready", "taken", "delayed", "buried")
@@ -36,7 +36,7 @@ RATES = ("put", "take", "ack", "release", "bury")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was read at one moment, by the monotonic clock. `waits`: see `TubeCounters`."""
+    """What was read at one time; `at` is by the monotonic clock, `waits` as in `TubeCounters`."""
 
     at: float
     tubes: dict[str, StoredTube]
@@ -49,7 +49,7 @@ Point = tuple[float, ...]  # seconds since the epoch, the states, the rates a se
 
 
 class Sampler:
-    """Reads while somebody looks; `read` gives the newest sample, or makes one."""
+    """Reads while somebody watches; `read` returns the newest sample, or reads one."""
 
     def __init__(self, access: Access, failed: Callable[[Exception], object]) -> None:
         self.sample = Sample(0.0, {}, {})
@@ -63,34 +63,34 @@ class Sampler:
         self._reading = asyncio.Lock()
 
     def look(self) -> None:
-        """Somebody looks at a page: read for a while."""
+        """Note that somebody watches a page: keep reading for a while."""
         self._looked = time.monotonic()
         self._wake.set()
 
     def listen(self, listener: Callable[[Sample, Sample], object]) -> Callable[[], None]:
-        """Call with each two samples in a row, until the function that this gives is called."""
+        """Call a function with each two consecutive samples. Returns a function that ends this."""
         self._listeners.add(listener)
         self._wake.set()
         return lambda: self._listeners.discard(listener)
 
     def chart(self, name: str) -> list[Point]:
-        """The past of one tube."""
+        """The points of one tube over the last minutes."""
         return list(self._charts.get(name, ()))
 
     def rates(self, name: str) -> dict[str, float]:
-        """The newest rates of one tube; none before its counters were read twice."""
+        """The newest rates of one tube; empty until its counters were read twice."""
         chart = self._charts.get(name)
         return dict(zip(RATES, chart[-1][1 + len(STATES) :], strict=True)) if chart else {}
 
     async def read(self, max_age: float = SECONDS) -> Sample:
-        """A sample that is not older than that."""
+        """A sample that is at most that many seconds old."""
         async with self._reading:
             if time.monotonic() - self.sample.at > max_age:
                 await self._read()
         return self.sample
 
     async def run(self) -> None:
-        """Read while anyone looks, until cancelled."""
+        """Read while anyone watches, until cancelled."""
         while True:
             if not self._listeners and time.monotonic() - self._looked > LOOKING_SECONDS:
                 self._wake.clear()
@@ -152,6 +152,6 @@ def total(counts: dict[str, Counts]) -> Counts:
 
 def _point(before: Counts, now: Counts, seconds: float) -> Point:
     states = [getattr(now, state) for state in STATES]
-    # A tube dropped between the two takes its counters along: nothing went backwards.
+    # A tube that was dropped in between lowers the totals: a rate is never negative.
     rates = [round(max(0, getattr(now, rate) - getattr(before, rate)) / seconds, 2) for rate in RATES]
     return (round(time.time(), 1), *states, *rates)

@@ -1,7 +1,7 @@
-"""The broker as requests reach it: tubes by name without creating them, and sessions that outlast a request.
+"""How requests use the broker: tubes by name, without creating them, and sessions that outlive a request.
 
-A session named by a caller lives while requests name it; unused for its idle time, it ends, as a worker's does whose
-heartbeat lapses. Calls that name none share the server's own session.
+A session that callers name ends when no request has used it for its idle time. Requests that name no session share
+the server's own.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from penstock.server.paging import MAX_LARGE_READS
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Data, and the options of its put.
+# Tasks to put: data and options.
 ToPut = Sequence[tuple[object, Any]]
 
 IDLE_SECONDS = 60.0
-# A handle a name; more are forgotten and found again.
+# Tube handles that are kept per session; beyond that they are opened again.
 MAX_HANDLES = 10_000
 
 
 @dataclass(eq=False)
 class Visit:
-    """One session as HTTP uses it, with the tubes it opened."""
+    """A session as HTTP requests use it, with its tube handles."""
 
     session_handle: SessionHandle
     session: aio.Session | None = None
@@ -45,13 +45,13 @@ class Visit:
 
 
 class Access:
-    """What handlers use of one broker."""
+    """What requests use of one broker."""
 
     def __init__(self, broker: aio.Broker, max_sessions: int) -> None:
         self.broker = broker
         self.stopping = asyncio.Event()
         self.large_reads = asyncio.Semaphore(MAX_LARGE_READS)
-        #: Names of tubes by their numbers, as far as they were met.
+        #: Names of the tubes that were used, by their numbers.
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions
         self._own = Visit(broker.sync.session_handle)
@@ -59,7 +59,7 @@ class Access:
         self._joining: dict[str, asyncio.Lock] = {}
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """A blocking call on one of the broker's threads."""
+        """Run a blocking call on one of the broker's threads."""
         run = self.broker.executor.call(partial(function, *args, **kwargs))
         try:
             return await run
@@ -70,7 +70,7 @@ class Access:
     # tubes
 
     async def tube(self, name: str, visit: Visit | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
-        """The tube of that name for this session; NoSuchTube unless it may be created, for what is put into it."""
+        """The tube of that name for this session; NoSuchTube if it is missing and there is nothing to put."""
         visit = visit or self._own
         handle = visit.tubes.get(name)
         if handle is None:
@@ -84,29 +84,29 @@ class Access:
         return handle
 
     def forget(self, name: str) -> bool:
-        """A handle of this tube found it dropped: the next look finds the one that has the name now, if any."""
+        """Forget the handles of a dropped tube, so that its name is looked up again. Returns whether there were any."""
         held = [visit.tubes.pop(name, None) for visit in (self._own, *self._visits.values())]
         return any(handle is not None for handle in held)
 
     # sessions
 
     async def begin(self, ttr: float, idle: float) -> str:
-        """A new session, for a caller that will name it."""
+        """Begin a session for a caller. Returns its id."""
         self._must_have_room()
         session = await self.broker.session(ttr)
         self._keep(session, idle)
         return session.id
 
     async def end(self, id: str) -> None:
-        """Close a session that callers here named."""
+        """Close a session that was begun or joined through this server."""
         visit = self._visits.pop(id, None)
         if visit is None or visit.session is None:
-            raise NotFound(f"session {id} is not one of this server's: it has ended, or is another's")
+            raise NotFound(f"session {id} is not open on this server: it has ended, or was begun elsewhere")
         await visit.session.close()
 
     @contextlib.asynccontextmanager
     async def visit(self, id: str | None) -> AsyncIterator[Visit]:
-        """The session that a request names, kept alive while the request lasts; the server's own for None."""
+        """The session that a request names, kept open during the request; the server's own for None."""
         visit = self._own if id is None else self._visits.get(id) or await self._join(id)
         visit.busy += 1
         try:
@@ -116,7 +116,7 @@ class Access:
             visit.used = time.monotonic()
 
     async def _join(self, id: str) -> Visit:
-        async with self._joining.setdefault(id, asyncio.Lock()):  # two requests that name it at once join it once
+        async with self._joining.setdefault(id, asyncio.Lock()):  # concurrent requests join it once
             try:
                 if id not in self._visits:
                     self._must_have_room()
@@ -130,12 +130,12 @@ class Access:
 
     def _must_have_room(self) -> None:
         if len(self._visits) >= self._max_sessions:
-            raise Refused(429, f"{self._max_sessions} sessions are open by HTTP: end some, or let them lapse")
+            raise Refused(429, f"{self._max_sessions} sessions are open through HTTP: end some of them")
 
     async def end_idle(self) -> None:
-        """Close the sessions that nobody has named for their idle time."""
+        """Close the sessions that no request has used for their idle time."""
         now = time.monotonic()
         for id, visit in list(self._visits.items()):
             if not visit.busy and now - visit.used > visit.idle:
-                with contextlib.suppress(PenstockError):  # then it lapses by itself
+                with contextlib.suppress(PenstockError):  # then its heartbeat lapses
                     await self.end(id)

@@ -1,4 +1,4 @@
-"""What each page shows: a template and the values it is filled with. Nothing here counts rows."""
+"""What each page shows: a template and its values. No view counts rows."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from penstock.worker.worker_stats import Runs
 
 ROWS = 100
 TASK_ROWS = 50
-# Tubes whose groups or callbacks one page looks through.
+# Tubes that one page searches for groups.
 LOOKED_THROUGH = 200
-# Tubes, and tasks of all of them, that one page looks through for callbacks.
+# Tubes, and tasks of all of them, that one page searches for callbacks.
 CALLBACK_TUBES, CALLBACK_TASKS = 50, 2500
 
 
@@ -42,7 +42,7 @@ SpanName = Annotated[str, Meta(pattern="^(|1h|24h)$")]
 
 
 class Overview(Query):
-    """Which tubes, in which order."""
+    """Parameters of the overview: which tubes, in which order."""
 
     q: Annotated[str, Meta(max_length=200)] = ""
     order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried)$")] = "name"
@@ -52,7 +52,7 @@ class Overview(Query):
 
 
 class TubeQuery(Query):
-    """Which tasks."""
+    """Parameters of a tube's page: which tasks."""
 
     status: Annotated[str, Meta(pattern="^(|ready|taken|delayed|buried)$")] = ""
     q: Annotated[str, Meta(max_length=200)] = ""
@@ -63,7 +63,7 @@ class TubeQuery(Query):
 
 
 class Handlers(Query):
-    """Of which time, in which order."""
+    """Parameters of the handlers' page: which time, in which order."""
 
     span: Annotated[str, Meta(pattern="^(1h|24h|live)$")] = "1h"
     order: Annotated[str, Meta(pattern="^(name|runs|failures|slowest)$")] = "name"
@@ -71,21 +71,21 @@ class Handlers(Query):
 
 
 class AuditQuery(Query):
-    """Which page."""
+    """Parameters of the audit page."""
 
     page: Annotated[int, Meta(ge=1, le=1000)] = 1
     done: Annotated[str, Meta(max_length=40)] = ""
 
 
 class Plain(Query):
-    """A page without choices."""
+    """Parameters of all other pages."""
 
     done: Annotated[str, Meta(max_length=40)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """What pages look with."""
+    """What views read from."""
 
     server: Server
     sampler: Sampler
@@ -101,7 +101,7 @@ View = tuple[str, dict[str, Any]]
 
 
 async def overview(looking: Looking, path: dict[str, str], query: Overview) -> View:
-    """All tubes, and all of them together as charts."""
+    """All tubes, and charts of their totals."""
     looking.sampler.look()
     sample = await looking.sampler.read(2.0)
     wanted = query.q.strip().casefold()
@@ -125,7 +125,7 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
 
 
 async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View:
-    """One tube: states, rates, options, tasks."""
+    """One tube: charts, options, tasks."""
     looking.sampler.look()
     handle = await looking.access.tube(path["name"])
     status = Status[query.status.upper()] if query.status else None
@@ -157,14 +157,14 @@ def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, 
 
 
 async def task(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """One task: data, times, what holds it back, and what can be done."""
+    """One task: data, times, what holds it back, and its buttons."""
     handle = await looking.access.tube(path["name"])
     template, seen = await looking.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
     return template, {"tube": handle.stored} | seen
 
 
 def _see_task(tube: Tube, id: Any) -> View:
-    """The task; or how it ended, if it has left its tube."""
+    """The task, or how it ended if it has left its tube."""
     try:
         task = tube.peek(id)
     except NotFound:
@@ -186,25 +186,25 @@ def _see_task(tube: Tube, id: Any) -> View:
 
 
 def _why(tube: Tube, task: Task) -> str:
-    """What holds a task back; of a buried one in the word of the button, which programs call kick."""
+    """What holds a task back. For a buried task, in the word of its button: what programs call kick is Retry here."""
     if task.status is Status.BURIED:
         return "The task is buried. No worker takes it until it is retried."
     return tube.why(task.id)
 
 
 async def put(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The form that puts a task."""
+    """The form to put a task."""
     return put_form((await looking.access.tube(path["name"])).stored, {})
 
 
 def put_form(tube: StoredTube, given: dict[str, str]) -> View:
-    """The form, filled in with what was given, and with what was wrong with that."""
+    """The form with the values that were given, and with what was wrong with them."""
     fields = [name for name in PUT_FIELDS if tube.kind.has(name)]
     return "put.html", {"tube": tube, "fields": fields, "given": given, "problem": given.get("problem", "")}
 
 
 async def bulk(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The bulk actions and how far they are."""
+    """The bulk actions and their progress."""
     return "bulk.html", {"jobs": await looking.server.jobs.newest_first()}
 
 
@@ -221,7 +221,9 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
     handle = await looking.access.tube(path["name"])
     if not handle.stored.kind.per_utube:
         kinds = kinds_with("per_utube")
-        raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues: these have it: {kinds}")
+        raise UnsupportedOption(
+            f"kind {handle.kind} of tube {handle.name} has no micro-queues: these kinds have them: {kinds}"
+        )
     lanes = await looking.access.call(admin.lanes, handle.sync)
     return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": admin.SAMPLE}
 
@@ -241,7 +243,7 @@ def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
 
 
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The hosts that callbacks go to, and how that goes."""
+    """The hosts of callbacks, with failures and retries."""
     handles = await _handles(looking, path, CALLBACK_TUBES)
     sample = max(5, CALLBACK_TASKS // (4 * max(1, len(handles))))  # of each of four states
     found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
@@ -249,7 +251,7 @@ async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> Vie
 
 
 async def _handles(looking: Looking, path: dict[str, str], most: int = LOOKED_THROUGH) -> list[Tube]:
-    """The tube that the path names; else those that hold tasks, at most so many, those with the most buried first."""
+    """The tube in the path; otherwise the tubes that have tasks, up to a number, those with the most buried first."""
     if "name" in path:
         return [(await looking.access.tube(path["name"])).sync]
     sample = await looking.sampler.read(2.0)
@@ -270,7 +272,7 @@ def _holds(counts: Counts) -> bool:
 
 
 async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """Who takes tasks: what each holds and waits for, and when it was last heard of."""
+    """Workers, and sessions with what each holds and waits for."""
     live = await looking.access.broker.sessions()
     workers = await looking.history.workers()
     seen = {"workers": workers[: ROWS * 2], "more_workers": max(0, len(workers) - ROWS * 2)}
@@ -278,7 +280,7 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
 
 
 async def handlers(looking: Looking, path: dict[str, str], query: Handlers) -> View:
-    """What handlers did: runs, failures, times; by all workers, in a span of the history or since they started."""
+    """Runs, failures and times of handlers on all workers, in a span of the history or since the workers started."""
     workers = await looking.history.workers()
     live = summed(each for worker in workers for each in worker.handlers)
     found = live if query.span == "live" else looking.history.runs(SPANS[query.span].seconds)
@@ -298,7 +300,7 @@ _ORDERS: dict[str, Callable[[Runs], float]] = {
 
 
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The schedules that workers know, when each is due, and the ticks that are put ahead, the next one first."""
+    """The schedules and their next times, and the ticks that are already put, the next one first."""
     try:
         schedule_tube = (await looking.access.tube(SCHEDULE_TUBE)).sync
         seen = await looking.access.call(_see_schedules, schedule_tube)

@@ -89,7 +89,7 @@ async function load(address) {
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 }
 
-// Whether somebody is about to do something in this part of the page.
+// Whether the user is doing something in this part of the page.
 const inUse = (part) => part.querySelector("details.confirm[open], input:checked") || part.contains(document.activeElement);
 
 function renew(old, fresh) {
@@ -116,7 +116,7 @@ async function refresh() {
   setTimeout(refresh, REFRESH_MS);
 }
 
-// A search reads some thousand tasks at a time: go on until a page is full.
+// A search reads a few thousand tasks at a time: continue until a page is full.
 async function searchOn() {
   let stopped = false;
   for (;;) {
@@ -138,7 +138,7 @@ async function searchOn() {
   }
 }
 
-// "3 min ago" grows older.
+// Keep "3 min ago" up to date.
 const UNITS = [[90, 1, "s"], [5400, 60, "min"], [129600, 3600, "h"], [Infinity, 86400, "d"]];
 function length(seconds) {
   const [, size, unit] = UNITS.find(([most]) => seconds < most);
@@ -154,7 +154,7 @@ function age() {
   }
 }
 
-// The box in the head of a table stands for all of its rows.
+// The checkbox in the head of a table selects all rows.
 function pick(event) {
   const boxes = all('input[name="id"]');
   if (event.target.matches("[data-pick-all]")) boxes.forEach((box) => { box.checked = event.target.checked; });
@@ -177,7 +177,7 @@ for (const name of ["pointermove", "pointerleave"]) {
   });
 }
 
-// One question at a time, and Escape takes it back.
+// One question is open at a time; Escape closes it.
 const questions = () => all("details.confirm[open]");
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") questions().forEach((question) => { question.open = false; question.firstElementChild.focus(); });
