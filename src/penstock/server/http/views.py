@@ -45,7 +45,7 @@ class Overview(Query):
     """Parameters of the overview: which tubes, in which order."""
 
     q: Annotated[str, Meta(max_length=200)] = ""
-    order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried)$")] = "name"
+    order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried|oldest)$")] = "name"
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
     span: SpanName = ""
     done: Annotated[str, Meta(max_length=40)] = ""
@@ -106,12 +106,16 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
     sample = await looking.sampler.read(2.0)
     wanted = query.q.strip().casefold()
     names = [name for name in sample.counts if wanted in name.casefold()]
-    if query.order != "name":
+    if query.order == "oldest":
+        names.sort(key=lambda name: (-sample.waits[name], name))
+    elif query.order != "name":
         names.sort(key=lambda name: (-getattr(sample.counts[name], query.order), name))
     pages = max(1, -(-len(names) // ROWS))
     page = min(query.page, pages)
     shown = names[(page - 1) * ROWS : page * ROWS]
-    rows = [(sample.tubes[name], sample.counts[name], looking.sampler.rates(name)) for name in shown]
+    rows = [
+        (sample.tubes[name], sample.counts[name], sample.waits[name], looking.sampler.rates(name)) for name in shown
+    ]
     values = {
         "rows": rows,
         "matches": len(names),

@@ -1,4 +1,4 @@
-// Keeps a page up to date: counters from the stream of events, charts and lists by asking the server for the page again.
+// Keeps a page up to date by asking the server for it again every two seconds.
 // Values are set as text; what is taken over from a page is what the server has escaped.
 "use strict";
 
@@ -40,49 +40,6 @@ function pulse(text, lost) {
   place.lastElementChild.textContent = text;
 }
 
-class Counters {
-  constructor(stream) {
-    this.rows = new Map(all("[data-tube]").map((row) => [row.dataset.tube, row]));
-    this.tubes = new Map();
-    this.time = 0;
-    const source = new EventSource(stream);
-    source.addEventListener("counters", (event) => this.counters(JSON.parse(event.data)));
-    source.addEventListener("open", () => pulse("live", false));
-    source.addEventListener("error", () => pulse("reconnecting", true));
-    addEventListener("pagehide", () => source.close());
-  }
-
-  counters({ at, tubes, gone, total }) {
-    const seconds = this.time ? at - this.time : 0;  // the server's clock: messages may be late, samples are not
-    for (const name of gone) this.rows.get(name)?.classList.add("gone");
-    // A tube may be named as something that every object has, such as constructor.
-    for (const [name, row] of this.rows) this.row(row, name, Object.hasOwn(tubes, name) ? tubes[name] : undefined, seconds);
-    for (const place of all("[data-total]")) place.textContent = shown(total[place.dataset.total]);
-    this.time = at;
-  }
-
-  row(row, name, counts, seconds) {
-    const before = this.tubes.get(name);
-    const newest = counts ?? before;
-    if (!newest) return;
-    if (counts) {
-      for (const cell of all("[data-count]", row)) this.cell(cell, counts[cell.dataset.count]);
-      this.tubes.set(name, counts);
-    }
-    if (before && seconds) {
-      for (const cell of all("[data-rate]", row)) {
-        const rate = cell.dataset.rate;
-        this.cell(cell, Math.round(((newest[rate] - before[rate]) / seconds) * 10) / 10);
-      }
-    }
-  }
-
-  cell(cell, value) {
-    cell.textContent = shown(value);
-    cell.classList.toggle("zero", !value);
-  }
-}
-
 async function load(address) {
   const answer = await fetch(address, { headers: { accept: "text/html" } });
   if (!answer.ok || answer.redirected) throw new Error("no such page");
@@ -108,7 +65,7 @@ async function refresh() {
         if (newer && !inUse(part)) renew(part, newer);
       }
       probe();
-      if (!stream) pulse("live", false);
+      pulse("live", false);
     }
   } catch {
     pulse("reconnecting", true);
@@ -162,8 +119,6 @@ function pick(event) {
   for (const place of all("[data-picked]")) place.textContent = count ? `${shown(count)} selected` : "";
 }
 
-const stream = document.querySelector("[data-stream]")?.dataset.stream;
-if (stream) new Counters(stream);
 if (document.querySelector("[data-live]")) setTimeout(refresh, REFRESH_MS);
 searchOn();
 setInterval(age, 1000);
