@@ -65,7 +65,9 @@ def _held(store: Store, record: Record, now: int) -> str:
     owner = None if record.owner is None else next(iter(store.sessions(record.owner)), None)
     if owner is None:
         return f"held{since} by a session that has ended{until}"
-    who = f"session {owner.id} on host {owner.host} (pid {owner.pid}), last beat {_span(now - owner.heartbeat)} ago"
+    who = (
+        f"session {owner.id} on host {owner.host} (pid {owner.pid}), last heartbeat {_span(now - owner.heartbeat)} ago"
+    )
     return f"held{since} by {who}{until}"
 
 

@@ -221,7 +221,7 @@ def sessions(url: str, as_json: bool) -> None:
         [info.id, info.host, info.pid, f"{max(0.0, now - info.heartbeat):.1f} s ago", _held(info), " ".join(info.waits)]
         for info in found
     ]
-    return output.listed(("session", "host", "pid", "last beat", "holds", "waits for"), rows, "no sessions")
+    return output.listed(("session", "host", "pid", "heartbeat", "holds", "waits for"), rows, "no sessions")
 
 
 def _held(info: penstock.SessionInfo, most: int = 3) -> str:

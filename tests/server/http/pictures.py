@@ -64,6 +64,12 @@ PAGES = {
     "audit": "/audit",
     "error": "/nowhere",
 }
+# Hosts of callbacks, and why they were given up.
+HOOKS = (
+    ("hooks.example.com", "POST failed: 503 Service Unavailable"),
+    ("hooks.example.com", "POST failed: timed out after 30 s"),
+    ("shop.example.org", None),
+)
 # Tracebacks name files of the machine that makes the pictures.
 ELSEWHERE = """(root) => document.querySelectorAll("pre").forEach((each) => {
   each.textContent = each.textContent.replaceAll(root, "/srv/shop");
@@ -115,7 +121,11 @@ def filled(broker: penstock.Broker) -> list[penstock.Tube]:
     mail.cancel(3, "the order was withdrawn")
     mail.put_many(mail_to(f"user{n}") for n in range(60))
     mail.put_many([({"to": "ada@example.org", "subject": "reminder"}, {"delay": 3600})] * 9)
-    mail.put({"order": 7}, callback="https://hooks.example.com/orders")
+    orders = broker.tube("orders")
+    for number, (host, reason) in enumerate(HOOKS, 1):
+        orders.put({"order": number}, callback=f"https://{host}/orders", delay=0 if reason else 600)
+        if reason:
+            orders.bury(number, reason)
     crawl = broker.tube("crawl", "utubettl", ttr=30)
     crawl.put_many(
         ({"url": f"https://{host}/page/{n}"}, {"utube": host})
