@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import time
+from contextlib import suppress
 
 import msgspec
 
@@ -187,9 +188,12 @@ class Jobs:
     async def _stored(self) -> list[Job]:
         """What is recorded, the oldest first."""
         notes = await self._access.call(self._notes.read)
-        jobs = [msgspec.convert(value, Job) for key, value in notes.items() if " " not in key]
-        for job in jobs:
-            job.stopping = job.stopping or f"stop {job.id}" in notes
+        jobs: list[Job] = []
+        for key, value in notes.items():
+            if " " not in key:
+                with suppress(msgspec.ValidationError):  # written by another version
+                    jobs.append(msgspec.convert(value, Job))
+                    jobs[-1].stopping |= f"stop {key}" in notes
         return jobs
 
 
