@@ -281,13 +281,14 @@ def test_a_bulk_action_continues_on_another_server(
     monkeypatch.setattr(bulk, "STEP", 10)
 
     def change_slowly(*arguments: Any) -> int:
-        time.sleep(0.1)
+        time.sleep(0.5)
         return admin.change_many(*arguments)
 
     with serving(store_url) as first, monkeypatch.context() as patch:
         patch.setattr(bulk, "change_many", change_slowly)
         form = {"seal": first.app.server.authentication.logins.seal(""), "verb": "delete", "all": "1"}
         assert first.client.post("/tubes/mail/bulk", data=form).status_code == httpx.codes.SEE_OTHER
+        first.await_in_loop(first.app.jobs.close())
     assert tube.stats().tasks.ready > 0
     with serving(store_url) as second:
         page.goto(f"{second.url}/bulk")
@@ -399,7 +400,7 @@ def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, pag
 def test_workers_and_what_their_handlers_did(server: Serving, beside: penstock.Broker, page: Page) -> None:
     beside.tube("mail")
     page.goto(f"{server.url}/sessions")
-    expect(page.locator(".empty").first).to_contain_text("No worker runs")
+    expect(page.locator(".empty").first).to_contain_text("No worker is running")
     report(beside)
     row = page.locator("table").first.locator("tbody tr")  # without a reload
     expect(row.locator("th")).to_have_text("shop:app")
