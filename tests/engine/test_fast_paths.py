@@ -3,6 +3,7 @@ puts and acks by a flush alone, leave the same tasks, counters, outcomes, groups
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -236,7 +237,7 @@ def test_an_ack_just_before_the_lease_ends_and_at_its_end(
     assert pair.sides[0].store.counters(pair.tube).counts.ack == (0 if late else 2)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(20 if os.environ.get("PENSTOCK_CAMPAIGN") == "long" else 1))
 @pytest.mark.parametrize("sort", TUBES)
 def test_any_calls(pair_of: Callable[[str], Pair], sort: str, seed: int) -> None:
     pair, dice = pair_of(sort), random.Random(f"{sort} {seed}")
