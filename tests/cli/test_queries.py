@@ -47,7 +47,9 @@ def test_tasks(filled: Shell) -> None:
         " 3  ready      0         0  2 bytes",
         " 4  delayed    0         0  later",
     ]
-    assert filled.refused("tasks", "mail", "--status", "gone").startswith("status 'gone' is unknown")
+    for status in ("gone", "done"):
+        refused = f"status '{status}' is unknown: use one of ready, taken, buried, delayed"
+        assert filled.refused("tasks", "mail", "--status", status) == refused
     assert filled.refused("tasks", "mail", "--limit", "0").startswith("limit 0")
 
 

@@ -19,7 +19,8 @@ from penstock.core.values import whole
 from penstock.errors import BadValue
 
 _COUNTS = ("ready", "taken", "delayed", "buried", "done")
-_STATUSES = {status.name.lower(): status for status in Status}
+# A done task has left its tube, so none is listed.
+_STATUSES = {status.name.lower(): status for status in Status if status is not Status.DONE}
 
 
 class TubeLook(msgspec.Struct, frozen=True):
