@@ -76,7 +76,7 @@ def _chart(
 
 
 def _stretches(points: Sequence[Point], gap: float) -> Iterator[list[Point]]:
-    """Points in a row, at least two; nobody wrote the history while no server ran."""
+    """The points, split at gaps: no history is written while no server runs. A stretch has at least two points."""
     stretch: list[Point] = []
     for point in points:
         if stretch and point[0] - stretch[-1][0] > gap:
