@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.matrix.programs import Debian, DebianInside, EmbeddedPostgres, Python, Source, Wheel
 
@@ -43,6 +43,7 @@ _REDIS = suites("redis and not cluster and not pool")
 _CLUSTER = suites("redis-cluster")
 # Tests of the stores' own code, on the newest and the oldest version of each server. npm's packages have no pg_dump.
 _OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_that_was_made_meanwhile")
+_OWN_POSTGRES_13 = replace(_OWN_POSTGRES, keyword=f"{_OWN_POSTGRES.keyword} and not with_django")  # needs PostgreSQL 14
 _OWN_MYSQL = Suite("own tests", ("tests/mysql",))
 _OWN_REDIS = Suite("own tests", ("tests/redis",))
 _BOUNCER = (Suite("own tests", ("tests/postgres/test_pgbouncer.py", "tests/matrix/pgbouncer.py")),)
@@ -107,7 +108,7 @@ def _rows() -> Iterator[Row]:
     yield Row("mysql-9", "MySQL 9.7", _MYSQL, "mysqld", (*_MARIADB, _OWN_MYSQL))
     for version, package in _POSTGRES_VERSIONS.items():
         source = EmbeddedPostgres(package)
-        own = [_OWN_POSTGRES] if version in ("18", "13") else []
+        own = {"18": [_OWN_POSTGRES], "13": [_OWN_POSTGRES_13]}.get(version, [])
         yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", (*_POSTGRES, *own))
     for version, release in (("1.26", "sid"), ("1.18", "bookworm")):
         bouncer = Debian(release, ("pgbouncer",), (("pgbouncer", "usr/sbin/pgbouncer"),))

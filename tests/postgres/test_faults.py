@@ -34,10 +34,10 @@ def schema_of(url: str) -> str:
 
 def cut_all(admin: psycopg.Connection) -> int:
     """End every other connection, and wait until they have ended."""
-    return admin.execute(
-        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    ).rowcount
+    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    ended = [pid for pid, _ in admin.execute(f"SELECT pid, pg_terminate_backend(pid) {others}")]
+    until(lambda: not admin.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [ended]).rowcount)
+    return len(ended)
 
 
 def waiting(admin: psycopg.Connection) -> int:
