@@ -124,7 +124,7 @@ def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
         tube.put_many(range(1500))
         for task in tube.take_many(1500) if verb != "truncate" else []:
             task.bury() if verb == "kick" else None
-        run, steps = store._steps.run, count()
+        run, steps = store._runner.on_tube, count()
 
         def dying(*arguments: Any, **options: Any) -> object:
             if arguments[0] == "apply" and next(steps) == 1:
@@ -132,7 +132,7 @@ def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
                 hung_up(broker)
             return run(*arguments, **options)
 
-        monkeypatch.setattr(store._steps, "run", dying)
+        monkeypatch.setattr(store._runner, "on_tube", dying)
         with pytest.raises(penstock.OutcomeUnknown, match=r"partly applied \(\d+ tasks\)"):
             getattr(tube, verb)(*([1500] if verb == "kick" else []))
         own_server.start()

@@ -36,10 +36,9 @@ def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-@pytest.mark.parametrize("related", [True, False])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_has_its_keys_and_flags(name: str, related: bool, modern: bool) -> None:
-    script = load_script(name, sort=SORTS.get(name, PLAIN), related=related, modern=modern)
+def test_a_script_has_its_keys_and_flags(name: str, modern: bool) -> None:
+    script = load_script(name, sort=SORTS.get(name, PLAIN), modern=modern)
     assert script.keys
     assert (script.text[:5] == b"#!lua") == modern
     used = set(re.findall(rb"\bk_[a-z_]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
@@ -56,7 +55,7 @@ def test_a_script_for_tubes_without_leases_has_its_keys(name: str) -> None:
 
 
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
-    needs_room = {"put", "put_plain", "put_related", "apply_put", "set_group_work"}
+    needs_room = {"put", "put_plain", "put_related", "apply_put"}
     needs_room |= {"rename_tube", "alter_tube", "begin_index"}
     needs_room |= {"load_tasks", "load_relations", "import", "activate"}
     for name in SCRIPTS:
@@ -112,7 +111,6 @@ def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
     """Lua allows 200 local variables in a function, and the largest scripts have many."""
     with redis.Redis(port=server.port) as connection:
         for sort in (PLAIN, MICRO_QUEUES, UNLEASED):
-            for related in (True, False):
-                for name in SCRIPTS:
-                    connection.script_load(load_script(name, sort=sort, related=related, epoch="1").text)
-                connection.script_load(load_take_from_many(((sort, related),)).text)
+            for name in SCRIPTS:
+                connection.script_load(load_script(name, sort=sort, epoch="1").text)
+            connection.script_load(load_take_from_many((sort,)).text)

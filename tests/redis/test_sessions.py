@@ -49,6 +49,21 @@ def test_anyone_completes_a_session_end_that_did_not_reach_all_tubes(
     )
 
 
+def test_a_lease_that_ends_with_its_session_leaves_its_group_once(
+    broker: penstock.Broker, store: RedisStore, clock: Clock
+) -> None:
+    tube = broker.tube("t", kind="fifottl", ttr=15, max_attempts=1)
+    store.open_group(tube.stored, "g", on_failure="continue")
+    group = tube.group("g")
+    group.put_many(["x", "y"])
+    group.start()
+    assert store.take([tube.stored], 1, joined(store)).records
+    clock.advance(15)
+    tube.stats()
+    assert store.groups(tube.stored, name="g")[0].left == 1
+    assert broker.check() == []
+
+
 def test_without_anyone_it_ends_by_its_lapse(broker: penstock.Broker, store: RedisStore, clock: Clock) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
@@ -66,8 +81,8 @@ def test_a_take_under_way_does_not_bring_an_ended_session_back(broker: penstock.
     found = store._registry.enlist(handle, tube.stored, None)
     assert found is not None
     store.leave([handle])
-    reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1, 1000, *found)
-    assert (reply[5], reply[7]) == (0, [])
+    reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1, 1000, 0, *found)
+    assert (reply[4], reply[6]) == (0, [])
 
 
 def test_a_session_that_a_tube_forgot_is_made_known_again(broker: penstock.Broker, store: RedisStore) -> None:

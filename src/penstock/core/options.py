@@ -13,7 +13,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
 from penstock.core.shards import check_shards, refuse_with_shards
-from penstock.core.task import Entry, Extra
+from penstock.core.task import Entry, Extra, Record
 from penstock.core.values import Seconds, delay_until, flag, plain_seconds, positive_ms, pri, span_ms, whole
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 
@@ -111,6 +111,10 @@ class Tube(msgspec.Struct, frozen=True):
     period: int = 0
     #: Number of parts that may be on different servers.
     shards: int = 1
+
+    def shown(self, record: Record) -> Record:
+        """The task with the id that people see: that of a shard differs from its own."""
+        return record
 
 
 def callback_url(what: str, value: object) -> str:

@@ -65,5 +65,6 @@ def _follow_one(work: Work, no: int, limit: int) -> int:
             work.change(record, rules.followed(record, work.now))
     if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
         group.moving = False  # a wrong counter is for check to find, not to spin on
+        work.end_group(group)
     work.flush()
     return len(records)

@@ -55,10 +55,10 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     return [Finding(tube.name, id, what, remedy) for id, what, remedy in found + derived]
 
 
-Told = tuple[int | str | None, str, str]
+Problem = tuple[int | str | None, str, str]
 
 
-def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for record in audit.stranded:
         yield record.id, stranded(record.state), "make it ready"
         if repair:
@@ -77,7 +77,7 @@ def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told
             step.restore(tube, replace(record, state=state, at=at, group=None, group_no=None))
 
 
-def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for record in audit.orphans:
         yield record.id, "taken, but no live session holds it", "release it"
     if repair and audit.orphans:
@@ -87,21 +87,21 @@ def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Tol
         work.flush()
 
 
-def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for id in audit.early:
         yield id, "has an outcome, but is still there", "forget the outcome"
     if repair and audit.early:
         step.drop_outcomes(tube, audit.early)
 
 
-def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for group in audit.groups:
         states = Counter(audit.members.get(group.no, {}))
         wrong = list(group_problems(group, states))
         for what, remedy in wrong:
             yield None, f"group {group.name}: {what}", remedy
         if repair and wrong:
-            _repair_group(step, tube, group.no, states)
+            repair_group(step, tube, group.no, states)
 
 
 def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -122,7 +122,8 @@ def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, st
         yield f"{waiting} tasks do not follow its record", "let them follow"
 
 
-def _repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None:
+def repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None:
+    """Make a group agree with its tasks, counted by state: it ends, is open again, or its tasks follow it."""
     work = Work(step, tube, Effects())
     group = work.group(no)
     if group is None:
@@ -141,7 +142,7 @@ def _repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None
     work.flush()
 
 
-def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Told]:
+def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Problem]:
     """What is wrong with micro-queues beside their tasks."""
     for label, queue in sorted(queues.items()) if tube.kind.per_utube else ():
         name, remedy = f"micro-queue {label or '(none)'}", "set its heads and numbers again"
@@ -157,7 +158,7 @@ def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
     return min(max(tube.utube_limit - queue.counted[0], 0), len(queue.ready))
 
 
-def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Told]:
+def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Problem]:
     """What is wrong with counters beside the tasks that are there, counted by state."""
     true = {
         "ready": states["r"] + states["q"],
@@ -175,7 +176,7 @@ def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Told]:
             )
 
 
-def _last_mark(tube: Tube, audit: Audit) -> Iterator[Told]:
+def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:
     mark = needed_mark(audit.counters.mark, audit.newest) if tube.kind.hand_out == DELIVER else None
     if mark is not None:
         what = f"the last id is kept as {shown_mark(audit.counters.mark)}, there is {shown_mark(mark)}"

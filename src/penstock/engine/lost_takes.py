@@ -15,7 +15,7 @@ from penstock.core.task import Record
 from penstock.engine.port import Step
 from penstock.engine.work import Work
 
-# A request may reach its server after the look for what it did: each heartbeat looks again for so long.
+# A request may reach its server after we looked for what it did: heartbeats keep looking for this long.
 LOOK_SECONDS = 60.0
 
 
@@ -36,15 +36,15 @@ class LostTakes:
         self._takes: dict[int, LostTake] = {}
 
     def add(self, lost: LostTake) -> None:
-        """The answer of this one did not come."""
+        """Remember a take whose answer did not come."""
         self._takes[lost.call] = lost
 
     def left(self, *, again: bool) -> list[LostTake]:
-        """Those that nobody looked for; with `again`, all that may still be done."""
+        """Those that were not looked for yet; with `again`, all that may still arrive."""
         return [lost for lost in list(self._takes.values()) if again or not lost.looked] if self._takes else []
 
     def looked(self, lost: LostTake) -> None:
-        """What it did is given back."""
+        """Note that what it did was given back."""
         lost.looked = True
         if time.monotonic() - lost.since > LOOK_SECONDS:
             self._takes.pop(lost.call, None)

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from penstock.core.attempts import StoredAttempt
+from penstock.core.chain import Link
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import Kind
@@ -135,6 +136,8 @@ class Row(msgspec.Struct, frozen=True):
     ending: Ending | None = None
     until: int | None = None
     error: StoredAttempt | None = None
+    #: The state of the task's group that this was decided by.
+    group_state: str | None = None
 
 
 # The fields of a Record that a change of its state sets; and all that may change after its put, beside the payload.
@@ -162,6 +165,14 @@ class GroupRow(msgspec.Struct, frozen=True):
         return self.after.left <= 0 or self.after.state != self.before.state
 
 
+class Post(NamedTuple):
+    """A reply for a tube, or a link of a chain with its data."""
+
+    tube: str
+    payload: bytes
+    link: Link | None
+
+
 class Delta(msgspec.Struct):
     """One atomic change: groups, then rows, then new tasks, then works, then the heads of the micro-queues touched."""
 
@@ -174,11 +185,13 @@ class Delta(msgspec.Struct):
     works: list[tuple[Tube, list[Entry]]] = msgspec.field(default_factory=list)
     #: Remove all tasks of a hidden tube up to this id, uncounted.
     erase_upto: int | None = None
+    #: Where a step posts: what goes to other tubes, by their names, and links of chains.
+    posts: list[Post] = msgspec.field(default_factory=list)
 
     @property
     def whole(self) -> bool:
         """Whether one failed guard undoes everything (Conflict); else rows whose guard fails are left out."""
-        return bool(self.groups or self.works or self.fresh)
+        return bool(self.groups or self.works or self.fresh or self.posts)
 
 
 class Flushed(msgspec.Struct):
@@ -188,7 +201,7 @@ class Flushed(msgspec.Struct):
     fresh: list[Record] = msgspec.field(default_factory=list)
     works: list[tuple[Tube, list[Record]]] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
-    #: What a database that follows up itself did beside the rows.
+    #: What it did beside the rows.
     beside: Effects | None = None
 
 
@@ -314,9 +327,8 @@ class Step(Protocol):
 
     #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
     optimistic: bool
-    #: Whether the database itself does what follows from a task's end: its reply, the count and the end of its group.
-    #: A Delta then has neither replies nor groups for it.
-    follows_up: bool
+    #: Whether what goes to other tubes is posted (`Delta.posts`): these may be on another server.
+    posts: bool
 
     # tubes
     def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:

@@ -20,7 +20,7 @@ from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
-from penstock.engine.port import ByNames, Delta, Flushed, GroupRow, Loaded, Row, Select, Step
+from penstock.engine.port import ByNames, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
 
 # Bytes of errors of attempts in one flush.
 _HEAVY = 2 * 1024 * 1024
@@ -78,13 +78,11 @@ class Work:
 
     def is_cancelled(self, record: Record) -> bool:
         """Whether the task is gone with its group, though it was not removed yet."""
-        if record.group_no is None or (self.step.follows_up and record.group_no not in self._groups):
-            return False
-        return self._group_of(record).state == rules.CANCELLING
+        return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
 
     def lacks_group(self, record: Record) -> bool:
         """Whether a task that was not loaded belongs to a group that is not stored: a restored copy has neither."""
-        return record.group_no is not None and not self.step.follows_up and self.group(record.group_no) is None
+        return record.group_no is not None and self.group(record.group_no) is None
 
     def is_gone(self, record: Record) -> bool:
         """Whether the task is gone by its ttl or with its group."""
@@ -101,15 +99,17 @@ class Work:
 
     def change(self, record: Record, change: Change) -> Record:
         """Decide on a task; the record is as it will be."""
-        if record.group_no is not None and (record.group_no in self._groups or not self.step.follows_up):
+        state = None
+        if record.group_no is not None:
             change = rules.gate(record, change, self._group_of(record))
+            state = self._before[record.group_no].state
         after, ending = altered(record, change, change.state), change.ending
         if ending is not None and after.errors is not None:
             ending = replace(ending, errors=after.errors)
         if change.error is not None:
             self._error_bytes += len(after.errors or b"")
-        self._rows[record.id] = Row(record, after, change.events, ending, change.until, change.error)
-        if change.state == "-" and not self.step.follows_up:
+        self._rows[record.id] = Row(record, after, change.events, ending, change.until, change.error, state)
+        if change.state == "-":
             self._left(record, change)
         return after
 
@@ -148,7 +148,7 @@ class Work:
         """Put the reply of a task that ended, and the link that follows it in its chain if it is done."""
         tube = chain.reply_tube(reply_to)
         if tube is not None:
-            self.reply(tube, reply_payload(record, ending))
+            self.reply(tube, reply_payload(self.tube.shown(record), ending))
         found = chain.next_link(record.payload, ending.result) if chain.is_marked(reply_to) else None
         if found is not None and ending.status == "done":
             link, payload = found
@@ -164,7 +164,7 @@ class Work:
 
     @property
     def heavy(self) -> bool:
-        """Whether it has so many errors of attempts that more would be too much for the packet of a server."""
+        """Whether it has as many errors of attempts as fit into one packet of a server."""
         return self._error_bytes > _HEAVY
 
     @property
@@ -179,7 +179,11 @@ class Work:
         groups = [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
         if not (rows or self._fresh or groups or self._works or erase_upto is not None):
             return set(), []
-        delta = Delta(self.tube, rows, self._fresh, groups, self._replies() if self._works else [], erase_upto)
+        delta = Delta(self.tube, rows, self._fresh, groups, erase_upto=erase_upto)
+        if self._works and self.step.posts:
+            self._post(delta)
+        elif self._works:
+            delta.works = self._replies()
         flushed = self.step.flush(delta)
         self._tell(delta, flushed)
         self._rows, self._fresh, self._works = {}, [], {}
@@ -212,6 +216,17 @@ class Work:
         for number, gain in flushed.readied.items():
             if gain > 0:
                 effects.readied[number] = effects.readied.get(number, 0) + gain
+
+    def _post(self, delta: Delta) -> None:
+        """Put what goes to this tube; post replies to other tubes, and links of chains."""
+        own: list[Entry] = []
+        for name, works in self._works.items():
+            for payload, link in works:
+                if link is None and name == self.tube.name:
+                    own.append(plain_entry(self.tube, payload))
+                else:
+                    delta.posts.append(Post(name, payload, link))
+        delta.works = [(self.tube, own)] if own else []
 
     def _replies(self) -> list[tuple[Tube, list[Entry]]]:
         """Replies, group work and links of chains, by the tubes that they go to."""

@@ -297,18 +297,19 @@ class Index:
         epoch, started, done = known + 1, time.monotonic(), 0
         total = self._vault.count() if progress else 0
         tubes: list[Tube] = []
+        groups: defaultdict[int, list[int]] = defaultdict(list)
         try:
             with self._servers.strictly():
                 self._begin(epoch)
                 for shelf in self._vault.tubes():
                     tube = self._load_shelf(shelf, epoch)
-                    for loaded in self._load_tasks(tube, epoch) if tube else ():
+                    for loaded in self._load_tasks(tube, epoch, groups[tube.no]) if tube else ():
                         done += loaded
                         if progress:
                             progress(done, total)
                     tubes += [tube] if tube else []
                 for tube in tubes:
-                    self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch)
+                    self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch, *groups[tube.no])
         except Interrupted:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
@@ -344,9 +345,8 @@ class Index:
             self._load_beside(tube, settled.beside, epoch)
         return tube
 
-    def _load_tasks(self, tube: Tube, epoch: int) -> Iterator[int]:
-        """Load its links and its tasks. Yields the number of tasks, page by page."""
-        groups: list[int] = []
+    def _load_tasks(self, tube: Tube, epoch: int, groups: list[int]) -> Iterator[int]:
+        """Load its links and its tasks. Yields the number of tasks, page by page; adds its groups that are not over."""
         for links in self._vault.links(tube.no, PAGE):
             self._say_building()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
@@ -356,8 +356,6 @@ class Index:
             words = [word for id, record in tasks for word in (task_key(id), record)]
             self._runner.in_epoch(f"{epoch}~", "load_tasks", tube, *words)
             yield len(tasks)
-        for no in groups:
-            self._runner.in_epoch(f"{epoch}~", "repair_group", tube, no)
 
     def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:
         if not self._runner.on_tag("reset_index", no, epoch, *meta, idempotent=True):

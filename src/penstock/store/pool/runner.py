@@ -187,9 +187,9 @@ class PoolRunner(Runner):
             raise Interrupted
         return super().known(tube, reply)
 
-    def script(self, name: str, sort: str, related: bool) -> Script:
+    def script(self, name: str, sort: str) -> Script:
         epoch = getattr(self._thread, "epoch", None) or str(self.servers.epoch)
-        return load_script(name, sort=sort, related=related, modern=self.modern, epoch=epoch)
+        return load_script(name, sort=sort, modern=self.modern, epoch=epoch)
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:

@@ -17,10 +17,18 @@ from penstock.core.group import Group
 from penstock.core.ids import Mark, needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
-from penstock.core.results import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
+from penstock.core.results import STATE_COUNTER, Finding
 from penstock.core.task import UNSTARTED, Record
-from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems, repaired
-from penstock.engine.port import QueueAudit
+from penstock.engine.integrity import (
+    Problem,
+    counter_problems,
+    group_problems,
+    heads_wanted,
+    queue_problems,
+    repair_group,
+    repaired,
+)
+from penstock.engine.port import QueueAudit, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
@@ -37,6 +45,7 @@ from penstock.store.redis.encoding import (
 )
 from penstock.store.redis.outbox import Steps
 from penstock.store.redis.redis_connection import Argument
+from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 
@@ -44,7 +53,6 @@ _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # Repairs in one script.
 _STEP = 200
-Problem = tuple[int | str | None, str, str]
 # What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
 Guard = tuple[str, bytes | str, bytes | None]
 Write = tuple[Argument, ...]
@@ -61,9 +69,8 @@ def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: 
         for start in range(0, len(items), _STEP):
             runner.on_tube("repair", tube, *_words(items[start : start + _STEP]), now=now)
         for no in seen.wrong_groups():
-            early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
-            for start in range(0, max(1, len(early)), ADVANCE_STEP):
-                steps.run("repair_group", tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
+            step = cast(Step, RedisStep(runner, steps, tube, True, now))
+            repair_group(step, tube, no, Counter(seen.members[no].values()))
     return [Finding(tube.name, *problem) for problem in found]
 
 
@@ -353,11 +360,22 @@ class Look:
         yield from (([self._is(id)], writes) for id, writes in self._writes.items())
         for dangling in self._dangling:
             yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
+        yield from self._group_entries()
         for ms, span in self._wrong_spans:
             write = ("HDEL", "addresses", ms) if span is None else ("HSET", "addresses", ms, span)
             yield [("addresses", ms, self._spans.get(ms))], [write]
         if self.quiet:
             yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
+
+    def _group_entries(self) -> Iterator[Item]:
+        """Names of live groups, and ends of groups that are over."""
+        for no, group in self._groups.items():
+            key, name, led = b"g" + task_key(no), f"n{group.name}", self._live.get(group.name)
+            if (led == no) != (group.state in rules.LIVE):
+                write: Write = ("HDEL", "groups", name) if led == no else ("HSET", "groups", name, no)
+                yield [("groups", name, None if led is None else b"%d" % led)], [write]
+            if group.state in rules.OVER and key not in self._kept:
+                yield [], [("ZADD", "kept", group.until or self._now, key)]
 
     def _is(self, id: int) -> Guard:
         return "tasks", task_key(id), self._values.get(task_key(id))

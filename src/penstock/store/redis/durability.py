@@ -52,8 +52,8 @@ def durability_of(settings: Settings) -> str:
             return (
                 "a put that returned survives most crashes of the server, and a power cut once the system wrote it out"
             )
-        # Also a kill of the process alone: while a background fsync is in progress, the server answers and keeps what
-        # it was told in its own memory for up to two seconds before it writes (flushAppendOnlyFile of Redis).
+        # Also a kill of the process alone: while a background fsync is in progress, the server answers and keeps
+        # commands in its own memory for up to two seconds before it writes (flushAppendOnlyFile of Redis).
         return "a put that returned is on disk soon: a crash or power cut may lose the last second or two (everysec)"
     if settings.get("save", "?") != "":
         return "a put that returned survives only with the next snapshot: a crash loses what came after the last one"

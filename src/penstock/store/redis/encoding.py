@@ -207,8 +207,8 @@ def read_outcome(id: int, stored: bytes) -> Kept:
         status, start = status[:-1], place + 4
         place = start + _int(stored[place:start], "big")
         errors = stored[start:place]
-    error_told = error if status == "failed" else error or None
-    ending = Ending(status, stored[place:] or None, error_told, code or None, errors)
+    shown_error = error if status == "failed" else error or None
+    ending = Ending(status, stored[place:] or None, shown_error, code or None, errors)
     return Kept(id, address, ending, _int(stored[:6], "big"))
 
 

@@ -1,6 +1,6 @@
 """Scripts that change tasks, and replies on their way from one tube to another, maybe on another node of a cluster.
 
-The script that ends a task puts its reply into the outbox of the task's tube. Its caller then puts all entries of the
+The script that removes a task posts its reply to the outbox of the task's tube. Its caller then puts all entries of the
 outbox into the reply tubes, in order, and removes them; a reply tube knows the last number that it received from each
 other tube, so nothing is put twice. Entries that a dead client left behind are put by the next client that calls the
 tube, or that finds nothing to do elsewhere.
@@ -11,19 +11,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.core.chain import MARK, Link, link_entry, next_link
+from penstock.core.chain import Link, link_entry, reply_tube
+from penstock.core.ending import Ending
 from penstock.core.entry import plain_entry
 from penstock.core.options import Tube
-from penstock.core.reply import REPLY_KIND
+from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects
-from penstock.core.task import Record
-from penstock.errors import NoSuchTube, PenstockError, StoreError
+from penstock.core.shards import public_id
+from penstock.engine.port import Post
+from penstock.errors import NoSuchTube, PenstockError, StoreCorrupt, StoreError
 from penstock.store.redis import puts
-from penstock.store.redis.encoding import UNREADABLE
+from penstock.store.redis.encoding import UNREADABLE, decode, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.runner import TUBES, Runner, read_log
 from penstock.store.redis.tubes import Tubes
@@ -36,10 +40,11 @@ _PAGE = 1000
 # that a node that is down does not slow down the tubes of the others.
 _SCAN_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
-# The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
-_REMOVED = 2
-# The states that read_outbox in lua/replies.lua returns for a dropped tube.
-_MORE, _GONE = 1, 2
+
+
+_encode_link = msgspec.json.Encoder().encode
+_decode_link = msgspec.json.Decoder(Link).decode
+_decode_shard = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 
 
 class OutboxEntry(msgspec.Struct, frozen=True):
@@ -51,15 +56,19 @@ class OutboxEntry(msgspec.Struct, frozen=True):
     link: Link | None = None
 
 
+def pack_post(post: Post) -> bytes:
+    """The data of an entry: the length of the link in four bytes, the link, the payload."""
+    link = b"" if post.link is None else _encode_link(post.link)
+    return len(link).to_bytes(4, "big") + link + post.payload
+
+
 def read_entry(stored: bytes) -> OutboxEntry:
-    """Decode an entry, as lua/replies.lua writes it."""
+    """Decode an entry: number and time, six bytes each, the name of its tube after its length, the data."""
     end = 13 + stored[12]
-    entry = OutboxEntry(int.from_bytes(stored[:6], "big"), stored[13:end].decode(), stored[end:])
-    if entry.tube != MARK:
-        return entry
-    data = 4 + int.from_bytes(entry.data[:4], "big")
-    found = next_link(entry.data[data:], entry.data[4:data])
-    return entry if found is None else OutboxEntry(entry.no, found[0].tube, found[1], found[0])
+    start, name = end + 4, stored[13:end].decode()
+    data = start + int.from_bytes(stored[end:start], "big")
+    link = None if data == start else _decode_link(stored[start:data])
+    return OutboxEntry(int.from_bytes(stored[:6], "big"), name, stored[data:], link)
 
 
 class Outbox:
@@ -88,7 +97,7 @@ class Outbox:
         try:
             while entries:
                 last = self._put(source, entries, stuck, effects, now)
-                entries = self._read(source, last, now, every=True)[1] if len(entries) >= _PAGE else []
+                entries = self._read(source, last, now, every=True)[0] if len(entries) >= _PAGE else []
         except StoreError as error:
             self._postpone(error)
 
@@ -98,16 +107,34 @@ class Outbox:
         last, found = 0, False
         try:
             while True:
-                state, entries = self._read(source, last, now)
+                entries, *dropped = self._read(source, last, now)
+                if len(dropped) == 1:  # nothing is left of it
+                    self._runner.command(TUBES, "senders", b"SREM", source)
+                    break
+                left = self._reply_for(source, now, *dropped) if dropped else False
                 if entries:
                     last, found = self._put(source, entries, stuck, effects, now), True
-                elif state != _MORE:
-                    if state == _GONE:
-                        self._runner.command(TUBES, "senders", b"SREM", source)
+                elif not left:
                     break
         except StoreError as error:
             self._postpone(error)
         return found
+
+    def _reply_for(self, source: int, now: int | None, facts: bytes, name: bytes, pairs: list[Reply]) -> bool:
+        """Post the replies of tasks of a dropped tube. Returns whether there were any tasks."""
+        words: list[Argument] = []
+        ids = _decode_shard(facts[6:]) if facts[6:] else (0, 1, 0)
+        for place in range(0, len(pairs), 2):
+            id, to, payload = cast(int, pairs[place]), None, b""
+            with suppress(StoreCorrupt):
+                record = decode(id, cast(bytes, pairs[place + 1]))
+                to = reply_tube(record.reply_to)
+                payload = reply_payload(replace(record, id=public_id(id, *ids)), Ending("deleted"))
+            to = None if to == name.decode() else to
+            words += [task_key(id), to or "", pack_post(Post("", payload, None))]
+        if words:
+            self._runner.on_tag("reply_for_dropped", source, self._runner.moment(now), *words)
+        return bool(words)
 
     def deliver_overdue(self, effects: Effects, now: int | None) -> bool:
         """Put the overdue entries of all tubes, at most once a second. Returns whether there were any."""
@@ -126,21 +153,18 @@ class Outbox:
         self._next_scan = time.monotonic() + _FAILED_SECONDS
         log.warning("replies could not be put (%s); retrying later", error)
 
-    def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> tuple[int, list[bytes]]:
+    def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
+        """What the script returns behind the time."""
         moment = self._runner.moment(now)
         reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
-        _, state, *entries = cast("list[Reply]", reply)
-        return cast(int, state), cast("list[bytes]", entries)
+        return cast("list[Any]", reply)[1:]
 
     def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
         """Put a page of entries and return the last number. A tube that cannot be reached gets none of later pages."""
         found = [read_entry(stored) for stored in entries]
         by_name: dict[str, list[OutboxEntry]] = {}
         for entry in found:
-            if entry.tube == MARK:  # its data is no longer that of a chain: nothing follows
-                self._runner.on_tag("remove_sent_replies", source, entry.no, idempotent=True)
-            else:
-                by_name.setdefault(entry.tube, []).append(entry)
+            by_name.setdefault(entry.tube, []).append(entry)
         for name, batch in by_name.items():
             if name not in stuck:
                 try:
@@ -179,44 +203,25 @@ class Outbox:
 
 
 class Steps:
-    """Runs the scripts of one store that change tasks. Replies are put into their tubes before anybody is notified."""
+    """Runs the scripts of one store that change tasks."""
 
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._runner = runner
-        self._outbox = outbox
+        self.outbox = outbox
         #: Called with a tube where a script found bytes that penstock did not write; and how often that happened.
         self.on_unreadable: Callable[[Tube, int | None], None] | None = None
         self.unreadable = 0
 
-    def run(
-        self, name: str, tube: Tube, effects: Effects, *arguments: Argument,
-        idempotent: bool = False, now: int | None = None,
-    ) -> tuple[list[Record], list[Reply]]:  # fmt: skip
-        """Run a script and add what it did to the effects. Returns its changes as records, and its further answer."""
-        reply = self._runner.on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
-        return self.read(tube, reply, effects, now)
+    def run(self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None) -> list[Reply]:
+        """Run a script and add what it did to the effects. Returns its further answer."""
+        return self.read(tube, self._runner.on_tube(name, tube, *arguments, now=now), effects, now)
 
-    def attempt(
-        self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None = None
-    ) -> tuple[list[Record] | None, list[Reply]]:
-        """The same for a script that may refuse: then None, and why."""
-        reply = self._runner.on_tube(name, tube, *arguments, now=now)
-        if reply[_REMOVED] == -1:
-            return None, reply[_REMOVED + 1 :]
-        return self.read(tube, reply, effects, now)
-
-    def read(
-        self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None
-    ) -> tuple[list[Record], list[Reply]]:
+    def read(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
         """The same for an answer that was received already."""
         records = read_log(tube, reply, effects)
-        if reply[4]:
-            groups, entries = cast("tuple[list[int], list[bytes]]", tuple(cast("list[Reply]", reply[4])))
-            effects.ended += [("group", tube.no, no) for no in groups]
-            self._outbox.deliver(tube.no, entries, effects, now)
         if UNREADABLE in [record.reason for record in records if record.state == "!"]:
             self.repair(tube, now)
-        return records, reply[5:]
+        return reply[4:]
 
     def repair(self, tube: Tube, now: int | None) -> None:
         """Repair what depended on tasks that a script buried because they could not be read."""

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.entry import new_record, plain_entry, record_maker, stands_alone
+from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.ids import shown_mark
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
@@ -47,16 +47,9 @@ def pack_put(
 
 
 def pack_facts(tube: Tube) -> bytes:
-    """What scripts must know of a tube whose tasks have relations: retention, name, and a plain task.
-
-    A shard has no name, so that replies to its own tube go to the right shard, but the number of shards, its place and
-    its floor, for the ids in replies.
-    """
-    plain = plain_entry(tube, b"")
-    flags, texts = pack_texts(plain)
-    shard = (tube.of, tube.place, tube.floor) if isinstance(tube, Shard) else ()
-    packed = _encode((tube.retention, "" if shard else tube.name, _spec(flags, plain), *shard))
-    return task_key(tube.retention) + len(packed).to_bytes(2, "big") + packed + texts
+    """What is kept of a tube whose tasks have relations: its retention; of a shard also what its public ids need."""
+    shard = _encode((tube.place, tube.of, tube.floor)) if isinstance(tube, Shard) else b""
+    return task_key(tube.retention) + shard
 
 
 def pack_received(entry: Entry) -> tuple[Argument, Argument, Argument]:
@@ -88,7 +81,7 @@ def joined_entries(entries: Sequence[Entry], runs: Sequence[int], joined: Sequen
 def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, mark: Sequence[Reply]) -> list[Record]:
     """The records that a put script stored, with ids from `first` on; messages follow a mark."""
     records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
-    if tube.kind.hand_out == DELIVER:
+    if entries and tube.kind.hand_out == DELIVER:
         ms, seq = cast("list[int]", mark)
         return [replace(record, address=shown_mark((ms, place))) for place, record in enumerate(records, seq + 1)]
     return records

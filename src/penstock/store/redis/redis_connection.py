@@ -64,7 +64,7 @@ def translate(error: BaseException, label: str) -> StoreError:
     if isinstance(error, redis.exceptions.NoPermissionError):
         return StoreUnavailable(f"{label} does not permit this user what penstock needs ({text}): extend its ACL")
     if text.startswith("BUSY"):
-        return StoreBusy(f"{label} is busy with a script of somebody's: wait, or SCRIPT KILL it ({text})")
+        return StoreBusy(f"{label} is busy with a script of another client: wait, or SCRIPT KILL it ({text})")
     return StoreError(f"{label}: {text}")
 
 
@@ -107,7 +107,7 @@ class CheckedConnection:
         self._poll.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
 
     def usable(self) -> bool:
-        """Whether it is open, with nothing to read: that would be its end, or an answer that nobody awaits."""
+        """Whether it is open with nothing to read. Anything to read is its end, or an answer that no call waits for."""
         return self._poll is not None and self.connection._sock is not None and not self._poll.poll(0)
 
 

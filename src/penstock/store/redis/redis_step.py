@@ -1,28 +1,27 @@
 """The engine's step on Redis: tasks are read by one script, and what was decided about them is written by another.
 
-The scripts keep indexes, counters, outcomes, replies and the counts of groups, as they do for puts, takes and what is
-due. Nothing is locked between two of them: a row whose task has changed since is left out, and the engine reads it
-again.
+The scripts keep indexes, counters and outcomes, as they do for puts, takes and what is due. Nothing is locked between
+two of them: a row whose task has changed since is left out, and the engine reads it again.
 """
 
 from __future__ import annotations
 
 import heapq
 import struct
-from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.core import codec
-from penstock.core.ending import Ending
+from penstock.core import group as rules
+from penstock.core.ending import kept_under
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lease import call_of
-from penstock.core.lifecycle import Move, expired
+from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, tube_full
 from penstock.core.results import Effects
@@ -30,12 +29,16 @@ from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, Loaded, Row, Select, Step
+from penstock.engine.due import follow
+from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
+from penstock.engine.work import Work
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import puts
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
+    GROUP_LETTERS,
     MAX_ID,
+    ON_FAILURE,
     decode,
     encode,
     read_group,
@@ -43,10 +46,11 @@ from penstock.store.redis.encoding import (
     task_id,
     task_key,
 )
-from penstock.store.redis.outbox import Steps
+from penstock.store.redis.outbox import Steps, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
+from penstock.store.redis.tubes import Shard
 
 _encode = msgspec.msgpack.Encoder().encode
 _pack_key = struct.Struct(">HI").pack
@@ -54,6 +58,13 @@ _pack_key = struct.Struct(">HI").pack
 _AHEAD_LIMIT = 1000
 # The stored states of a public status.
 _STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
+_ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
+# A group as scripts return it: number, record, end work, cancel work, 1 if its tasks must still follow it.
+StoredGroup = Sequence[object]
+# What a script leaves to the engine: due tasks, tasks and their ended sessions, groups whose tasks must follow them.
+Left = tuple[Sequence[int], Sequence[int], Sequence[int]]
+# The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
+_REMOVED = 2
 # Answers of a put: there is no room; its entries must be decided again.
 _FULL, _CONFLICT = -1, -2
 
@@ -62,7 +73,7 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     optimistic = True
-    follows_up = True
+    posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 
     def __init__(self, runner: Runner, steps: Steps, tube: Tube, write: bool, now: int | None) -> None:
@@ -105,6 +116,10 @@ class RedisStep:
                 if not delivered and tube.kind.hand_out == DELIVER:
                     return self._undelivered(tube, select)
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
+            case port.Members(group, limit):
+                return self._members(tube, group, b"m", limit)
+            case port.Unstarted(group, limit):
+                return self._members(tube, group, b"u", limit)
             case port.Taken(after, limit):
                 ids = self._taken_ids(tube, after)
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
@@ -122,6 +137,10 @@ class RedisStep:
                 return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
             case _:
                 raise NotImplementedError(select)
+
+    def _members(self, tube: Tube, group: int, letter: bytes, limit: int) -> Loaded:
+        lead = task_key(group)
+        return self._read(tube, "members", b"[" + lead + letter, b"(" + lead + bytes([letter[0] + 1]), limit)
 
     def _undelivered(self, tube: Tube, wanted: Deliveries) -> Loaded:
         """Messages that were not handed out; if none between them is gone, their ids tell their places."""
@@ -167,7 +186,7 @@ class RedisStep:
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
         with partly_applied(self._done):
             reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
-        now, tasks, groups = cast("tuple[int, list[int | bytes], list[bytes]]", tuple(reply))
+        now, tasks, groups = cast("tuple[int, list[int | bytes], list[StoredGroup]]", tuple(reply))
         self._now = now
         records: list[Record] = []
         broken: list[tuple[object, ...]] = []
@@ -180,16 +199,17 @@ class RedisStep:
                     raise
                 broken.append((id,))
         if broken and tube.kind.leased:  # the script buries what it cannot read
-            self._steps.run("apply", tube, Effects(), _encode(broken), now=self._given)
+            self._apply(Delta(tube), _encode(broken), [])
             return self._read(tube, *words)
         return self._with_groups(tube, records, groups)
 
-    def _loaded(self, tube: Tube, tasks: Reply, groups: Reply) -> Loaded:
-        return self._with_groups(tube, read_pairs(cast("list[Reply]", tasks)), cast("list[bytes]", groups))
-
-    def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[bytes]) -> Loaded:
-        pairs = zip(cast("Sequence[int]", groups[::2]), groups[1::2], strict=True)
-        return Loaded(self._with_errors(tube, records), {no: read_group(no, stored) for no, stored in pairs})
+    def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
+        """The tasks, with their errors and their groups; one whose group is lost is in none."""
+        found = {group.no: group for group in map(_read_group, groups)}
+        lost = [place for place, record in enumerate(records) if record.group_no and record.group_no not in found]
+        for place in lost:
+            records[place] = replace(records[place], group=None, group_no=None)
+        return Loaded(self._with_errors(tube, records), found)
 
     def leased_by(self, tube: Tube, handle: str, call: int) -> list[Record]:
         """What a take call of a handle has leased."""
@@ -220,42 +240,39 @@ class RedisStep:
     # changes
 
     def flush(self, delta: Delta) -> Flushed:
-        """As the port says; a Delta has rows and new tasks here, and the scripts count in groups."""
-        rows, tube = delta.rows, delta.tube
-        if delta.fresh and not rows:
-            records, readied = self.add(tube, delta.fresh)
-            return Flushed(fresh=records, readied={tube.no: readied})
-        if not rows:
-            return Flushed()
-        results: list[bytes] = []
-        packed = _encode([_packed(row, results) for row in rows])
-        if any(row.ending is not None for row in rows) and tube.kind.leased:
-            self._runner.keep_outcomes(tube, puts.pack_facts(tube))
+        """As the port says; what goes to other tubes is put there afterwards."""
+        rows, results = delta.rows, list[bytes]()
+        packed = _encode([_packed(row, results, leased=delta.tube.kind.leased) for row in rows])
         with partly_applied(self._done):
-            if delta.fresh:
-                return self._apply_put(delta, packed, results)
-            effects, missed = self._apply(tube, packed, results)
-        left_out = {rows[place - 1].before.id for place in missed}
-        done = [row for row in rows if row.before.id not in left_out] if missed else rows
-        self._done += done
-        return Flushed(left_out, beside=_without(effects, tube, sum([row.after.state == "-" for row in done])))
+            flushed, missed = self._apply(delta, packed, results)
+        flushed.missed = {rows[place - 1].before.id for place in missed}
+        self._done += [row for row in rows if row.before.id not in flushed.missed] if missed else rows
+        return flushed
 
-    def _apply(self, tube: Tube, packed: bytes, results: Sequence[bytes]) -> tuple[Effects, list[int]]:
-        """What was done beside the rows, and the places of rows that were left out."""
-        effects = Effects()
-        _, rest = self._steps.run("apply", tube, effects, packed, len(results), *results, now=self._given)
-        return effects, cast("list[int]", rest[0])
-
-    def _apply_put(self, delta: Delta, packed: bytes, results: Sequence[bytes]) -> Flushed:
-        """Write rows and new tasks, or nothing."""
-        effects, tube = Effects(), delta.tube
-        words = packed, len(results), *results, *puts.pack_put(tube, delta.fresh)[0]
-        answer, rest = self._steps.attempt("apply_put", tube, effects, *words, now=self._given)
-        if answer is None:
-            total = cast(int, rest[0])
+    def _apply(self, delta: Delta, rows: bytes, results: list[bytes]) -> tuple[Flushed, list[int]]:
+        """Write a Delta with packed rows; also the places of rows that were left out."""
+        tube, effects = delta.tube, Effects()
+        works = [entry for _, entries in delta.works for entry in entries]
+        posts = delta.posts
+        if isinstance(tube, Shard):  # what goes to the whole tube may belong to another shard
+            posts = [*posts, *(Post(tube.name, entry.payload, None) for entry in works)]
+            works = []
+        groups = _encode([_packed_group(row, results) for row in delta.groups])
+        posted = _encode([(post.tube, _place(pack_post(post), results)) for post in posts])
+        words: list[Argument] = [rows, groups, posted, int(delta.whole), tube.retention, len(results), *results]
+        entries = [*delta.fresh, *works]
+        if entries:
+            words += [len(works), *puts.pack_put(tube, entries)[0]]
+        reply = self._runner.on_tube("apply_put" if delta.fresh else "apply", tube, *words, now=self._given)
+        if reply[_REMOVED] == -1:
+            total = cast(int, reply[_REMOVED + 1])
             raise Conflict if total < 0 else tube_full(tube, total, len(delta.fresh))
-        records = puts.stored_records(tube, delta.fresh, cast(int, rest[1]), self.now, ())
-        return Flushed(fresh=records, beside=_without(effects, tube, sum(row.after.state == "-" for row in delta.rows)))
+        rest = self._steps.read(tube, reply, effects, self._given)
+        missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest))
+        records = puts.stored_records(tube, entries, first, cast(int, reply[0]), ())
+        self._steps.outbox.deliver(tube.no, outbox, effects, self._given)
+        fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
+        return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
     def add(self, tube: Tube, entries: Sequence[Entry], *, guessed: bool = False) -> tuple[list[Record], int]:
         """Store new tasks; and how many of them can be taken. Conflict if an address is in use or a group has ended.
@@ -269,7 +286,8 @@ class RedisStep:
         reply = self._runner.on_tube("put_related" if related else "put", tube, *words, now=self._given)
         moment, first, answer, *rest = reply
         if first == _CONFLICT:
-            self._now, self._holders = cast(int, moment), self._loaded(tube, answer, rest[0])
+            holders, groups = read_pairs(cast("list[Reply]", answer)), cast("list[StoredGroup]", rest[0])
+            self._now, self._holders = cast(int, moment), self._with_groups(tube, holders, groups)
             raise Conflict
         if first == _FULL:
             raise tube_full(tube, cast(int, answer), len(entries))
@@ -280,30 +298,51 @@ class RedisStep:
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        """The group with a number."""
-        return find_group(self._runner, tube, cast(int, no), now=self._given)
+        """As the port says; a listing reads all groups, in pages."""
+        if no is not None:
+            return self._find_group(tube, no)
+        if name is not None:
+            return self._find_group(tube, "live", name)
+        if newest is not None:
+            return self._find_group(tube, "newest", newest)
+        groups = queries.groups(self._runner, tube).values()
+        live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > (after or "")}
+        return [live[name] for name in sorted(live)[:limit]]
 
     def open_group(self, tube: Tube, name: str) -> Group:
         """As the port says."""
-        return find_group(self._runner, tube, "", name, puts.pack_facts(tube), "", now=self._given)[0]
+        return self._find_group(tube, "", name, puts.pack_facts(tube))[0]
+
+    def _find_group(self, tube: Tube, *words: Argument) -> list[Group]:
+        now, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=self._given)
+        self._now = cast(int, now)
+        return [_read_group(found)] if found else []
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """As the port says, of all that can be acked; the short script acks those without reply tube."""
-        session = moves[0].session
-        # What the short script may ack, as far as is known: tasks of one session, without reply tube.
-        short = session is not None and tube.kind.leased and not tube.fair
-        if not short or False in [
-            move.session == session and 0 < move.id <= MAX_ID and ((seen := move.seen) is None or seen.reply_to is None)
-            for move in moves
-        ]:
-            return self._ack_tied(tube, moves)
+        """As the port says; of unleased kinds, all that can be acked."""
+        if not tube.kind.leased:
+            return self._ack_delivered(tube, moves)
+        session, seen = moves[0].session, [move.seen for move in moves]
+        # What the script may ack, as far as is known: tasks of one session, without reply tube.
+        if (
+            tube.fair
+            or session is None
+            or False
+            in [
+                move.session == session and 0 < move.id <= MAX_ID and (move.seen is None or move.seen.reply_to is None)
+                for move in moves
+            ]
+        ):
+            return Acked(set())
+        plain = not [True for task in seen if task is None or task.address is not None or task.group_no is not None]
         keys = b"".join([_pack_key(move.id >> 32, move.id & 0xFFFFFFFF) for move in moves])
         # Mostly one take has leased all of them.
         leases = [moves[0].lease] if len({move.lease for move in moves}) == 1 else [move.lease for move in moves]
         held = b"".join([(lease or 0).to_bytes(8, "big") + task_key(session or 0) for lease in leases])
         results = [move.result or b"" for move in moves]
         results = results if any(results) else []
-        reply = self._runner.on_tube("ack", tube, keys, held, *results, now=self._given)
+        name = "ack" if plain else "ack_related"
+        reply = self._runner.on_tube(name, tube, keys, held, *results, now=self._given)
         _, readied, missed, tied, kept, buried = cast(
             "tuple[int, int, list[int], list[int], list[int] | int, int]", tuple(reply)
         )
@@ -312,32 +351,65 @@ class RedisStep:
         gone = {move.id for move in moves}
         if missed or tied:
             gone.difference_update([moves[place - 1].id for place in (*missed, *tied)])
-        acked = Acked(gone, readied, _kept(moves, kept), judged=True)
-        if not tied:
-            return acked
-        more = self._ack_tied(tube, [moves[place - 1] for place in tied])
-        return msgspec.structs.replace(acked, keys=gone | cast("set[int]", more.keys), beside=more.beside)
+        return Acked(gone, readied, _kept(moves, kept), judged=not tied)
 
-    def _ack_tied(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        results: list[bytes] = []
-        nobody = 0 if tube.kind.leased else None
+    def _ack_delivered(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        """Ack delivered messages, by their names."""
         rows = [
             (
-                _own_id(move) if move.name is None else move.name, "t", move.lease, None, None, move.session or nobody,
-                None, "-", None, None, None, None, "ack", None, _ending(Ending("done", move.result), results), 1,
+                _own_id(move) if move.name is None else move.name, "t", None, None, None, move.session, None, None,
+                "-", None, None, None, None, "ack",
             )
             for move in moves
         ]  # fmt: skip
-        effects, missed = self._apply(tube, _encode(rows), results)
+        flushed, missed = self._apply(Delta(tube), _encode(rows), [])
         left = {moves[place - 1].shown for place in missed}
-        keys = cast("set[int]", {move.shown for move in moves} - left)
-        return Acked(keys, judged=True, beside=_without(effects, tube, len(keys)))
+        return Acked(cast("set[str]", {move.shown for move in moves} - left), judged=True, beside=flushed.beside)
+
+    # what is due
+
+    def advance(
+        self, effects: Effects, limit: int, *, closed: bool = False, reply: list[Reply] | None = None
+    ) -> tuple[bool, int]:
+        """Apply what is due. Returns whether more may be due, and the milliseconds until the next deadline, or -1.
+
+        `closed`: the sessions that end were closed. `reply`: what the script has returned already.
+        """
+        tube, now = self._tube, self._given
+        if reply is None:
+            reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
+        rest = self._steps.read(tube, reply, effects, now)
+        more, wait_ms, left, outbox = cast("tuple[int, int, Left, list[bytes]]", tuple(rest))
+        follows = bool(left) and self.apply_left(left, effects, limit, closed=closed)
+        self._steps.outbox.deliver(tube.no, outbox, effects, now)
+        return bool(more) or follows, wait_ms
+
+    def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:
+        """Let the engine apply what a script left to it: see left_over in lua/advance.lua. Returns whether more may be
+        due. What others apply meanwhile is left to them."""
+        ids, held, moving = left
+        work = Work(cast(Step, self), self._tube, effects)
+        owners = dict(zip(held[::2], held[1::2], strict=True))
+        try:
+            wanted = list(dict.fromkeys([*ids, *owners]))  # a lease may end with its session
+            for record in work.load(ByIds(wanted)) if wanted else ():
+                if record.state == "t" and record.owner == owners.get(record.id, 0):
+                    work.change(record, (came_back if closed else lost)(record, work.now, "release"))
+                elif record.at is not None and record.at <= work.now:
+                    work.change(record, became_due(record, work.now))
+                if work.heavy:
+                    work.flush()
+            work.flush()
+            return follow(work, list(moving), limit)
+        except Conflict:
+            return False
 
 
-def find_group(runner: Runner, tube: Tube, *words: Argument, now: int | None) -> list[Group]:
-    """The group that the script finds or opens, if any."""
-    _, *found = runner.on_tube("find_group", tube, *words, idempotent=True, now=now)
-    return [read_group(*cast("tuple[int, bytes]", tuple(found)))] if len(found) == 2 else []
+def _read_group(stored: StoredGroup) -> Group:
+    no, record, end, cancel, moving = cast("tuple[int, bytes, bytes | None, bytes | None, int]", tuple(stored))
+    group = read_group(no, record)
+    group.end, group.cancel, group.moving = end, cancel, moving == 1
+    return group
 
 
 def _kept(moves: Sequence[Move], kept: list[int] | int) -> Sequence[int]:
@@ -349,14 +421,15 @@ def _own_id(move: Move) -> int:
     return move.id if 0 < move.id <= MAX_ID else 0  # an id that no task has
 
 
-def _without(effects: Effects, tube: Tube, gone: int) -> Effects:
-    """The same without the tasks that the caller counts among the removed."""
-    if gone:
-        effects.removed[tube.no] -= gone
-    return effects
+def _place(value: bytes | None, results: list[bytes]) -> int | None:
+    """Add a value to the results, because scripts cannot unpack bytes. Returns its place there."""
+    if value is None:
+        return None
+    results.append(value)
+    return len(results)
 
 
-def _packed(row: Row, results: list[bytes]) -> tuple[object, ...]:
+def _packed(row: Row, results: list[bytes], *, leased: bool) -> tuple[object, ...]:
     """A row of the script apply.
 
     The holder of a lease may have touched the task since it was read: any deadline in the future passes, and a
@@ -370,23 +443,28 @@ def _packed(row: Row, results: list[bytes]) -> tuple[object, ...]:
     if after.state == "t":
         next_at = (after.at or 0) - (before.at or 0)
         progress = None if after.progress == before.progress else after.progress
-    ending = None if row.ending is None else _ending(row.ending, results)
-    rewritten = None
-    if after.payload is not before.payload:
-        results.append(encode(after))
-        rewritten = len(results)
+    ending = row.ending if leased and kept_under(before.address, row.ending) is not None else None
+    rewritten = _place(encode(after), results) if after.payload is not before.payload else None
     state = "r" if before.state == "q" else before.state
     return (
-        before.id, state, before.lease, at, before.rank1, None, until, after.state, next_at, after.expires,
-        after.attempts, after.reason, " ".join(row.events), progress, ending, None, row.error,
-        rewritten,
+        before.id, state, before.lease, at, before.rank1, None, until,
+        None if row.group_state is None else GROUP_LETTERS[row.group_state],
+        after.state, next_at, after.expires, after.attempts, after.reason, " ".join(row.events), progress,
+        None if ending is None else (ending.status, ending.error, ending.code, _place(ending.result, results)),
+        row.error, rewritten,
     )  # fmt: skip
 
 
-def _ending(ending: Ending, results: list[bytes]) -> tuple[object, ...]:
-    result, which, base64 = ending.result, None, None
-    if result is not None:
-        results.append(result)
-        which = len(results)
-        base64 = b64encode(result[1:]).decode() if codec.is_raw(result) else None
-    return ending.status, ending.error, ending.code, which, base64
+def _packed_group(row: GroupRow, results: list[bytes]) -> tuple[object, ...]:
+    """A group row of the script apply."""
+    before, after = row.before, row.after
+    return (
+        before.no, GROUP_LETTERS[before.state], before.left if row.exact else False,
+        after.total - before.total, after.left - before.left, after.failed - before.failed,
+        GROUP_LETTERS[after.state] if after.state != before.state else None,
+        (after.until or 0) if after.until != before.until else None,
+        _ON_FAILURE[after.on_failure] if after.on_failure != before.on_failure else None,
+        after.moving if after.moving != before.moving else None,
+        _place(after.end, results) if after.end != before.end else None,
+        _place(after.cancel, results) if after.cancel != before.cancel else None,
+    )  # fmt: skip

@@ -20,6 +20,7 @@ from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import task_id
 from penstock.store.redis.outbox import Steps
 from penstock.store.redis.redis_connection import Argument, Reply
+from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.tubes import Tubes
 
@@ -105,9 +106,10 @@ class Registry:
         )
 
     def _advance(self, tube: Tube, effects: Effects, now: int | None, *, closed: bool = False) -> None:
-        words = (ADVANCE_STEP, int(closed))
         try:
-            while self._steps.run("advance_tube", tube, effects, *words, idempotent=True, now=now)[1][0]:
+            while RedisStep(self._runner, self._steps, tube, True, now).advance(effects, ADVANCE_STEP, closed=closed)[
+                0
+            ]:
                 pass
         except NoSuchTube:
             self._by_no.pop(tube.no, None)

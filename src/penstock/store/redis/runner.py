@@ -35,9 +35,8 @@ class Keys:
         return f"{{{self.prefix}:{tag}}}:{part}".encode()
 
 
-# Answers of scripts: the tube does not exist; its tasks have relations, which the script does not know.
+# The answer of a script whose tube does not exist.
 _NO_TUBE = -1
-_RELATED = -2
 # Tubes that one script looks at.
 _MANY = 500
 
@@ -64,7 +63,6 @@ class Runner:
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, Shape] = {}
-        self._related: set[int] = set()
         # By tube, how far the clock of its server is ahead of this process's monotonic one.
         self._ahead: dict[int, float] = {}
 
@@ -91,20 +89,10 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the time, the tube's shape and its limit."""
-        while True:
-            request = self.tube_request(name, tube, *arguments, now=now)
-            reply = cast("list[Reply]", self.servers.run(request, idempotent=idempotent))
-            if reply[0] != _RELATED:
-                self.known(tube, reply)
-                self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
-                return reply
-            self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
-
-    def keep_outcomes(self, tube: Tube, facts: bytes) -> None:
-        """Let the tube keep outcomes, unless it is known to do so."""
-        if tube.no not in self._related:
-            self.on_tube("set_facts", tube, facts, idempotent=True)
-            self._related.add(tube.no)
+        request = self.tube_request(name, tube, *arguments, now=now)
+        reply = self.known(tube, cast("list[Reply]", self.servers.run(request, idempotent=idempotent)))
+        self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
+        return reply
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         """The reply; raises NoSuchTube if it says that the tube is gone."""
@@ -133,17 +121,12 @@ class Runner:
         """Run an idempotent script on several tubes, in as few round trips as there are servers."""
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
         found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
-        return [
-            self.known(tube, reply)
-            if reply[0] != _RELATED
-            else self.on_tube(name, tube, *arguments, idempotent=True, now=now)
-            for tube, reply in found
-        ]
+        return [self.known(tube, reply) for tube, reply in found]
 
     def take_from_many_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
         """A request to take from several tubes, for the one server that has them."""
         requests = [self.tube_request("take", tube) for tube in tubes]
-        sorts = [(self.shape(tube).sort, tube.no in self._related) for tube in tubes]
+        sorts = [self.shape(tube).sort for tube in tubes]
         kinds = tuple(sorted(set(sorts)))  # sorted, so that there are few such scripts
         words: list[Argument] = [len(tubes), self.moment(now), *wanted]
         for tube, sort, request in zip(tubes, sorts, requests, strict=True):
@@ -155,7 +138,7 @@ class Runner:
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""
         shape = self.shape(tube)
-        script = self.script(name, shape.sort, tube.no in self._related)
+        script = self.script(name, shape.sort)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
@@ -191,9 +174,9 @@ class Runner:
         keys = [self.keys.name(tube.no, part) for tube in tubes]
         return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
-    def script(self, name: str, sort: str, related: bool) -> Script:
+    def script(self, name: str, sort: str) -> Script:
         """The script of that name for such a tube."""
-        return load_script(name, sort=sort, related=related, modern=self.modern)
+        return load_script(name, sort=sort, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""

@@ -2,8 +2,7 @@
 
 A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
 a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
-In `WITH`, a part with a question mark is included only for some sorts of tubes: see `_OPTIONAL`. `lanes?` means all
-that micro-queues need; `relations?` and `outcomes?` are for tubes whose tasks have addresses, replies or groups.
+In `WITH`, a part with a question mark is included only for some sorts of tubes: see `_OPTIONAL`.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local band, fair, limit, update_lane, enter_lane, load_lanes, take_head, ack_taken, settle_lanes, "
-    "save_lanes, forget_idle, queue_place, lease, removals, additions, save_last, apply_group, task_removed, "
-    "cancelled, hold, unhold, join_group, save_groups, follow_groups, groups_are_turning, put_pending_work, "
-    "finish_relations, find_conflict, holders, keep_relations, check_fresh, add_fresh, forget_expired, key_named, "
-    "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
-    "bury_unreadable, mark_changed, lease_floor = bit.band"
+    "local band, fair, limit, update_lane, enter_lane, load_lanes, take_head, ack_taken, settle_lanes, save_lanes, "
+    "forget_idle, queue_place, lease, removals, additions, save_last, task_removed, cancelled, moving_groups, "
+    "join_group, save_groups, group_rows, save_outcomes, find_conflict, holders, keep_relations, forget_expired, "
+    "key_named, delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, "
+    "log_value, bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
 _OPTIONAL = {
-    "lease_leased?": (PLAIN, MICRO_QUEUES), "micro_queues?": (MICRO_QUEUES,),
-    "names?": (UNLEASED,), "unleased?": (UNLEASED,), "hand_over?": (UNLEASED,), "lease_unleased?": (UNLEASED,),
+    "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,), "lanes": (MICRO_QUEUES,),
+    "names": (UNLEASED,), "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
 }  # fmt: skip
-# What `relations` stands for. A tube that never had any runs scripts without these parts, and pays nothing for them.
-_RELATIONS = ("new_record", "add_entries", "replies", "outcomes", "groups", "relations")
+# What `lanes` stands for: all that micro-queues need.
+_LANES = ("encode", "decode", "tasks", "micro_queues")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 
@@ -46,38 +44,34 @@ class Script:
 
 
 @cache
-def load_script(
-    name: str, *, sort: str = PLAIN, related: bool = False, modern: bool = True, epoch: str | None = None
-) -> Script:
+def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, epoch: str | None = None) -> Script:
     """Build a script for a sort of tubes.
 
-    `related`: for tubes whose tasks have addresses, replies or groups; `modern`: for servers that know script flags (7
-    and later); `epoch`: for the index of a pool in that epoch.
+    `modern`: for servers that know script flags (7 and later); `epoch`: for the index of a pool in that epoch.
     """
-    keys, body = _body(name, sort, related, epoch)
+    keys, body = _body(name, sort, epoch)
     flags = _words("FLAGS", _section(name))
     return Script(name, keys, "\n".join([*_head(flags, modern), body]))
 
 
 @cache
-def load_take_from_many(sorts: tuple[tuple[str, bool], ...], *, modern: bool = True) -> Script:
+def load_take_from_many(sorts: tuple[str, ...], *, modern: bool = True) -> Script:
     """Build the script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
     lines = [*_head(["allow-oom"], modern), "local takes = {}"]
-    for place, (sort, related) in enumerate(sorts, 1):
-        keys, body = _body("take", sort, related)
+    for place, sort in enumerate(sorts, 1):
+        keys, body = _body("take", sort)
         # As functions, the scripts find the keys and arguments that they are given under the names that they know.
         lines.append(f"takes[{place}] = {{ run = function(KEYS, ARGV)\n{body}\nend,")
         meta, handles = keys.index("meta") + 1, keys.index("handles") + 1
-        unrelated = "true" if not related and sort != UNLEASED else "false"
-        lines.append(f"meta = {meta}, handles = {handles}, unrelated = {unrelated} }}")
+        lines.append(f"meta = {meta}, handles = {handles} }}")
     return Script("take_from_many", (), "\n".join([*lines, _section("take_from_many")]))
 
 
-def _body(name: str, sort: str, related: bool, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
+def _body(name: str, sort: str, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
     """The keys of a script, and its text without the head."""
     own = _section(name)
     parts: list[str] = []
-    for part in _parts(own, sort, related):
+    for part in _parts(own, sort):
         parts.append(_section(part))
         if part == "tube" and epoch is not None:
             parts.append(f"local EPOCH = '{epoch}'\n{_section('pool_epoch')}")
@@ -111,19 +105,10 @@ def _words(label: str, text: str) -> list[str]:
     return [word for line in re.findall(rf"^-- {label}: (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-def _parts(text: str, sort: str, related: bool) -> list[str]:
+def _parts(text: str, sort: str) -> list[str]:
     parts: list[str] = []
     for word in _words("WITH", text):
-        if word == "relations" or (word == "relations?" and related):
-            parts += _RELATIONS
-        elif word == "outcomes?" and related:
-            parts += ["encode", "groups", "outcomes"]
-        elif word == "lanes?":
-            parts += ["encode", "decode", "tasks", "micro_queues"] if sort == MICRO_QUEUES else []
-        elif word in ("relations?", "outcomes?"):
-            parts += ["no_relations"] if sort != UNLEASED else []
-        elif word.endswith("?"):
-            parts += [word[:-1]] if sort in _OPTIONAL[word] else []
-        else:
-            parts.append(word)
+        name = word.removesuffix("?")
+        if name == word or sort in _OPTIONAL[name]:
+            parts += _LANES if name == "lanes" else [name]
     return list(dict.fromkeys(parts))

@@ -190,13 +190,13 @@ class ShardedStore(RedisStore):
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         if tube.shards == 1:
             return self._translated(super().advance(tube, limit=limit, now=now))
-        more, waits, effects, shards = 0, list[int](), Effects(), self._shards.of(tube)
+        more, waits, effects, shards = False, list[int](), Effects(), self._shards.of(tube)
         self._outbox.deliver_overdue(effects, now)
         for shard, reply in zip(shards, self._runner.on_tubes("advance_tube", shards, limit, now=now), strict=True):
-            due, wait_ms = cast("tuple[int, int]", tuple(self._steps.read(shard, reply, effects, now)[1]))
+            due, wait_ms = self.step((shard,), now=now).advance(effects, limit, reply=reply)
             more |= due
             waits += [wait_ms] if wait_ms >= 0 else []
-        return Advanced(bool(more), min(waits, default=None), self._translate(effects))
+        return Advanced(more, min(waits, default=None), self._translate(effects))
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
         if tube.shards == 1:

@@ -1,4 +1,4 @@
-"""Notifications from other processes: which tubes changed while somebody here waits for them.
+"""Notifications from other processes: which tubes changed while a call of this process waits for them.
 
 A background thread reads them while calls are blocked. A caller that sleeps alone may read them itself, which saves a
 change of threads.
@@ -24,7 +24,7 @@ from penstock.store.wake import Wake, notify
 
 log = logging.getLogger("penstock")
 
-# The thread and its connection end when nobody has waited for this time. Longer than the pauses of a busy taker.
+# The thread and its connection end when no call has waited for this time. Longer than the pauses of a busy taker.
 LINGER_SECONDS = 5.0
 # A connection that is silent for this time is sent a ping.
 SILENCE_SECONDS = 20.0
@@ -85,12 +85,12 @@ class Subscription:
             pass
 
     def close(self) -> None:
-        """Close the connection; nobody may be reading."""
+        """Close the connection, which no thread may be reading."""
         self._connection.disconnect()
 
 
 class Subscriber:
-    """Notifies waiters when a tube changes that somebody here waits for; else sets a flag that `wait` returns."""
+    """Notifies waiters when a tube changes that a call here waits for; else sets a flag that `wait` returns."""
 
     def __init__(self, servers: Servers, channel: bytes) -> None:
         self._servers = servers
@@ -120,7 +120,7 @@ class Subscriber:
         # A thread that was awake when a notification came may have cleared the wake-up: then do not sleep.
         if not self._notified:
             wake.wait(max(seconds, 0))
-        # Also if nobody waited when this call began: somebody may wait now.
+        # Also if no call waited when this one began: one may wait now.
         notified, self._notified = self._notified, False
         return notified
 
@@ -204,7 +204,7 @@ class Subscriber:
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _is_over(self) -> bool:
-        """Whether nobody has waited for a while; then this thread ends, and the next waiter starts another."""
+        """Whether no call has waited for a while; then this thread ends, and the next waiter starts another."""
         with self._lock:
             if not self._unwatched():
                 return False

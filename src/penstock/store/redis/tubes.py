@@ -47,6 +47,9 @@ class Shard(Tube, frozen=True):
     #: Ids up to this one came from another store.
     floor: int = 0
 
+    def shown(self, record: Record) -> Record:
+        return replace(record, id=public_id(record.id, self.place, self.of, self.floor))
+
 
 class Shards:
     """The shards that this process knows, by their numbers."""
@@ -94,11 +97,7 @@ class Shards:
         shard = self._by_no.get(no)
         if shard is None:
             return list(records)
-        place, of, floor = shard.place, shard.of, shard.floor
-        return [
-            replace(record, id=public_id(record.id, place, of, floor)) if isinstance(record, Record) else record
-            for record in records
-        ]
+        return [cast(R, record if record is None else shard.shown(record)) for record in records]
 
     def finding(self, no: int, found: Finding) -> Finding:
         """A finding with its public id."""

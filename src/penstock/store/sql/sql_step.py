@@ -54,7 +54,7 @@ class SqlStep:
     Q: SimpleNamespace
     now: int
     optimistic = False
-    follows_up = False
+    posts = False
 
     def rows(self, query: str, **values: object) -> list[Row]:
         """Run one query. Lists are given as `ids` and `texts`."""

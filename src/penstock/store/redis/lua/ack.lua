@@ -1,24 +1,27 @@
 -- script: ack
--- The common case of an ack: by one session, of distinct tasks without reply tubes, whose events nobody subscribed to.
--- Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
--- KEYS: tasks taken outcomes kept members
+-- The common case of an ack: by one session, of distinct tasks without address, reply tube or group, whose events nobody
+-- subscribed to. Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
 -- ARGV: now, shape, limit, keys of the tasks, of each the lease in 8 bytes (0: any) and the session in 6, or that once for all,
 --   result, ...: of each task, '' for none; or no results at all
--- Returns: now, readied, {places of those that do not exist}, {places of those that are left to apply: with reply tubes,
---   the last ones of their groups, with errors, or not held}, {places of those whose outcome is kept} or 1 for all, 0 unless tasks that could not be
---   read were buried
--- WITH: now tube encode lanes? outcomes?
+-- Returns: now, readied, {places of those that do not exist}, {places of those that are left to the engine: not held, with
+--   errors, with reply tubes, the last ones of their groups; of `ack`, all with an address or a group}, {places of those whose
+--   outcome is kept} or 1 for all, 0 unless tasks that could not be read were buried
+-- WITH: now tube encode lanes? ack_tasks
 -- FLAGS: allow-oom
-local keys, values, gone, timed, missed, tied, kept = {}, {}, {}, {}, {}, {}, {}
-local outcomes_kept, of_group, over = {}, {}, meta[5] and now + struct.unpack('>I6', meta[5])
+
+-- script: ack_related
+-- The same, also of tasks with addresses and of tasks in groups.
+-- WITH: now tube encode lanes? groups write_groups outcomes ack_tasks
+-- FLAGS: allow-oom
+
+-- part: ack_tasks
+-- KEYS: tasks taken outcomes kept members
+local keys, gone, timed, missed, tied, kept = {}, {}, {}, {}, {}, {}
+local outcomes_kept, of_group, related = {}, {}, forget_expired and meta[5]
+local over = related and now + struct.unpack('>I6', related)
 local sub, byte, lead = string.sub, string.byte, over and struct.pack('>I6', over) .. '\4done'
 for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
-for first = 1, #keys, 1000 do
-  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
-    values[first + i - 1] = value
-  end
-end
-
+local values = read_many(k_tasks, keys)
 local lanes_of = ack_taken and load_lanes(values)
 
 -- Remove a task, and keep its outcome if it has an address, as keep_outcome does, but many by one command.
@@ -64,10 +67,10 @@ for place, value in ipairs(values) do
     missed[#missed + 1] = place
   elseif not is_held(value, all or sub(ARGV[5], 14 * place - 13, 14 * place)) then
     tied[#tied + 1] = place
-  elseif band(byte(value, 2), 64) == 0 then
+  elseif band(byte(value, 2), related and 64 or 96) == 0 then
     remove(place, value, byte(value, 2))
   else
-    local group = group_in(value, byte(value, 2))
+    local group = related and group_in(value, byte(value, 2))
     if group then
       of_group[group] = of_group[group] or {}
       table.insert(of_group[group], place)
@@ -96,7 +99,7 @@ table.sort(tied)
 call_with('HDEL', k_tasks, gone)
 call_with('ZREM', k_taken, gone)
 call_with('ZREM', k_due, timed)
-call_with('ZREM', k_members, members)
+if #members > 0 then call_with('ZREM', k_members, members) end
 if #kept > 0 then
   forget_expired(2 * #kept)
   call_with('HSET', k_outcomes, outcomes_kept)
@@ -105,7 +108,7 @@ if #kept > 0 then
     for i = first, math.min(first + 99, #kept) do some[#some + 1] = keys[kept[i]] end
     redis.call('ZADD', k_kept, over, table.concat(some))
   end
-  awaited = redis.call('HDEL', k_meta, 'awaited') == 1
+  notify_waiters()
 end
 removed = #gone
 count('taken', -removed)

@@ -5,8 +5,8 @@
 -- address (empty: none), error, code, each after its length, then the result; where the status ends with !, errors of attempts
 -- precede the result, after their length in 4 bytes. kept: `o` and keys of outcomes, or `g` and number of an ended group ->
 -- when to look whether they can be forgotten.
--- KEYS: addresses outcomes kept
-local outcomes = { kept = {} } -- key, outcome, ... of this step, written together by outcomes.flush
+-- KEYS: addresses outcomes kept groups errors
+local new_outcomes = {} -- key, outcome, ... of this step, written together by save_outcomes
 
 local function keep_outcome(key, address, ending, until_, errors)
   local error, code, result = ending.error or '', ending.code or '', ending.result or ''
@@ -16,17 +16,21 @@ local function keep_outcome(key, address, ending, until_, errors)
   end
   local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
   if mark_changed then mark_changed('o' .. key) end
-  local kept = outcomes.kept
-  kept[#kept + 1] = key
-  kept[#kept + 1] = stored
+  new_outcomes[#new_outcomes + 1] = key
+  new_outcomes[#new_outcomes + 1] = stored
+end
+
+task_removed = function(key, rec, to)
+  local errors = to.ending and rec.failed and redis.call('HGET', k_errors, key)
+  if to.ending then keep_outcome(key, rec.address or '', to.ending, to.kept_until, errors) end
 end
 
 -- Write the outcomes of this step, all kept for the same time, and forget twice as many that are past theirs: that bounds
 -- their number even if nobody advances the tube.
-outcomes.flush = function()
-  local kept = outcomes.kept
+save_outcomes = function()
+  local kept = new_outcomes
   if #kept == 0 then return end
-  outcomes.kept = {}
+  new_outcomes = {}
   forget_expired(#kept)
   call_with('HSET', k_outcomes, kept)
   for first = 1, #kept, 200 do
@@ -34,20 +38,18 @@ outcomes.flush = function()
     for i = first, math.min(first + 199, #kept), 2 do keys[#keys + 1] = kept[i] end
     redis.call('ZADD', k_kept, struct.unpack('>I6', kept[2]), table.concat(keys))
   end
+  notify_waiters()
 end
 
 -- The addresses of these tasks are put again: what is kept of the tasks is forgotten within a minute; see SUPERSEDED_MS in
 -- penstock.core.ending.
 local function supersede(keys)
-  outcomes.flush() -- the task that made room may have had it
-  for first = 1, #keys, 1000 do
-    for i, stored in ipairs(redis.call('HMGET', k_outcomes, unpack(keys, first, math.min(first + 999, #keys)))) do
-      local key = keys[first + i - 1]
-      if stored and struct.unpack('>I6', stored) > now + 60000 then
-        redis.call('HSET', k_outcomes, key, struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
-        redis.call('ZADD', k_kept, now + 60000, 'o' .. key)
-        if mark_changed then mark_changed('o' .. key) end
-      end
+  save_outcomes() -- the task that made room may have had it
+  for i, stored in ipairs(read_many(k_outcomes, keys)) do
+    if stored and struct.unpack('>I6', stored) > now + 60000 then
+      redis.call('HSET', k_outcomes, keys[i], struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
+      redis.call('ZADD', k_kept, now + 60000, 'o' .. keys[i])
+      if mark_changed then mark_changed('o' .. keys[i]) end
     end
   end
 end
@@ -83,15 +85,6 @@ forget_expired = function(most)
     redis.call('ZREM', k_kept, name)
   end
 end
-
--- script: set_facts
--- From now on the tube keeps outcomes; see relations.lua.
--- ARGV: now, shape, limit, facts
--- Returns: now
--- WITH: now tube
--- FLAGS: allow-oom
-redis.call('HSETNX', k_meta, 'facts', ARGV[4])
-return { now }
 
 -- script: find_outcome
 -- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.

@@ -1,19 +1,33 @@
 -- part: advance
--- One bounded step of everything that is due in a tube.
+-- One bounded step of everything that is due in a tube. What needs a rule of groups, addresses or replies is left to the
+-- engine: tasks of groups, and ends of tasks with an address or a reply tube.
 -- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends without further heartbeats.
 -- These mirror the registry of sessions, for the handles that took from this tube.
 -- KEYS: lapses handles ends waits
+local left_due, left_held = {}, {}
+
+-- Apply what was decided for a task, or return true if it is left to the engine. An entry of an index without a task is stale.
+local function left_to_engine(index, key, rec, to)
+  if not to then
+    remove_from('ZREM', index, key)
+  elseif rec.group_no or (to.state == '-' and (rec.address or rec.reply_to)) then
+    return true
+  else
+    change(key, rec, to)
+    log_change(to.events, key, rec)
+  end
+end
+
 -- Release up to `most` tasks of a session that is dead, or was closed. Returns how many.
 local function release_of(session, most, closed)
   local held = redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, most)
   gather()
-  if #held > 0 then prefetch(held) end
+  prefetch(held)
   for _, key in ipairs(held) do
     local rec = fetch(key)
-    if rec and rec.state == 't' then
-      change(key, rec, lease_ended(rec, 'release', not closed and 'not settled before its session ended'))
-    else
-      remove_from('ZREM', k_taken, key)
+    local to = rec and rec.state == 't' and lease_ended(rec, 'release', not closed and 'not settled before its session ended')
+    if left_to_engine(k_taken, key, rec, to) then
+      left_held[#left_held + 1], left_held[#left_held + 2] = id_of(key), tonumber(session)
     end
   end
   flush_gathered()
@@ -27,10 +41,9 @@ local function end_sessions(most, closed)
     redis.call('HDEL', k_waits, handle)
   end
   local done = 0
-  while done < most do
-    local session = redis.call('ZRANGEBYSCORE', k_ends, '-inf', now, 'LIMIT', 0, 1)[1]
-    if not session then break end
-    done = done + math.max(1, release_of(session, most - done, closed)) -- an empty session counts too, so that the loop is bounded
+  for _, session in ipairs(redis.call('ZRANGEBYSCORE', k_ends, '-inf', now, 'LIMIT', 0, most)) do
+    if done >= most then break end
+    done = done + math.max(1, release_of(session, most - done, closed)) -- an empty session counts too
     if #redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, 1) == 0 then
       redis.call('ZREM', k_ends, session)
     end
@@ -38,24 +51,30 @@ local function end_sessions(most, closed)
   return done
 end
 
--- End sessions and handles, leases, delays and ttls, and let tasks follow their groups: up to a limit. Returns true if
--- more is due.
-local function advance(most, most_cancelled, closed)
+-- End sessions and handles, leases, delays and ttls: up to a limit. Returns true if more may be due.
+local function advance(most, closed)
   local done = end_sessions(most, closed)
   if done >= most then return true end
   local due = redis.call('ZRANGEBYSCORE', k_due, '-inf', now, 'LIMIT', 0, most - done)
   gather()
-  if #due > 0 then prefetch(due) end
+  prefetch(due)
   for _, key in ipairs(due) do
     local rec = fetch(key)
-    if rec and rec.at then change(key, rec, deadline_passed(rec)) else remove_from('ZREM', k_due, key) end
+    local to = rec and rec.at and deadline_passed(rec)
+    if left_to_engine(k_due, key, rec, to) then left_due[#left_due + 1] = id_of(key) end
   end
   flush_gathered()
   if forget_idle then forget_idle() end
-  done = done + #due
-  if done >= most or not follow_groups then return done >= most end
-  follow_groups(most - done, most_cancelled)
-  return groups_are_turning()
+  return done + #due >= most
+end
+
+-- What the engine must apply: {} or {{ids of due tasks}, {id, session, ... of tasks of ended sessions}, {groups whose tasks
+-- must follow them}}.
+local function left_over()
+  local moving = moving_groups()
+  if #left_due + #left_held + #moving == 0 then return {} end
+  for i, no in ipairs(moving) do moving[i] = tonumber(no) end
+  return { left_due, left_held, moving }
 end
 
 local function first_score(key)
@@ -65,7 +84,7 @@ end
 
 -- Milliseconds until the next deadline; -1 if there is none.
 local function wait_ms()
-  if groups_are_turning and groups_are_turning() then return 0 end
+  if #moving_groups() > 0 then return 0 end
   local task, session = first_score(k_due), first_score(k_ends)
   local soonest = math.min(task or math.huge, session or math.huge)
   if next_hand_out then soonest = math.min(soonest, next_hand_out() or math.huge) end
@@ -73,15 +92,17 @@ local function wait_ms()
 end
 
 -- script: advance_tube
--- Apply what is due, up to a number of tasks.
+-- Apply what is due, up to a number of tasks, and forget outcomes past their retention.
 -- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
--- Returns: now, readied, removed, log, follow_ups, 1 if more is due, ms until the next deadline or -1
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? advance
+-- Returns: now, readied, removed, log, 1 if more is due, ms until the next deadline or -1, left_over, {entry of the outbox
+--   that was left behind, ...}
+-- WITH: now tube encode decode tasks micro_queues? lifecycle groups outcomes outbox names? unleased? advance
 -- FLAGS: allow-oom
-local more = advance(tonumber(ARGV[4]), nil, ARGV[5] == '1')
-if forget_expired then forget_expired(tonumber(ARGV[4])) end
+local more = advance(tonumber(ARGV[4]), ARGV[5] == '1')
+forget_expired(tonumber(ARGV[4]))
 commit()
-return { now, readied, removed, log, follow_ups, more and 1 or 0, wait_ms() }
+local behind = left_behind() and outbox_entries(0) or {}
+return { now, readied, removed, log, more and 1 or 0, wait_ms(), left_over(), behind }
 
 -- script: overdue
 -- In which of several tubes something is due: tasks, ends of sessions, groups, replies, outcomes past their retention.

@@ -2,11 +2,11 @@
 
 -- script: read_tasks
 -- Read tasks by key or by name, or from an index in its order; and the groups that they are in.
--- KEYS: tasks addresses ready buried delivered
--- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or an index, the place to begin at
---   (negative: from its end) and how many
--- Returns: now, {id, record, ...}, {number, record, ...}
--- WITH: now tube encode decode names? groups with_groups
+-- KEYS: tasks addresses ready buried delivered members
+-- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or `members`, lowest, highest and how many; or
+--   another index, the place to begin at (negative: from its end) and how many
+-- Returns: now, then what with_groups returns
+-- WITH: now tube encode decode names? groups read_groups with_groups
 -- FLAGS: no-writes
 local from, keys = ARGV[4], {}
 if from == 'tasks' then
@@ -16,6 +16,8 @@ elseif from == 'addresses' then
     local key = key_named and key_named(ARGV[i]) or redis.call('HGET', k_addresses, ARGV[i])
     keys[#keys + 1] = key or nil
   end
+elseif from == 'members' then
+  for i, name in ipairs(redis.call('ZRANGEBYLEX', k_members, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])) do keys[i] = key_in(name) end
 else
   local index = ({ ready = k_ready, buried = k_buried, delivered = k_delivered })[from]
   local start, total = tonumber(ARGV[5]), redis.call('ZCARD', index)
@@ -27,18 +29,14 @@ end
 return { now, with_groups(keys) }
 
 -- part: with_groups
--- Tasks by their keys, as {id, record, ...}, and the groups that they are in, as {number, record, ...}.
+-- Tasks by their keys, as {id, record, ...}, and the groups that they are in, as stored_group returns them.
 local function with_groups(keys)
-  local tasks, found = {}, {}
-  for first = 1, #keys, 1000 do
-    for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
-      local rec = value and band(string.byte(value, 2) or 0, 64) ~= 0 and decode(value)
-      local no = rec and rec.group_no
-      if value then tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[first + i - 1]), value end
-      if no and groups[no] == nil and group_of(no) then
-        found[#found + 1], found[#found + 2] = no, redis.call('HGET', k_groups, 'g' .. key_of(no))
-      end
-    end
+  local tasks, found, listed = {}, {}, {}
+  for i, value in ipairs(read_many(k_tasks, keys)) do
+    local rec = value and band(string.byte(value, 2) or 0, 64) ~= 0 and decode(value)
+    local no = rec and rec.group_no
+    if value then tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[i]), value end
+    if no and not listed[no] and group_of(no) then found[#found + 1], listed[no] = stored_group(no), true end
   end
   return tasks, found
 end
@@ -119,47 +117,51 @@ end
 return { now, since }
 
 -- script: apply
--- Write what the engine decided: each row whose guard holds, and new tasks. A task of a cancelled group is removed instead.
--- With new tasks, it is all or nothing.
--- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
---   rank1, owner, until; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason, events,
---   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it,
---   error of the attempt that ends, which of the results is the whole task, if it is rewritten], ...], number of results, result,
---   ...; then nothing
---   or what follows shape and limit in a put
--- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}, first new id; or now, 0, -1
---   and total or -1: as a put refuses
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? apply_rows
+-- Write what the engine decided: groups, each row whose guard holds, entries for other tubes, and work of this tube.
+-- ARGV: now, shape, limit,
+--   rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over), rank1, owner, until, state of
+--     its group; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason,
+--     events, progress, ending that is kept: [status, error, code, which of the results], error of the attempt that ends,
+--     which of the results is the whole task, if it is rewritten], ...],
+--   groups: msgpack, see group_holds, posts: msgpack [[name of the tube, which of the results], ...], 1 for all or nothing, retention in ms, number of
+--   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
+-- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
+--   of the outbox, ...}; or now, 0, -1, and -1 where a guard failed, or the number of tasks that leave no room
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
+-- WITH: apply_rows
 -- FLAGS: allow-oom
 
 -- script: apply_put
--- The same with new tasks.
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? find_conflict count_tasks fresh apply_rows
+-- The same with new tasks of callers.
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
+-- WITH: find_conflict count_tasks apply_rows
 
 -- part: apply_rows
-local rows, results, keys, leaving, missed = cmsgpack.unpack(ARGV[4]), tonumber(ARGV[5]), {}, {}, {}
+local rows, posts, results = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[6]), tonumber(ARGV[9])
+local keys, leaving, missed, going = {}, {}, {}, 0
+group_rows = cmsgpack.unpack(ARGV[5])
 
 local function holds(rec, row)
   local lease, at, owner, ends = row[3], row[4], row[6], row[7]
   if (rec.state == 'q' and 'r' or rec.state) ~= row[2] then return false end
   if (lease and rec.lease ~= lease) or (owner and rec.owner ~= owner) or (ends and ends <= now) then return false end
+  if row[8] and (group_of(rec.group_no) or {}).state ~= row[8] then return false end
   if at == nil then return not rec.at or rec.at > now end
   return (rec.at or false) == at and rec.rank1 == row[5]
 end
 
 local function decided(rec, row)
   local to = {
-    state = row[8], at = row[9], expires = row[10], attempts = row[11] or rec.attempts, reason = row[12],
-    events = row[13], quiet = not row[16], error = row[17],
+    state = row[9], at = row[10], expires = row[11], attempts = row[12] or rec.attempts, reason = row[13], events = row[14],
+    error = row[17], kept_until = now + ARGV[8],
   }
   if to.state == 't' then
     local at = (rec.at or 0) + to.at
-    to.at, rec.progress = at > 0 and at or nil, row[14] or rec.progress
+    to.at, rec.progress = at > 0 and at or nil, row[15] or rec.progress
   end
-  local ending = row[15]
+  local ending = row[16]
   if ending then
-    local result = ending[4] and ARGV[5 + ending[4]]
-    to.ending = { status = ending[1], error = ending[2], code = ending[3], result = result, base64 = ending[5] }
+    to.ending = { status = ending[1], error = ending[2], code = ending[3], result = ending[4] and ARGV[9 + ending[4]] }
   end
   return to
 end
@@ -176,61 +178,84 @@ local function rewrite(key, rec, new)
   enter(key, new)
 end
 
-for i, row in ipairs(rows) do
-  keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
-  if row[8] == '-' then leaving[keys[i]] = true end
-end
-for i = 1, #keys, 1000 do
-  prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
-end
-for i, row in ipairs(rows) do
-  local rec = fetch(keys[i])
-  local group = rec and rec.group_no and group_of(rec.group_no)
-  local gone = group and group.state == 'x' and row[13] ~= 'ttl' and not (row[15] and row[15][1] == 'cancelled')
-  -- Who guessed that it is buried did not know its group.
-  local fails = group and row[8] == '!' and group.on_failure ~= 'h'
-  if not rec or gone or fails or not holds(rec, row) then missed[#missed + 1] = i end
+-- A group row: number, guard: state, how many are left (false: more than leave); then: how many more in total, left and
+-- failed, state, until or 0, on_failure, whether its tasks must follow it, which of the results is its end work, its
+-- cancel work; nil where it stays.
+local function group_holds(row)
+  local group = group_of(row[1])
+  if not group or group.state ~= row[2] then return false end
+  if row[3] then return group.left == row[3] end
+  return group.left + row[5] > 0
 end
 
-local refused = check_fresh and check_fresh(7 + results, leaving, #missed)
-if refused then return { now, 0, -1, refused } end
+local function write_group(row)
+  local no, group, key = row[1], group_of(row[1]), key_of(row[1])
+  local was_live, name, over = live(group), 'n' .. group.name, row[8]
+  group.total, group.left, group.failed = group.total + row[4], group.left + row[5], group.failed + row[6]
+  group.state, group.over, group.on_failure = row[7] or group.state, over or group.over, row[9] or group.on_failure
+  touched[no] = true
+  count('turned', row[7] and 1 or 0) -- so that check notices the change
+  if was_live and not live(group) and tonumber(redis.call('HGET', k_groups, name)) == no then
+    redis.call('HDEL', k_groups, name)
+  elseif live(group) then
+    redis.call('HSETNX', k_groups, name, no)
+  end
+  if row[10] then
+    redis.call('ZADD', k_moving, no, no)
+  elseif row[10] == false then
+    redis.call('ZREM', k_moving, no)
+  end
+  for i, letter in ipairs({ 'e', 'c' }) do
+    if row[10 + i] then redis.call('HSET', k_groups, letter .. key, ARGV[9 + row[10 + i]]) end
+  end
+  if over and over > 0 then
+    redis.call('HDEL', k_groups, 'e' .. key, 'c' .. key)
+    redis.call('ZADD', k_kept, over, 'g' .. key)
+    notify_waiters()
+  elseif over then
+    redis.call('ZREM', k_kept, 'g' .. key)
+  end
+end
+
+for i, row in ipairs(rows) do
+  keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
+  if row[9] == '-' then leaving[keys[i]], going = true, going + 1 end
+end
+prefetch(keys)
+for i, row in ipairs(rows) do
+  local rec = fetch(keys[i])
+  if not rec or not holds(rec, row) then missed[#missed + 1] = i end
+end
+local whole = ARGV[7] == '1' and #missed == 0
+for _, row in ipairs(group_rows) do whole = whole and group_holds(row) end
+if ARGV[7] == '1' and not whole then return { now, 0, -1, -1 } end
+
+local fresh = 10 + results -- where new tasks begin
+local runs = ARGV[fresh] and cmsgpack.unpack(ARGV[fresh + 3])
+if find_conflict then
+  if find_conflict(runs, ARGV, fresh + 3, leaving) then return { now, 0, -1, -1 } end
+  local capacity = tonumber(ARGV[fresh + 1])
+  if capacity and count_tasks() + #ARGV - fresh - 3 - ARGV[fresh] - going > capacity then
+    redis.call('HSET', k_meta, 'full', '1')
+    return { now, 0, -1, count_tasks() }
+  end
+end
+for _, row in ipairs(group_rows) do write_group(row) end
 gather()
 local next_missed = 1
 for i, row in ipairs(rows) do
-  local key, left_out = keys[i], missed[next_missed] == i
-  local rec = fetch(key)
-  if left_out then next_missed = next_missed + 1 end
-  if left_out and rec and rec.group_no and cancelled(rec) then
-    change(key, rec, cancelled_with_group(rec))
-  elseif row[18] and not left_out then
-    rewrite(key, rec, decode(ARGV[5 + row[18]]))
-  elseif not left_out then
-    change(key, rec, decided(rec, row))
+  if missed[next_missed] == i then
+    next_missed = next_missed + 1
+  elseif row[18] then
+    rewrite(keys[i], fetch(keys[i]), decode(ARGV[9 + row[18]]))
+  else
+    change(keys[i], fetch(keys[i]), decided(fetch(keys[i]), row))
   end
 end
 flush_gathered()
-local first = add_fresh and add_fresh() or 0
+local first = last + 1
+if find_conflict then keep_relations(runs, ARGV[fresh + 2]) end
+if runs then add_entries(runs, ARGV, fresh + 3) end
+for _, one in ipairs(posts) do post(one[1], ARGV[9 + one[2]]) end
 commit()
-return { now, readied, removed, log, follow_ups, missed, first }
-
--- part: fresh
--- The new tasks of apply, which follow the results.
-local put = nil
-
-check_fresh = function(place, leaving, missed)
-  local gone = 0
-  for _ in pairs(leaving) do gone = gone + 1 end
-  put = { capacity = tonumber(ARGV[place - 1]), facts = ARGV[place], runs = cmsgpack.unpack(ARGV[place + 1]), place = place + 1 }
-  if missed > 0 or find_conflict(put.runs, ARGV, put.place, leaving) then return -1 end
-  if put.capacity and count_tasks() + #ARGV - put.place - gone > put.capacity then
-    redis.call('HSET', k_meta, 'full', '1')
-    return count_tasks()
-  end
-end
-
-add_fresh = function()
-  local first = last + 1
-  keep_relations(put.runs, put.facts)
-  add_entries(put.runs, ARGV, put.place)
-  return first
-end
+return { now, readied, 0, log, missed, first, #posts > 0 and outbox_entries(0) or {} }

@@ -10,13 +10,6 @@ local passed, withdrawn = 0, 0
 
 local function may_skip() return passed < 1000 and withdrawn < 1000 end
 
--- Whether the first ready task belongs to a cancelled group.
-local function blocked_by_cancelled()
-  local name = cancelled and redis.call('ZRANGE', k_ready, 0, 0)[1]
-  local rec = name and fetch(key_in(name))
-  return rec and cancelled(rec)
-end
-
 -- Remove tasks of cancelled groups from the ready index. Returns the others.
 local function sift(names)
   local keys, gone, left = {}, {}, {}

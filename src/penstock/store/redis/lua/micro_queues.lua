@@ -36,10 +36,7 @@ load_lanes = function(values, tails_from)
       asked[name], wanted[#wanted + 1] = true, name
     end
   end
-  for first = 1, #wanted, 1000 do
-    local stored = redis.call('HMGET', k_lanes, unpack(wanted, first, math.min(first + 999, #wanted)))
-    for i, one in ipairs(stored) do lanes[wanted[first + i - 1]] = read_lane(one) end
-  end
+  for i, stored in ipairs(read_many(k_lanes, wanted)) do lanes[wanted[i]] = read_lane(stored) end
   return names
 end
 
@@ -198,17 +195,15 @@ settle_lanes = function()
       if lane and lane.touched then choose_heads(name, lane, chosen) end
     end
     for i, one in ipairs(chosen) do keys[i] = key_in(one[3]) end
-    for first = 1, #keys, 1000 do
-      for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
-        local lane, lead, place = unpack(chosen[first + i - 1])
-        remove_from('ZREM', k_queue, lead .. 'w' .. place)
-        if restate(place, value, 'q', 'r', lane.turn) then
-          lane.waiting, lane.heads = lane.waiting - 1, lane.heads + 1
-          add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
-        else -- left to a repair, but it must not hold up those behind it
-          readable(key_in(place), value)
-          lane.touched, stale = true, true
-        end
+    for i, value in ipairs(read_many(k_tasks, keys)) do
+      local lane, lead, place = unpack(chosen[i])
+      remove_from('ZREM', k_queue, lead .. 'w' .. place)
+      if restate(place, value, 'q', 'r', lane.turn) then
+        lane.waiting, lane.heads = lane.waiting - 1, lane.heads + 1
+        add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
+      else -- left to a repair, but it must not hold up those behind it
+        readable(key_in(place), value)
+        lane.touched, stale = true, true
       end
     end
     flush_gathered()

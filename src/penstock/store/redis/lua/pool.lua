@@ -37,12 +37,12 @@ redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
 return 1
 
 -- script: load_relations
--- Load outcomes and groups from the database, before the tasks. The caller recounts the groups afterwards.
+-- Load outcomes and groups from the database, before the tasks. open_index counts the tasks of the groups.
 -- KEYS: groups
 -- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, `x` and key of a task with errors, see
 --   load_beside; `g`, `e`, `c` and number of a group: its record, end work and cancel work
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations load
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries load
 for i = 4, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
   local letter = string.sub(name, 1, 1)
@@ -58,10 +58,11 @@ end
 return { now }
 
 -- script: load_tasks
--- Load tasks from the database. Nobody holds them: taken ones are released.
+-- Load tasks from the database. No session holds them: taken ones are released.
 -- ARGV: now, shape, limit, key, record, ...
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? load
+-- WITH: now tube encode decode tasks micro_queues? lifecycle groups write_groups outcomes new_record add_entries names? unleased?
+-- WITH: load
 for i = 4, #ARGV, 2 do
   local rec = decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
   local group = rec.group_no and group_of(rec.group_no)
@@ -80,12 +81,20 @@ finish()
 return { now }
 
 -- script: open_index
--- Open a tube whose index is loaded, and correct its counters. One that was moved away is frozen again.
--- KEYS: tasks
--- ARGV: now, shape, limit, epoch
+-- Open a tube whose index is loaded, and correct its counters and those of its groups, whose tasks follow them again. One
+-- that was moved away is frozen again.
+-- KEYS: tasks members
+-- ARGV: now, shape, limit, epoch, number of a group, ...
 -- Returns: now
--- WITH: now tube count_tasks
+-- WITH: now tube encode groups write_groups count_tasks
 -- FLAGS: allow-oom
+for i = 5, #ARGV do
+  local no, group, key = tonumber(ARGV[i]), group_of(tonumber(ARGV[i])), key_of(tonumber(ARGV[i]))
+  group.left, touched[no] = redis.call('ZLEXCOUNT', k_members, '[' .. key .. 'm', '(' .. key .. 'n'), true
+  group.total = math.max(group.total, group.left)
+  if group.state ~= 'o' then redis.call('ZADD', k_moving, no, no) end
+end
+save_groups()
 local missing = count_tasks() - redis.call('HLEN', k_tasks)
 if missing > 0 then redis.call('HINCRBY', k_meta, 'delete', missing) end
 if missing < 0 then redis.call('HINCRBY', k_meta, 'last', -missing) end

@@ -7,10 +7,9 @@
 --   limit  tasks that may be taken at once from a micro-queue; where hand-outs set a clock, the period in ms
 --
 -- Most scripts that change tasks return
---   now, readied, removed, log, follow_ups, ...
+--   now, readied, removed, log, ...
 --   readied, removed  how many tasks became ready and how many were removed
 --   log               events, id, record, ... of every change, in order
---   follow_ups        {} or {numbers of groups that ended, outbox entries for other tubes}
 -- Scripts of a tube return {-1} where the tube does not exist.
 
 -- part: redis_6
@@ -34,19 +33,29 @@ end
 -- The tube's header, its counters and notifications.
 -- The hash meta holds the last id, the counters, `paused` and two flags that keep notifications rare: `take_waits` while a
 -- blocked take has found nothing and was not notified since (its value is the time until which that take sleeps), `full`
--- while a put found no room. `facts` exists once a task of the tube had an address, a reply tube or a group. Without `last`
--- the tube does not exist.
+-- while a put found no room. `facts` exists once a task of the tube had an address, a reply tube or a group: how long
+-- outcomes are kept, in six bytes, and what penstock.store.redis.outbox must know of a shard. `awaited` while somebody waits
+-- for the end of a task or a group. Without `last` the tube does not exist.
 -- KEYS: meta due
 local meta = redis.call('HMGET', k_meta, 'last', 'paused', 'take_waits', 'full', 'facts')
 if not meta[1] then return { -1 } end
 
-local counted, readied, removed = {}, 0, 0
--- Groups that ended, and replies for other tubes; empty if there are none of either.
-local follow_ups, awaited = {}, false
+local counted, readied, removed, awaited = {}, 0, 0, false
 
 -- A command with many words, in parts: Lua's stack holds some thousand.
 local function call_with(command, key, words)
   for i = 1, #words, 1000 do redis.call(command, key, unpack(words, i, math.min(i + 999, #words))) end
+end
+
+-- The values of many fields of a hash, false for those that it does not have.
+local function read_many(key, fields)
+  local values = {}
+  for first = 1, #fields, 1000 do
+    for i, value in ipairs(redis.call('HMGET', key, unpack(fields, first, math.min(first + 999, #fields)))) do
+      values[first + i - 1] = value
+    end
+  end
+  return values
 end
 
 local function count(name, by) counted[name] = (counted[name] or 0) + by end
@@ -55,6 +64,9 @@ local function notify()
   local prefix, no = string.match(k_meta, '^{(.*):(%d+)}:meta$')
   redis.call('PUBLISH', prefix .. ':tube_changed', no)
 end
+
+-- Something ended that a caller may wait for.
+local function notify_waiters() awaited = redis.call('HDEL', k_meta, 'awaited') == 1 or awaited end
 
 local function due_before(moment)
   local first = redis.call('ZRANGE', k_due, 0, 0, 'WITHSCORES')[2]

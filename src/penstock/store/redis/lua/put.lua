@@ -101,7 +101,7 @@ end
 -- ARGV: now, shape, limit, capacity or '', facts or '', runs: msgpack, tail, ...
 -- Returns: now, first id, readied, {number of its group or 0, 1 if that is not started, ... of each run}, of messages also ms
 --   and seq that the first one's id follows; or now, -1, total if there is no room; or, if a group has ended or addresses
---   are in use, now, -2, {id, record, ...} of the tasks that have them and {number, record, ...} of their groups
+--   are in use, now, -2, and the tasks that have them, see with_groups
 local runs, first, joined = cmsgpack.unpack(ARGV[6]), last + 1, {}
 if find_conflict and find_conflict(runs, ARGV, 6, {}) then return { now, -2, unpack({ with_groups(holders) }) } end
 if ARGV[4] ~= '' and count_tasks() + #ARGV - 6 > tonumber(ARGV[4]) then
@@ -126,7 +126,8 @@ return { now, first, readied, joined, unpack(given_mark or {}) }
 
 -- script: put_related
 -- The same, of tasks with addresses, reply tubes or groups.
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? with_groups find_conflict count_tasks put_entries
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups write_groups outcomes new_record names? unleased?
+-- WITH: add_entries with_groups find_conflict count_tasks put_entries
 
 -- part: find_conflict
 local former = {} -- tasks that had the addresses of the entries
@@ -150,15 +151,13 @@ find_conflict = function(runs, tails, place, leaving)
       end
     end
   end
-  for start = 1, #names, 1000 do
-    for i, key in ipairs(redis.call('HMGET', k_addresses, unpack(names, start, math.min(start + 999, #names)))) do
-      local value = key and redis.call('HGET', k_tasks, key)
-      local rec = value and decode(value) -- what cannot be read has lost its address
-      if rec and rec.address == names[start + i - 1] and not leaving[key] then
-        holders[#holders + 1] = key
-      elseif key then
-        former[#former + 1] = key
-      end
+  for i, key in ipairs(read_many(k_addresses, names)) do
+    local value = key and redis.call('HGET', k_tasks, key)
+    local rec = value and decode(value) -- what cannot be read has lost its address
+    if rec and rec.address == names[i] and not leaving[key] then
+      holders[#holders + 1] = key
+    elseif key then
+      former[#former + 1] = key
     end
   end
   return ended or #holders > 0

@@ -2,27 +2,31 @@
 -- Apply what is due, then lease up to count tasks to the handle's session, and register or unregister its blocked call.
 -- KEYS: ended_sessions
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
---   call, step of advance; and, if the handle is new here: session, when the handle lapses, when the session ends
--- Returns: now, readied, removed, log, follow_ups, 1 if the session is alive, ms until the next deadline or -1, {id,
---   record, ...}
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? names? unleased? advance lease
+--   call, step of advance, 1 to lease whatever is left to the engine; and, if the handle is new here: session, when the
+--   handle lapses, when the session ends
+-- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline or -1, {id, record, ...},
+--   left_over; unless that is empty, nothing was leased or registered
+-- WITH: now tube encode decode tasks micro_queues? lifecycle groups names? unleased? advance lease
 -- WITH: lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 
 -- A session that the registry ended here stays ended, even if a late call names it.
-if ARGV[10] and not redis.call('ZSCORE', k_ended_sessions, ARGV[10]) then
-  redis.call('ZADD', k_lapses, ARGV[11], handle)
-  redis.call('HSET', k_handles, handle, ARGV[10])
-  redis.call('ZADD', k_ends, ARGV[12], ARGV[10])
+if ARGV[11] and not redis.call('ZSCORE', k_ended_sessions, ARGV[11]) then
+  redis.call('ZADD', k_lapses, ARGV[12], handle)
+  redis.call('HSET', k_handles, handle, ARGV[11])
+  redis.call('ZADD', k_ends, ARGV[13], ARGV[11])
 end
 
 local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
-if soonest <= now or (groups_are_turning and groups_are_turning()) then
-  -- If cancelled tasks block the taker, spend the time on these instead.
-  advance(tonumber(ARGV[9]), blocked_by_cancelled() and 100)
-  if put_pending_work then put_pending_work() end -- this call may take them
+if soonest <= now then
+  advance(tonumber(ARGV[9]))
   if settle_lanes then settle_lanes() end
+end
+local left = ARGV[10] == '1' and {} or left_over()
+if #left > 0 then
+  commit()
+  return { now, readied, removed, log, 1, 0, {}, left }
 end
 
 local session = redis.call('HGET', k_handles, handle)
@@ -44,25 +48,22 @@ if alive and #leased == 0 and (blocked == 'register' or blocked == 'unregister_i
   -- The caller now waits to be notified of ready tasks, or of a deadline before the one it knows.
   redis.call('HSET', k_meta, 'take_waits', wait < 0 and 9007199254740991 or now + wait)
 end
-return { now, readied, removed, log, follow_ups, alive and 1 or 0, wait, leased }
+return { now, readied, removed, log, alive and 1 or 0, wait, leased, {} }
 
 -- part: take_from_many
 -- Take from the first of several tubes of one server that has work, in one step. The take scripts of their sorts precede
--- this part as functions of KEYS and ARGV, in `takes`: run, the places of meta and handles among their keys, and `unrelated`
--- if they do not know addresses, replies and groups.
+-- this part as functions of KEYS and ARGV, in `takes`: run, and the places of meta and handles among their keys.
 -- ARGV: how many tubes, now, handle, count, highest first rank or '', blocked, call, step of advance; then for each tube:
 --   which of the takes, how many keys, shape, limit
 -- Returns: 1, tube, answer of its take, ...; or -1 and a tube that does not exist; or 0, and nothing was done, if a tube
---   does not know the handle or has relations that its take does not know
+--   does not know the handle. The last answer may leave something to the engine.
 local tubes, from = {}, 0
 for i = 1, tonumber(ARGV[1]) do
   local at = 4 * (i - 1) + 9
   local take, keys = takes[tonumber(ARGV[at])], {}
   for k = 1, tonumber(ARGV[at + 1]) do keys[k] = KEYS[from + k] end
   from = from + #keys
-  local meta = redis.call('HMGET', keys[take.meta], 'last', 'facts')
-  if not meta[1] then return { -1, i } end
-  if meta[2] and take.unrelated then return { 0 } end
+  if redis.call('HEXISTS', keys[take.meta], 'last') == 0 then return { -1, i } end
   if redis.call('HEXISTS', keys[take.handles], ARGV[3]) == 0 then return { 0 } end
   tubes[i] = { take = take, keys = keys, shape = ARGV[at + 2], limit = ARGV[at + 3] }
 end
@@ -72,7 +73,7 @@ local function take_from(i, count, blocked)
   local tube = tubes[i]
   local found = tube.take.run(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7], ARGV[8] })
   answer[#answer + 1], answer[#answer + 2] = i, found
-  return found[6] == 0 or #found[8] > 0
+  return found[5] == 0 or #found[7] > 0, #found[8] > 0
 end
 
 -- One tube had work: unregister the caller from the others that registered it as waiting.
@@ -84,9 +85,8 @@ local function unregister_others(found)
 end
 
 for i = 1, #tubes do
-  if take_from(i, ARGV[4], ARGV[6]) then
-    unregister_others(i)
-    break
-  end
+  local found, left = take_from(i, ARGV[4], ARGV[6])
+  if found then unregister_others(i) end
+  if found or left then break end
 end
 return answer

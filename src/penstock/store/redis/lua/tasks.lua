@@ -1,7 +1,9 @@
 -- Reading and changing tasks with every index and counter that depends on them.
 
 -- part: tasks
--- KEYS: tasks ready due buried taken errors
+-- members: a sorted set, all scores 0, of group, m, key for each task of a group, and group, u, rank, key for those that wait
+-- for its start.
+-- KEYS: tasks ready due buried taken errors members
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched, log = {}, {}
 
@@ -23,9 +25,9 @@ local function fetch(key)
   return rec
 end
 
--- Read up to a thousand tasks at once.
+-- Read many tasks at once.
 local function prefetch(keys)
-  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
+  for i, value in ipairs(read_many(k_tasks, keys)) do
     if fetched[keys[i]] == nil then fetched[keys[i]] = readable(keys[i], value) end
   end
 end
@@ -68,6 +70,11 @@ local function save(key, rec) add_to('HSET', k_tasks, key, encode(rec)) end
 -- A task's member in the ready and buried indexes, whose score is the first rank.
 local function member(key, rec) return second and sortable(rec.rank2) .. key or key end
 
+-- The member of a task that waits for the start of its group.
+local function unstarted_member(key, rec)
+  return key_of(rec.group_no) .. 'u' .. sortable(rec.rank1) .. (second and sortable(rec.rank2) or '') .. key
+end
+
 local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried' }
 
 local function leave(key, rec)
@@ -78,7 +85,7 @@ local function leave(key, rec)
   elseif rec.state == 't' then
     remove_from('ZREM', delivered or k_taken, key)
   elseif rec.state == 'g' then
-    unhold(key, rec)
+    remove_from('ZREM', k_members, unstarted_member(key, rec))
   end
   if COUNTER[rec.state] then count(COUNTER[rec.state], -1) end
 end
@@ -94,7 +101,7 @@ local function enter(key, rec)
   elseif rec.state == 't' then
     add_to('ZADD', k_taken, rec.owner, key)
   elseif rec.state == 'g' then
-    hold(key, rec)
+    add_to('ZADD', k_members, 0, unstarted_member(key, rec))
   end
   if COUNTER[rec.state] then count(COUNTER[rec.state], 1) end
 end
@@ -128,9 +135,8 @@ bury_unreadable = function(key, value)
   log_change('bury', key, rec)
 end
 
--- Apply what was decided: `to` has the next state, its events and fields; `quiet`: the caller knows what is logged.
+-- Apply what was decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
-  if rec.group_no then to = apply_group(rec, to) end
   local before, timer = rec.state, rec.at
   if to.error then -- stands beside the task, which is flagged: see penstock.core.attempts
     local stored = rec.failed and redis.call('HGET', k_errors, key)
@@ -152,6 +158,7 @@ local function change(key, rec, to)
     remove_from('HDEL', k_tasks, key)
     fetched[key] = false
     removed = removed + 1
+    if rec.group_no then remove_from('ZREM', k_members, key_of(rec.group_no) .. 'm' .. key) end
   else
     save(key, rec)
   end
@@ -166,12 +173,12 @@ local function change(key, rec, to)
     redis.call('HDEL', k_errors, key)
     if mark_changed then mark_changed('x' .. key) end
   end
-  if not to.quiet then log_change(to.events, key, rec) end
 end
 
--- Put replies and group work, and write everything that was collected.
+-- Write everything that was collected.
 local function commit()
-  if finish_relations then finish_relations() end
+  if save_outcomes then save_outcomes() end
+  if save_groups then save_groups() end
   if save_last then save_last() end
   if save_lanes then save_lanes() end
   finish()
@@ -180,11 +187,6 @@ end
 -- part: lifecycle
 -- State transitions, as decided by penstock.core.lifecycle. A deadline has passed when now == deadline.
 local function removed_by(rec, event) return { state = '-', events = event, attempts = rec.attempts } end
-
--- A task is removed with its cancelled group. Counts as a delete.
-local function cancelled_with_group(rec)
-  return { state = '-', events = 'delete', attempts = rec.attempts, ending = { status = 'cancelled' } }
-end
 
 -- A taken task loses its lease, by release (also at session end) or by ttr; `error` if its holder is gone.
 local function lease_ended(rec, event, error)

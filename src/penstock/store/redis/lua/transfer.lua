@@ -88,7 +88,7 @@ end
 -- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes and errors, name, value,
 --   ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with errors
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations names? unleased? load
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased? load
 local before, added, related, split = last, 0, false, 6 + ARGV[6]
 for i = 7, split, 2 do
   related = load_beside(ARGV[i], ARGV[i + 1]) or related
@@ -118,7 +118,7 @@ return { now }
 -- ARGV: now, shape, limit, facts, ids that were never given or '' for all that were skipped, ms and seq of the last message
 --   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total, failed], ...]
 -- Returns: now
--- WITH: now tube encode groups
+-- WITH: now tube encode groups write_groups
 if redis.call('HSETNX', k_meta, 'landed', 1) == 0 then return { now } end
 local skipped, ms, seq = unpack(redis.call('HMGET', k_meta, 'skipped', 'ms', 'seq'))
 redis.call('HSET', k_meta, 'unput', ARGV[5] ~= '' and ARGV[5] or skipped or 0)

@@ -29,7 +29,7 @@ key_named = function(name)
   return redis.call('HGET', k_addresses, name) or ''
 end
 
--- Add so many messages, of which one has this key and name, if they fit into the entry of their millisecond.
+-- Add `wanted` messages, of which one has this key and name, to the entry of their millisecond. Returns whether they fit.
 local function add_to_span(id, ms, seq, wanted)
   local span = span_of(ms)
   if span and span[1] ~= id - seq then return false end
@@ -82,7 +82,7 @@ pass_all = function(there)
 end
 
 -- part: unleased
--- Nobody holds what was handed out. delivered: messages that were, by the serial number of the last hand-out.
+-- No session holds what was handed out. delivered: messages by the serial number of their last hand-out.
 -- KEYS: delivered
 local period = tonumber(ARGV[3])
 delivered = k_delivered
@@ -133,7 +133,7 @@ end
 -- script: recover
 -- Hand out again up to count delivered messages, oldest hand-out first, that were handed out at least elapsed ms ago.
 -- ARGV: now, shape, limit, count, elapsed
--- Returns: now, readied, removed, log, follow_ups, {id, record, ...}
+-- Returns: now, readied, removed, log, {id, record, ...}
 -- WITH: now tube encode decode tasks names unleased hand_over
 -- FLAGS: allow-oom
 local elapsed, handed, young = tonumber(ARGV[5]), {}, false
@@ -157,4 +157,4 @@ while left_over > 0 and not young do
 end
 count('take', #handed / 2)
 commit()
-return { now, readied, removed, log, follow_ups, handed }
+return { now, readied, removed, log, handed }
