@@ -47,7 +47,6 @@ from penstock.schedule.schedule_status import Schedule
 
 if TYPE_CHECKING:
     from penstock import aio as aio
-    from penstock import testing as testing
 else:
 
     def __getattr__(name: str) -> object:
