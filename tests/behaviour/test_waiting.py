@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.core.values import MAX_SECONDS
+from penstock.testing import Clock
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import take
 from tests.support.threads import begin, until
@@ -199,6 +200,18 @@ def test_a_waiter_is_shown_while_it_waits(live: penstock.Broker) -> None:
     tube.put("x")
     waiting.result(timeout=PATIENCE)
     until(lambda: waiters(live, "t") == 0)
+
+
+def test_a_caller_that_leaves_while_something_is_due_is_unregistered(broker: penstock.Broker, clock: Clock) -> None:
+    tube, store, session = broker.tube("t"), broker.runtime.store, broker.session_handle
+    tube.pause()
+    tube.put("later", delay=5)
+    session.join()
+    assert store.take([tube.stored], 1, session.handle, blocked="register").records == []
+    assert waiters(broker, "t") == 1
+    clock.advance(10)
+    assert store.take([tube.stored], 1, session.handle, blocked="unregister").records == []
+    assert waiters(broker, "t") == 0
 
 
 def test_drop_refuses_while_someone_waits(live: penstock.Broker) -> None:

@@ -11,12 +11,14 @@ import apsw
 import psycopg
 import redis
 
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from tests.mysql.databases import bare
 from tests.servers import running
 
 Restore = Callable[[], None]
-TABLES = [f"penstock_{name}" for name in ("task", "group", "session", "handle", "counter")]
+TABLES = [
+    f"penstock_{name}" for name in ("task", "group", "session", "handle", "counter", "utube", "outcome", "waiter")
+]
 
 
 def snapshot(url: str) -> Restore:
@@ -64,7 +66,7 @@ def _postgres(url: str) -> Restore:
 def _mysql(url: str) -> Restore:
     saved: dict[str, tuple[str, tuple[tuple[Any, ...], ...]]] = {}
     with bare(url) as db, db.cursor() as cursor:
-        for table in TABLES:
+        for table in (*TABLES, "penstock_id"):
             cursor.execute(f"SHOW COLUMNS FROM {table} WHERE Extra NOT LIKE '%GENERATED%'")
             columns = ",".join(f"`{row[0]}`" for row in cursor.fetchall())
             cursor.execute(f"SELECT {columns} FROM {table}")

@@ -34,6 +34,7 @@ def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> 
         assert tube.ack_many(before) == [False, False]
         assert tube.ack_many(after) == [True, True]
         assert tube.wait("c", 0).status == "done"
+        assert broker.check() == []
 
 
 def test_a_hand_out_whose_group_is_lost_settles_nothing(durable_url: str) -> None:

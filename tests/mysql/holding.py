@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock.store.mysql.mysql_connection import Answer, Link, parse
+from penstock.store.mysql.mysql_connection import Answer, Link, MysqlServer, parse
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.mysql_store import MysqlStore
-from penstock.store.mysql.server import Server
 
 T = TypeVar("T")
 
 
-class HeldServer(Server):
+class HeldServer(MysqlServer):
     """Runs everything in one transaction, which `end` undoes."""
 
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
-        self.connection = self.borrow()
+        self.connection = self.pool.borrow(10)
         self.connection._calls = None  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)
 
-    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
+    def attempt(self, work: Callable[[Link], T], *, safe: bool, restart: bool = False) -> T:
         return work(self.connection)
 
     def end(self, *, commit: bool = False) -> None:
         """Let go of all locks."""
-        self.connection.commit() if commit else self.connection.rolled_back()
+        self.connection.finish() if commit else self.connection.undone()
 
 
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:

@@ -10,8 +10,7 @@ import pytest
 
 import penstock
 from penstock.engine.port import Conflict
-from penstock.store.mysql.mysql_connection import Answer, Link, parse
-from penstock.store.mysql.server import Server
+from penstock.store.mysql.mysql_connection import Answer, Link, MysqlServer, parse
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
 from tests.behaviour.verbs import take
@@ -29,8 +28,8 @@ def server() -> Iterator[Mariadb]:
 
 
 @pytest.fixture
-def database(patient: None, url: str) -> Iterator[Server]:
-    database = Server(parse(url))
+def database(patient: None, url: str) -> Iterator[MysqlServer]:
+    database = MysqlServer(parse(url))
     yield database
     database.close()
 
@@ -117,7 +116,7 @@ def test_puts_while_the_server_is_killed_are_stored_or_raise(server: Mariadb) ->
         assert len(found) == len(set(found))
 
 
-def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Server, own: Connection) -> None:
+def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: MysqlServer, own: Connection) -> None:
     call = begin(lambda: database.send(["DO SLEEP(100)"]))
     until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
@@ -157,7 +156,7 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
     assert broker.check() == []
 
 
-def test_a_read_that_is_killed_under_way_is_made_again(database: Server, own: Connection) -> None:
+def test_a_read_that_is_killed_under_way_is_made_again(database: MysqlServer, own: Connection) -> None:
     own.cursor().execute("SELECT GET_LOCK('mine', 0)")
     call = begin(lambda: database.send(["SELECT GET_LOCK('mine', 60), 7"], safe=True))
     until(lambda: busy(own, "User lock") != [])
@@ -168,7 +167,7 @@ def test_a_read_that_is_killed_under_way_is_made_again(database: Server, own: Co
     assert call.result(30).results[0][0][1] == 7
 
 
-def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Server, own: Connection) -> None:
+def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: MysqlServer, own: Connection) -> None:
     one, two = (broker.tube(name).stored.no for name in ("one", "two"))
     begun = threading.Barrier(2, timeout=30)
     tries: list[int] = []
@@ -179,12 +178,13 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: S
         if len(tries) == 1:
             begun.wait()
         link.change("UPDATE penstock_id SET last = last + 1 WHERE tube = %s", (two,))
+        link.finish()
 
     own.begin()
     # The one that changed less is given up: this changes more.
     own.cursor().execute(f"INSERT INTO penstock_counter (tube) {numbers(1, 100)} SELECT 0 FROM n")
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
-    step = begin(lambda: database.run(crosswise))
+    step = begin(lambda: database.attempt(crosswise, safe=True, restart=True))
     begun.wait()
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {one}")
     own.rollback()
@@ -194,24 +194,25 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: S
     assert [last for (last,) in rows] == [1, 1]
 
 
-def test_endless_deadlocks_raise(database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_deadlocks_raise(database: MysqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
     def crosswise(link: Link) -> None:
         tries.append(1)
         raise pymysql.err.OperationalError(1213, "Deadlock found")
 
-    monkeypatch.setattr("penstock.store.mysql.server._LAST_PAUSE", 0.001)
+    monkeypatch.setattr("penstock.store.sql.server.RETRY_SECONDS", 0.1)
     with pytest.raises(penstock.StoreBusy):
-        database.run(crosswise)
-    assert len(tries) == 20
-    with pytest.raises(Conflict):  # a step begins anew by itself
-        database.run(crosswise, again=False)
-    assert len(tries) == 21
+        database.attempt(crosswise, safe=True, restart=True)
+    assert len(tries) > 1
+    del tries[:]
+    with pytest.raises(Conflict):  # the engine retries the step
+        database.attempt(crosswise, safe=True)
+    assert len(tries) == 1
 
 
 def test_an_exhausted_pool_is_reported(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.mysql.server.POOL_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
         held = broker.runtime.store.server.pool.borrow(1)  # type: ignore[attr-defined]

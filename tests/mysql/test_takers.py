@@ -100,7 +100,7 @@ def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, held: tupl
     tube = broker.tube("t")
     tube.put_many(range(200))
     step, server = held
-    step.fold(tube.stored)
+    step._database.fold(tube.stored)
     for task in begin(lambda: tube.take_many(100)).result(30):
         begin(task.ack).result(30)
     server.end(commit=True)
@@ -195,9 +195,9 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
 
     monkeypatch.setattr(pymysql.connections.Connection, "_write_bytes", counted)
     # Else on a slow machine the server's clock is asked anew, and a session without beats begins anew, amid a verb.
-    monkeypatch.setattr("penstock.store.mysql.mysql_store._CLOCK_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.sql.server_step.CLOCK_SECONDS", 600.0)
     monkeypatch.setattr("penstock.engine.sessions.LAPSE_MS", 600_000)
-    monkeypatch.setattr("penstock.store.mysql.mysql_store._FOLD_EVERY", 10**9)
+    monkeypatch.setattr("penstock.store.mysql.mysql_store.MysqlStore.fold_chance", 0.0)
     return sent
 
 
@@ -313,7 +313,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
 
 
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
-    tube, watch = broker.tube("t"), broker.runtime.store._watch  # type: ignore[attr-defined]
+    tube, watch = broker.tube("t"), broker.runtime.store.watcher  # type: ignore[attr-defined]
     waiting = begin(lambda: tube.take(60))
     until(lambda: watch._watching and watch._looked >= watch._active_until)  # the looks after something happened end
     before, began = len(packets), time.monotonic()

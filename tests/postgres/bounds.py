@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import takes
-from penstock.store.postgres.location import locate
+from penstock.store.postgres import postgres_step
+from penstock.store.postgres.postgres_connection import locate
 from tests.behaviour.verbs import take
 
 
@@ -34,7 +34,7 @@ def low(url: str) -> Iterator[Low]:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every take raises what it may."""
-    monkeypatch.setattr(takes, "raise_chance", lambda passed: 1.0)
+    monkeypatch.setattr(postgres_step, "raise_chance", lambda passed: 1.0)
 
 
 def passed_by(tube: penstock.Tube, low: Low) -> penstock.Task:

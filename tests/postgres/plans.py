@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import postgres_store as database
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
+from penstock.store.postgres.postgres_store import PostgresStore
 from penstock.testing import Clock
 from tests.postgres.schemas import database_of
 from tests.support.quiet_broker import quiet
@@ -27,7 +27,7 @@ SET client_min_messages = notice"""
 def broker(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
     """One that does nothing of its own: while a beat looks at the tables, what is dead is passed by, page for page; and
     one call of some 500 adds up the counters of all before it, and touches pages for each."""
-    monkeypatch.setattr(database, "_FOLD_CHANCE", 0.0)
+    monkeypatch.setattr(PostgresStore, "fold_chance", 0.0)
     with penstock.connect(url, clock=Clock()) as broker:
         quiet(broker)
         yield broker
@@ -37,24 +37,25 @@ class Teller:
     """Makes a store's calls through one connection that tells its plans; none of them does anything by chance."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:
-        self._connections = database_of(broker).connections
-        self.schema = self._connections.location.quoted
+        server = database_of(broker).server
+        self._pool = server.pool
+        self.schema = server.location.quoted
         self.plans: list[str] = []
-        self.db = self._connections.connect()
+        self.db = server.connect()
         self.db.execute(_TELL)
         self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
 
     @contextmanager
     def listening(self) -> Iterator[list[str]]:
         """Plans of the calls made inside, by this thread."""
-        borrow, give_back, me = self._connections._borrow, self._connections._return, get_ident()
-        self._connections._borrow = lambda patience: self.db if get_ident() == me else borrow(patience)  # type: ignore[method-assign]
-        self._connections._return = lambda db: None if db is self.db else give_back(db)  # type: ignore[method-assign]
+        borrow, give_back, me = self._pool.borrow, self._pool.give_back, get_ident()
+        self._pool.borrow = lambda seconds: self.db if get_ident() == me else borrow(seconds)  # type: ignore[method-assign]
+        self._pool.give_back = lambda db, **how: None if db is self.db else give_back(db, **how)  # type: ignore[method-assign]
         self.plans.clear()
         try:
             yield self.plans
         finally:
-            self._connections._borrow, self._connections._return = borrow, give_back  # type: ignore[method-assign]
+            self._pool.borrow, self._pool.give_back = borrow, give_back  # type: ignore[method-assign]
 
 
 def vacuum(url: str) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import psycopg
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.postgres_store import PostgresStore
 from tests.servers.kept import keep_connections
 

@@ -13,7 +13,7 @@ import penstock
 from penstock.app.current import CurrentTask
 from penstock.core.task import record_of
 from penstock.runtime import heartbeat as heartbeat
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock, run_queued
 from tests.behaviour.verbs import take
 from tests.servers.postgres import Postgres

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import takes
-from penstock.store.postgres.location import locate
+from penstock.store.postgres import postgres_step
+from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.postgres.bounds import Low, passed_by
@@ -28,7 +28,7 @@ from tests.support.threads import begin
 @contextmanager
 def stopped(monkeypatch: pytest.MonkeyPatch, take_one: Callable[[], object]) -> Iterator[None]:
     """A take is about to raise the bounds meanwhile, and has yet to look whether it is alone."""
-    arrived, gate, raise_bounds = threading.Event(), threading.Event(), takes._raise_bounds
+    arrived, gate, raise_bounds = threading.Event(), threading.Event(), postgres_step.raise_bounds
 
     def wait(*what: Any) -> None:
         arrived.set()
@@ -36,7 +36,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch, take_one: Callable[[], object]) -> 
         raise_bounds(*what)
 
     with monkeypatch.context() as patched:
-        patched.setattr(takes, "_raise_bounds", wait)
+        patched.setattr(postgres_step, "raise_bounds", wait)
         taking = begin(take_one)
         assert arrived.wait(30)
     yield

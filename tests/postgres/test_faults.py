@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.engine.store import load_tube
 from penstock.store.postgres import postgres_connection as connection
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.schema import MIGRATIONS
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
@@ -90,7 +90,7 @@ def test_a_lock_held_for_too_long_is_busy(url: str, monkeypatch: pytest.MonkeyPa
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.connect(f"{url}&pool_size=1") as broker:
         tube = broker.tube("work", capacity=5)
-        monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)  # not before: a connection takes its time
+        monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.3)  # not before: a connection takes its time
         with psycopg.connect(locate(url).conninfo) as other:
             other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
             putting = begin(lambda: tube.put("x"))
@@ -176,7 +176,7 @@ def test_a_restart_under_a_waiting_taker_loses_nothing(
         else:
             server._end(2)  # type: ignore[arg-type]  # SIGINT: PostgreSQL's fast shutdown
         with pytest.raises(penstock.StoreError), monkeypatch.context() as patch:
-            patch.setattr("penstock.store.postgres.postgres_connection.WAIT_SECONDS", 0.5)
+            patch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.5)
             tube.put("while it is away")
         server.start()
         assert _tried(lambda: tube.put("after")).data == "after"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.postgres.bounds import Low, passed_by

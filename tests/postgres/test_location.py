@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from tests.servers.postgres import Postgres
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.core.task import record_of
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
 from tests.support.threads import begin, until
@@ -54,7 +54,7 @@ def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> Non
 def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.Broker) -> None:
     tube = broker.tube("work")
     tube.put("one")
-    database_of(broker).connections.transact(lambda db: db.execute("DEALLOCATE ALL"))
+    database_of(broker).server.attempt(lambda db: db.execute("DEALLOCATE ALL"), safe=True)
     tube.put("two")
     assert drain(tube) == ["one", "two"]
     assert tube.stats().calls.put == 2

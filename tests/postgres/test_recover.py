@@ -8,7 +8,7 @@ import psycopg
 
 import penstock
 from penstock.core.select import Sweep
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
 from tests.support.threads import until
 

@@ -20,11 +20,11 @@ class Counted:
         self.sent: list[list[str]] = []
         run, thread = Wire._run, threading.get_ident()  # the background thread's are not of a verb
 
-        def counted(wire: Wire, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+        def counted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
             assert wire.connection.autocommit  # else BEGIN and COMMIT would be round trips of their own
             if threading.get_ident() == thread:
                 self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
-            return run(wire, calls, prepare)
+            return run(wire, calls)
 
         monkeypatch.setattr(Wire, "_run", counted)
 

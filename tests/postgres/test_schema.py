@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from tests.servers.postgres import Postgres
 
 

@@ -10,7 +10,7 @@ import pytest
 from psycopg.pq import Format
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.wire import Call, Row, Wire, pack
 from tests.postgres.schemas import database_of
 
@@ -23,10 +23,10 @@ def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> li
     sent: list[Sequence[Call]] = []
     run = Wire._run
 
-    def recorded(wire: Wire, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+    def recorded(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
         sizes = [sum(len(value or b"") for value in pack(*one)[1].given) for one in calls]
         sent.append(calls[: sizes.index(max(sizes))])
-        return run(wire, calls, prepare)
+        return run(wire, calls)
 
     with monkeypatch.context() as patched:
         patched.setattr(Wire, "_run", recorded)
@@ -55,10 +55,10 @@ def test_what_comes_before_the_long_statement_locks_no_row(
     held = tube.take_many(20)
     starts = half_sent(lambda: VERBS[verb](tube, held), monkeypatch)
     assert starts
-    connections = database_of(broker).connections
+    server = database_of(broker).server
     with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:
         for calls in starts:
-            with closing(connections.connect()) as stopped:
+            with closing(server.open()) as stopped:
                 pgconn = stopped.pgconn
                 pgconn.enter_pipeline_mode()
                 for call in calls:
@@ -78,7 +78,7 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
     """The long statement itself is half sent: the server has yet to begin with it."""
     tube = broker.tube("work", "utube")
     tube.put_many([(n, {"utube": n}) for n in range(40)])
-    with closing(database_of(broker).connections.connect()) as stopped:
+    with closing(database_of(broker).server.open()) as stopped:
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.open

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
 from tests.servers.postgres import Postgres
 

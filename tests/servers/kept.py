@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock.store.postgres import postgres_connection as connection
-from penstock.store.postgres.location import locate
+from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.wire import Link
 
 # Few tests use more of them at once.

@@ -54,7 +54,7 @@ def check_url(url: str) -> None:
             case "sqlite":
                 _sqlite_file(url)
             case "postgresql":
-                from penstock.store.postgres.location import locate as locate_postgres
+                from penstock.store.postgres.postgres_connection import locate as locate_postgres
 
                 locate_postgres(url)
             case "mysql":
@@ -174,10 +174,10 @@ def open_vault(pool: object) -> Database:
         return SqliteVault(path, durable=durable)
     with _driver(scheme):
         if scheme == "postgresql":
-            from penstock.store.postgres.postgres_vault import PostgresVault
+            from penstock.store.postgres.postgres_store import PostgresVault
 
             return PostgresVault(pool)
-        from penstock.store.mysql.mysql_vault import MysqlVault
+        from penstock.store.mysql.mysql_store import MysqlVault
 
         return MysqlVault(pool)
 

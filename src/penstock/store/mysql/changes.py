@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import getrandbits
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -17,10 +18,10 @@ from penstock.core.lifecycle import UNDONE, Move
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
-from penstock.engine.port import Delta, Flushed, GroupRow, Row
+from penstock.engine.port import Delta, Flushed, Row
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, counter
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
-from penstock.store.sql.sql_step import first_pk
+from penstock.store.sql.sql_step import first_pk, group_values, mark_queued
 
 # Old outcomes removed with each new one.
 _SWEPT_PER_OUTCOME = 2
@@ -39,7 +40,7 @@ def require(condition: str) -> str:
 
 
 def _forget_old_outcomes(new: int) -> list[str]:
-    """Remove some that are past their retention, for so many new ones."""
+    """Remove some that are past their retention: twice as many as are new."""
     return [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * new), Q.forget_old_outcomes]
 
 
@@ -121,9 +122,12 @@ class NewTasks:
         self.entries = entries
         self.delayed = sum(entry.unstarted or entry.delay > 0 for entry in entries)
         self._last, self._ms, self._seq = f"@p_i{place}", f"@p_ms{place}", f"@p_seq{place}"
-        self._name, self._gained = f"@p_name{place}_", f"@p_gained{place}"
+        self._gained = f"@p_gained{place}"
         self._marked = tube.kind.hand_out == DELIVER
-        self._named = tube.kind.hand_out == CLOCK and any(entry.address is None for entry in entries)
+        # The variables with the names of replies in a round tube, by their places.
+        unnamed = (number for number, entry in self._placed() if entry.address is None)
+        clocked = tube.kind.hand_out == CLOCK
+        self._names = {number: f"@p_name{place}_{number}" for number in unnamed} if clocked else {}
         self._laned = tube.kind.per_utube and len(entries) > self.delayed
 
     def reserve(self) -> list[str]:
@@ -148,8 +152,7 @@ class NewTasks:
             waiting = Counter(entry.utube or NO_UTUBE for entry in self.entries if not (entry.unstarted or entry.delay))
             overtaking = self.tube.kind.order[0] != "id"
             statements += _enter_queues(self.tube, "waiting", waiting, overtaking=overtaking)
-        if self._named:
-            statements += [self._find_name(place) for place, entry in self._placed() if entry.address is None]
+        statements += [self._find_name(number) for number in self._names]
         statements += self._inserts()
         if self._laned:
             statements += [*_make_heads(self.tube, waiting), f"SET {self._gained}=@p_gained"]
@@ -157,52 +160,34 @@ class NewTasks:
             statements.append(f"INSERT INTO penstock_counter (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
         return statements
 
-    def show(self) -> list[str]:
-        """One or two results, which `records` reads."""
+    def show(self) -> str:
+        """A result, which `records` reads."""
         marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
-        numbers = f"SELECT {self._last},@p_now,{marks},{self._gained if self._laned else 0}"
-        if not (self._laned or self._named):
-            return [numbers]
-        # Of a micro-queue kind only the heads: all other ready tasks wait.
-        heads = " AND state='r'" if self._laned else ""
-        return [
-            numbers,
-            f"SELECT pk,rank2,address FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk>{self._last} "
-            f"AND pk<={self._last}+{len(self.entries)}{heads} ORDER BY pk",
-        ]
+        gained = self._gained if self._laned else "0"
+        return f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"
 
-    def records(self, results: list[Rows]) -> tuple[list[Record], int]:
-        """The tasks as they are stored, from the results of `show`; and how many became takeable."""
-        ((before, now, ms, seq, gained),) = results.pop(0)
-        base, moment, entries = first_pk(self.tube), int(now), self.entries
+    def records(self, row: tuple[Any, ...]) -> tuple[list[Record], int]:
+        """The tasks as they are stored, from the result of `show`; and how many became takeable."""
+        before, now, ms, seq, gained = map(int, row[:5])
+        names = dict(zip(self._names, row[5:], strict=True))
         if self._marked:
-            marks = [shown_mark((int(ms), int(seq) + place)) for place, _ in self._placed()]
-            entries = [replace(entry, address=mark) for entry, mark in zip(entries, marks, strict=True)]
-        records = [new_record(entry, id, moment) for id, entry in enumerate(entries, int(before) - base + 1)]
-        if self._named:
-            names = [address for _, _, address in results.pop(0)]
-            records = [replace(record, address=name) for record, name in zip(records, names, strict=True)]
-        if not self.tube.kind.per_utube:
-            return records, len(records) - self.delayed
-        heads = {int(pk) - base: rank2 for pk, rank2, _ in results.pop(0)} if self._laned else {}
-        return [self._in_queue(record, heads) for record in records], int(gained)
+            names = {place: shown_mark((ms, seq + place)) for place, _ in self._placed()}
+        first = before - first_pk(self.tube)
+        records = [new_record(entry, first + place, now) for place, entry in self._placed()]
+        if names:
+            records = [replace(record, address=names.get(at, record.address)) for at, record in enumerate(records, 1)]
+        if self.tube.kind.per_utube:
+            return mark_queued(records, gained), gained
+        return records, len(records) - self.delayed
 
-    def _in_queue(self, record: Record, heads: Mapping[int, float]) -> Record:
-        waits = record.state == "r" and record.id not in heads
-        rank2 = heads.get(record.id, 0) if self.tube.fair else record.rank2
-        return replace(record, state=QUEUED if waits else record.state, rank2=rank2)
+    def _find_name(self, place: int) -> str:
+        """Name a reply in a round tube by its id, and by as many dashes as there are such names."""
+        id = f"({self._last}+{place - first_pk(self.tube)})"
+        used = ",".join(f"CONCAT('reply-',{id},'{'-' * dashes}')" for dashes in range(8))
+        return fill(Q.find_name, id=Raw(id), used=Raw(used), tube=self.tube.no, name=Raw(self._names[place]))
 
     def _placed(self) -> enumerate[Entry]:
         return enumerate(self.entries, 1)
-
-    def _find_name(self, place: int) -> str:
-        """The name of a reply in a round tube: with as many dashes as there are such names."""
-        id = f"({self._last}+{place - first_pk(self.tube)})"
-        used = ",".join(f"CONCAT('reply-',{id},'{'-' * dashes}')" for dashes in range(8))
-        return (
-            f"SELECT CONCAT('reply-',{id},REPEAT('-',COUNT(*))) INTO {self._name}{place} FROM penstock_task "
-            f"FORCE INDEX (penstock_address) WHERE tube={self.tube.no} AND address IN ({used})"
-        )
 
     def _inserts(self) -> list[str]:
         entries, kind = self.entries, self.tube.kind
@@ -235,7 +220,7 @@ class NewTasks:
     def _address(self, place: int, entry: Entry) -> str:
         if self._marked:
             return f"CONCAT({self._ms},'-',{self._seq}+{place})"
-        return f"{self._name}{place}" if self._named and entry.address is None else literal(entry.address)
+        return self._names.get(place) or literal(entry.address)
 
     def _rank(self, rank: Rank, place: int) -> str:
         clock = "+@p_now" if rank.clock else ""
@@ -272,7 +257,7 @@ class Flush:
             beside += sum(row.after.state == "-" for row in delta.rows)
             statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity + beside}")]
         for group in delta.groups:
-            statements += [_change_group(group), require("ROW_COUNT() = 1")]
+            statements += [fill(Q.change_group, **group_values(group)), require("ROW_COUNT() = 1")]
         if delta.rows:
             statements += self._rows()
         for new in self._new:
@@ -285,7 +270,7 @@ class Flush:
         if delta.rows:
             statements.append("SELECT @p_got,@p_moved")
         for new in self._new:
-            statements += new.show()
+            statements.append(new.show())
         return statements
 
     def read(self, results: list[Rows]) -> Flushed:
@@ -301,7 +286,7 @@ class Flush:
                 moved = sum((row.after.state == "r") - (row.before.state == "r") for row in changed)
             flushed.readied[no] = int(moved)
         for new in self._new:
-            records, gained = new.records(results)
+            records, gained = new.records(results.pop(0)[0])
             flushed.readied[new.tube.no] = flushed.readied.get(new.tube.no, 0) + gained
             if new.entries is self._delta.fresh:
                 flushed.fresh = records
@@ -386,16 +371,3 @@ class Flush:
             chosen = [f"SUM(ELT(f.c+1,{','.join(str(weight[name]) for weight in weights)}))" for name in names]
             statements.append(fill(Q.count_found, sums=Raw(",".join(chosen)), **values))
         return statements
-
-
-def _change_group(row: GroupRow) -> str:
-    before, after = row.before, row.after
-    fields = {"state": "state", "end": "end_work", "cancel": "cancel_work", "moving": "moving", "until": "until"}
-    fields["on_failure"] = "on_failure"
-    values = {
-        column: getattr(after, field) if getattr(after, field) != getattr(before, field) else Raw(column)
-        for field, column in fields.items()
-    }
-    numbers = {"total": after.total - before.total, "remaining": after.left - before.left, "had": before.left}
-    numbers["failed"] = after.failed - before.failed
-    return fill(Q.change_group, no=before.no, was=before.state, exact=int(row.exact), **numbers, **values)

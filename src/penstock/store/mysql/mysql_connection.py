@@ -1,33 +1,39 @@
-"""One connection to the server: where it is, packets of statements on it, each prepared once, and PyMySQL's errors as
-penstock's."""
+"""Connections to a MySQL or MariaDB server: packets of statements, each prepared once, the caller's own connection in
+their place (`bind`), and PyMySQL's errors as penstock's."""
 
 from __future__ import annotations
 
 import re
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, SERVER_STATUS
 
-from penstock.core.names import shown
+from penstock.core.names import kind_of, shown
+from penstock.engine.port import Conflict
 from penstock.errors import (
     BadValue,
     PayloadTooLarge,
+    PenstockError,
     SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
     StoreError,
     StoreFull,
     StoreUnavailable,
+    UnsupportedOption,
 )
+from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, literal
 from penstock.store.polling import READABLE, make_poll
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
+from penstock.store.sql.server import Server
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -48,6 +54,9 @@ _SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO',"
     f" {NEEDED}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
 )
+
+# For the next transaction: all its reads see one snapshot.
+REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 # The parameters of a URL: what is allowed, and how to say that. Each connection costs the server a thread.
 _PARAMETERS = {
@@ -114,7 +123,7 @@ class _Connection(pymysql.Connection):
 
 @cache
 def _unverified() -> ssl.SSLContext:
-    """Encrypts where the server can, and trusts whoever answers: for URLs that name no ssl_ca."""
+    """Encrypts if the server can, without verifying its certificate: for URLs without ssl_ca."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -125,7 +134,7 @@ class Link:
     """One connection. Only one thread uses it at a time."""
 
     returned = 0.0  # when it became idle
-    prepares = False  # whether the server may be told to prepare statements
+    prepares = False  # whether statements are prepared
     joins = True  # whether a packet may have several statements
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
@@ -216,10 +225,16 @@ class Link:
         """Run one statement. Returns how many rows it changed."""
         return ask(self._connection, _filled(sql, arguments))[1][0].changed
 
-    def commit(self) -> None:
+    def begin(self, *, snapshot: bool) -> None:
+        """Begin a transaction of several round trips. `snapshot`: it only reads, from one snapshot."""
+        if snapshot:
+            self.send([REPEATABLE, "START TRANSACTION WITH CONSISTENT SNAPSHOT"], commit=False)
+
+    def finish(self) -> None:
+        """Commit the open transaction."""
         self._connection.commit()
 
-    def rolled_back(self) -> bool:
+    def undone(self) -> bool:
         """Undo the open transaction. Returns False if the connection broke."""
         try:
             self._connection.rollback()
@@ -284,17 +299,132 @@ def error_number(error: BaseException) -> int:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that nobody knows what became of the call."""
+    """Whether the connection broke, so that the outcome of the call is unknown."""
     if isinstance(error, (pymysql.err.OperationalError, pymysql.err.InterfaceError)):
         return error_number(error) in _LOST
     return isinstance(error, OSError)
 
 
-def translated(error: BaseException, where: str) -> StoreError:
+def translated(error: BaseException, place: str) -> StoreError:
     """The error to raise instead, saying what to do next."""
     code = next(iter(_AWAY)) if is_lost(error) else error_number(error)
     text = (error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by the caller of bind
     for codes, kind, message in _MEANINGS:
         if code in codes:
-            return kind(f"database {where} {message.format(text=text)}")
-    return StoreError(f"database {where}: {text}")
+            return kind(f"{place} {message.format(text=text)}")
+    return StoreError(f"{place}: {text}")
+
+
+class Refused(Conflict):
+    """A guard of a packet failed (`GUARDS`), and all of it was undone."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class MysqlServer(Server[Link]):
+    """The server of one store."""
+
+    errors = (pymysql.MySQLError, OSError)
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        super().__init__(location.pool_size, f"database {location.name}")
+
+    def connect(self, seconds: float = 0) -> Link:
+        try:
+            return Link.open(self.location)
+        except self.errors as error:
+            raise self.translated(error) from error
+
+    def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
+        """Send statements as one transaction. Conflict if others were in the way, Refused if a guard failed."""
+        return self.attempt(lambda link: link.send(statements), safe=safe)
+
+    def run_prepared(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
+        """Send prepared statements with values, and commit. Returns None if the server does not prepare them."""
+
+        def work(link: Link) -> list[Ok] | None:
+            return None if link.calls is None else link.calls.run(*statements, (Q.end_one, b""))
+
+        return None if self.bound else self.attempt(work, safe=False)
+
+    def conflict(self, error: Exception) -> Conflict | None:
+        code = error_number(error)
+        return Refused(code) if code in GUARDS else Conflict() if code in RESTARTABLE else None
+
+    def is_lost(self, connection: Link, error: Exception) -> bool:
+        return is_lost(error)
+
+    def translated(self, error: Exception) -> PenstockError:
+        return translated(error, self.place)
+
+    def may_retry(self, connection: Link, error: Exception, *, safe: bool, restart: bool) -> bool:
+        if error_number(error) == TOO_MANY_PREPARED:
+            connection.prepares = False
+            return True
+        return super().may_retry(connection, error, safe=safe, restart=restart)
+
+
+class BoundLink(Link):
+    """The caller's connection: perhaps it takes only one statement per packet, and its commit is the caller's."""
+
+    joins = False
+
+    def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
+        return super().send(statements, commit=False)
+
+
+class BoundServer(MysqlServer):
+    """Every call is a savepoint of the caller's transaction. Nothing is retried: that is for the caller to decide."""
+
+    bound = True
+
+    def __init__(self, own: MysqlServer, connection: object, identity: str) -> None:
+        self.location, self.place = own.location, own.place
+        if not isinstance(connection, pymysql.Connection):
+            raise UnsupportedOption(f"bind was given {kind_of(connection)}: on MySQL it needs a pymysql.Connection")
+        begun = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS  # type: ignore[attr-defined]
+        if connection.get_autocommit() and not begun:
+            raise BadValue("the connection is in no transaction: call its begin() first")
+        try:
+            self._link = BoundLink(connection)
+            self._link.change(f"SET SESSION {NEEDED}")
+            meta = dict(self._link.rows(Q.all_meta))
+        except pymysql.MySQLError as error:
+            failure = self.translated(error)
+            if not isinstance(failure, SchemaMismatch):
+                raise failure from error
+            meta = {}
+        if f"mysql:{meta.get('id')}" != identity:
+            raise BadValue(f"the connection does not lead to this store: bind one on {self.place}")
+
+    @contextmanager
+    def transaction(self, *, snapshot: bool) -> Iterator[Link]:
+        """A savepoint."""
+        link = self._link
+        try:
+            if link.snapshot_isolation:  # others put, take and ack all the time: their changes are no conflict
+                link.change("SET SESSION innodb_snapshot_isolation = OFF")
+            link.change("SAVEPOINT penstock")
+            try:
+                yield link
+            except Exception as error:
+                try:
+                    self._end("ROLLBACK TO SAVEPOINT penstock")
+                except self.errors:
+                    # A deadlock has undone the caller's whole transaction, and the savepoint with it: report that.
+                    raise self.translated(error) from error
+                raise
+            self._end("RELEASE SAVEPOINT penstock")
+        except self.errors as error:
+            raise self.conflict(error) or self.translated(error) from error
+
+    def _end(self, statement: str) -> None:
+        self._link.change(statement)
+        if self._link.snapshot_isolation:
+            self._link.change("SET SESSION innodb_snapshot_isolation = ON")
+
+    def close(self) -> None:
+        """The connection stays the caller's."""

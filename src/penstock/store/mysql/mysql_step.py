@@ -5,97 +5,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import pymysql
 from msgspec.structs import astuple
 
 from penstock.core.group import Group
-from penstock.core.kind import Kind
+from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import Counts
+from penstock.core.results import Blocked, Counts
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed
-from penstock.errors import PenstockError
-from penstock.store.mysql import takes
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
-from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, Answer, Link
+from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, REPEATABLE, Answer, Refused
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, STORED, TIME, Q, counter
-from penstock.store.mysql.server import Refused
 from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
+from penstock.store.sql.server_step import Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
-from penstock.store.sql.sql_step import Row, SqlStep, count_states, encoded_kind, first_pk
+from penstock.store.sql.sql_step import Row, count_states, encoded_kind, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore
 
-_REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 1e300
+# How many more tasks are looked at than are wanted: others may take some of them.
+_MORE = 100
+# Hand-outs in one packet from a fair tube with several heads per micro-queue: each changes whose turn is next.
+_TURNS = 20
+# Give messages their serials, and deliver them.
+_DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
 _IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")
 
 
-class MysqlStep(SqlStep):
-    """Sends packets. `write` False: it only reads; with `snapshot`, all at one moment."""
+class MysqlStep(ServerStep):
+    """Sends packets. With `held`, all of it is one transaction."""
 
     Q = Q
-    optimistic = True
 
-    def __init__(self, database: MysqlStore, now: int | None, *, write: bool, snapshot: bool = False) -> None:
-        self.database = database
+    def __init__(self, database: MysqlStore, now: int | None, *, write: bool, held: bool = False) -> None:
+        super().__init__(database, write=write, held=held, now=now)
         self._server = database.server
-        self._given = database.clock() if now is None and database.clock is not None else now
-        self._seen: int | None = self._given
-        self._write = write
-        self._snapshot = snapshot
-        self._link: Link | None = None  # of a transaction of several round trips
-
-    def __enter__(self) -> MysqlStep:
-        if self._snapshot and not self._server.bound:
-            self._begin(_REPEATABLE, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end(done=error is None and self._write)
-
-    # the connection
-
-    @property
-    def now(self) -> int:
-        """The clock of the last load, or an estimate if nothing was loaded yet.
-
-        The server's own clock tests in the flush whether a decision still holds.
-        """
-        if self._seen is None:
-            self._seen = self.database.now()
-        return self._seen
-
-    @now.setter
-    def now(self, value: int) -> None:
-        self._seen = value
 
     @property
     def moment(self) -> str:
         """The clock as SQL: the test's, or the server's."""
-        return TIME if self._given is None else str(self._given)
-
-    def set_clock(self, now: int) -> int:
-        """Remember the server's clock, which a packet returned."""
-        if self._given is None:
-            self._seen = self.database.set_clock(now)
-        return now
+        return TIME if self.given is None else str(self.given)
 
     def send(self, *statements: str, safe: bool = False) -> Answer:
         """Send one packet, as one transaction or as part of the one that is open."""
-        if self._link is None:
+        if self.link is None:
             return self._server.send(statements, safe=safe)
-        try:
-            return self._link.send(statements, commit=False)
-        except (pymysql.MySQLError, OSError) as error:
-            raise self._server.error_for(error) from error
+        answer: Answer = self.link.send(statements, commit=False)
+        return answer
 
     def sql(self, query: str, **values: object) -> str:
         """A query with values, and the clock."""
@@ -110,35 +75,9 @@ class MysqlStep(SqlStep):
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
         return self.send(*(self.sql(query, **values) for query, values in asked), safe=True).results
 
-    def _begin(self, *statements: str) -> None:
-        self._link = self._server.borrow()
-        for statement in statements:
-            self.send(statement)
-
-    def _end(self, *, done: bool) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            self._server.give_back(link, done=done)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Make everything within one transaction. It holds locks between round trips, so it is for rare calls only."""
-        if self._link is not None:
-            yield
-            return
-        self._begin()
-        try:
-            yield
-        except BaseException as error:
-            self._end(done=False)
-            if isinstance(error, Refused):  # a name has come into use
-                raise Conflict from error
-            raise
-        self._end(done=True)
-
     @contextmanager
     def _refusals(self, tube: Tube, new: int = 0) -> Iterator[None]:
-        """Why a packet was refused: the tube is gone or full, or others were faster."""
+        """Raise why a packet was refused: NoSuchTube, TubeFull, or else Conflict."""
         try:
             yield
         except Refused as refused:
@@ -149,18 +88,6 @@ class MysqlStep(SqlStep):
                     if stored + new > tube.capacity:
                         raise tube_full(tube, stored, new) from None
             raise Conflict from None
-
-    def counted(self, tube: Tube) -> None:
-        """A packet left a difference of a tube's counters; now and then they are folded."""
-        if self.database.should_fold():
-            self.fold(tube)
-
-    def fold(self, tube: Tube) -> None:
-        """Make one row of the differences of a tube's counters."""
-        try:
-            self._server.send([f"SET @p_t={abs(tube.no)}", Q.fold_find, Q.fold_add, Q.fold_drop], safe=True)
-        except (Conflict, PenstockError):
-            pass  # the next one does it
 
     # tubes and counters
 
@@ -220,16 +147,11 @@ class MysqlStep(SqlStep):
     # looking
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:
-        texts = [self.sql(self._reading(query), **{"tube": tube.no, **values}) for query, values in asked]
-        ((now, live),), *results = self.send(self.sql(Q.look_at_tube, tube=tube.no), *texts, safe=True).results
-        self.set_clock(int(now))
-        if not (live or hidden):
-            raise self.no_such_tube(tube)
-        return results
+        return super().look(tube, [(self._reading(query), values) for query, values in asked], hidden=hidden)
 
     def _reading(self, query: str) -> str:
         """In the caller's transaction, which may have begun before what is asked for, only a lock sees it."""
-        return f"{query} FOR UPDATE" if self._server.bound and self._write else query
+        return f"{query} FOR UPDATE" if self._server.bound and self.write else query
 
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
         return super()._groups(self._reading(query), tube, **values)
@@ -241,10 +163,65 @@ class MysqlStep(SqlStep):
             return []
         with self._refusals(tube, len(entries)):
             records = self._flush(Delta(tube, fresh=list(entries))).fresh
-        self.set_clock(records[0].created)
+        self.note_clock(records[0].created)
         return records
 
-    take, recover, undo_lost = takes.take, takes.recover, takes.undo_lost
+    def take_once(self, request: Request, blocked: Blocked, number: int, call: int) -> Handed:
+        results = self.send(*self._take_packet(request, blocked, number, call)).results
+        looks: list[Looked] = []
+        for tube in request.tubes:
+            rows = results.pop(0)
+            no, session, now, next_at = rows[0][:4]
+            ranks = results.pop(0) if tube.kind.hand_out == CLOCK else []
+            records = [Record(*row[4:]) for row in rows if row[4] is not None]
+            moment = None if int(next_at) == NEVER else int(next_at)
+            looks.append(Looked(no, session, int(now), moment, records, ranks[0][0] if ranks else None))
+        return self.handed(request, looks)
+
+    def _take_packet(self, request: Request, blocked: Blocked, number: int, call: int) -> list[str]:
+        (first, *others), now = request.tubes, self.moment
+        plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
+        head = f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
+        if request.count == 1 and plain and not others and blocked is None:
+            # The clock is read after `look` has its locks: a lease starts when nothing is left to wait for.
+            clock = f"SET @p_now={now},@p_id=NULL,@p_got=0,@p_held=1,@p_fair=0"
+            single = [Q.look, clock, Q.find_one, Q.lease_one, Q.count_takes, Q.show_one]
+            return [f"{head},@p_t={first.no},@p_forced=0", *single]
+        packet = [head]
+        for place, tube in enumerate(request.tubes):
+            forced = place < request.forced
+            packet.append(f"SET @p_t={tube.no},@p_forced={int(forced)}")
+            packet += _take_from(tube, request, request.wanted(place), now, forced=forced)
+            if others or blocked is not None:
+                packet.append(Q.stop)
+        values = {"handle": request.handle, "number": number}
+        if blocked in ("register", "unregister_if_found"):
+            packet.append(fill(Q.add_waiter, ids=[tube.no for tube in request.tubes], **values))
+        if blocked in ("unregister_if_found", "unregister"):
+            condition = f"(@p_all > 0 OR {int(blocked == 'unregister')}) AND NOT @p_due"
+            packet.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
+        return packet
+
+    def leased_by(self, lost: Lost) -> list[list[Record]]:
+        packet = [
+            fill(Q.lock_handle, handle=lost.handle),
+            fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
+            *(fill(Q.leased_by, tube=tube.no, handle=lost.handle, call=lost.call) for tube in lost.tubes),
+        ]
+        return [[Record(*row) for row in rows] for rows in self.send(*packet, safe=True).results[1:]]
+
+    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
+        found = self.send(
+            f"SET @p_t={tube.no},@p_now={self.moment},@p_k=0,@p_h='',@p_ids=NULL,@p_got=0,@p_held=0",
+            Q.look,
+            fill(Q.find_to_recover, elapsed=elapsed, count=count),
+            *_DELIVER,
+            Q.count_takes,
+            Q.show_many,
+        ).results[0]
+        if found[0][0] is None:
+            raise self.no_such_tube(tube)
+        return [Record(*row[4:]) for row in found if row[4] is not None]
 
     # ack
 
@@ -266,7 +243,7 @@ class MysqlStep(SqlStep):
         if acked is None:
             acked = self._ack_all(tube, held)
         if acked.keys:
-            self.counted(tube)
+            self.count_changes(tube)
             return acked
         if plain:
             held_now = held_by(tube, held, tied=False)
@@ -278,10 +255,10 @@ class MysqlStep(SqlStep):
 
     def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
         """Ack one plain task; None if the server does not prepare such calls."""
-        if self._given is not None or self._link is not None or move.lease is None:
+        if self.given is not None or self.link is not None or move.lease is None:
             return None
         held = packed(first_pk(tube) | move.id, move.session or -1, move.lease)
-        answers = self._server.run_prepared((Q.ack_one, held), (Q.count_one, packed(tube.no)), again=False)
+        answers = self._server.run_prepared((Q.ack_one, held), (Q.count_one, packed(tube.no)))
         return None if answers is None else Acked({move.id} if answers[0].changed else set())
 
     def _ack_all(self, tube: Tube, moves: Sequence[Move]) -> Acked:
@@ -300,7 +277,7 @@ class MysqlStep(SqlStep):
                 Q.delete_acked, self.sql(Q.still_held, held=Raw(held)),
             ).results  # fmt: skip
         if found[0]:
-            self.counted(tube)
+            self.count_changes(tube)
         return found
 
     # changes
@@ -312,7 +289,7 @@ class MysqlStep(SqlStep):
     def _flush(self, delta: Delta) -> Flushed:
         flush = Flush(delta, self.moment)
         flushed = flush.read(self.send(*flush.statements()).results)
-        self.counted(delta.tube)
+        self.count_changes(delta.tube)
         return flushed
 
     # sessions
@@ -323,10 +300,12 @@ class MysqlStep(SqlStep):
     # integrity
 
     def audit(self, tube: Tube) -> Audit:
-        """To be repaired, a tube is locked: nobody takes, puts or settles meanwhile."""
-        if self._write and not self._server.bound:
-            self._end(done=True)
-            self._begin(_REPEATABLE, "START TRANSACTION", fill(Q.lock_tube, tube=tube.no))
+        """A tube that is repaired is locked against puts, takes and flushes."""
+        if self.write and not self._server.bound:
+            self._stack.close()  # the tube before
+            self._stack.enter_context(self.together())
+            self.send(REPEATABLE)
+            self.lock_alone(tube)
         return super().audit(tube)
 
     # transfer
@@ -349,3 +328,37 @@ class MysqlStep(SqlStep):
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         self.change(Q.raise_serial, tube=tube.no, serial=serial)
+
+
+def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bool) -> list[str]:
+    """Take from one tube; the rows of its one result begin with what `look` found."""
+    kind = tube.kind
+    rank = f"GREATEST({now}-{tube.period},0)" if kind.hand_out == CLOCK else "0"
+    if kind.leased:
+        rank = repr(_ANY_RANK) if request.max_pri is None else str(request.max_pri)
+    variables = f"@p_m={rank},@p_held={int(kind.hand_out != CLOCK)},@p_fair={int(tube.fair)}"
+    packet = [Q.look, f"SET @p_now={now},@p_ids=NULL,@p_some=NULL,@p_got=0,@p_gone=0,{variables}"]
+    if tube.fair and tube.utube_limit > 1:
+        # One after the other: each micro-queue that is served goes behind the others.
+        turn = [
+            *_find(tube, request, 1, forced=forced), Q.lease_many, Q.serve_queues, Q.turn_heads,
+            "SET @p_every=JSON_MERGE_PRESERVE(@p_every,IFNULL(@p_ids,'[]')),@p_sum=@p_sum+@p_got",
+        ]  # fmt: skip
+        packet += ["SET @p_every='[]',@p_sum=0", *turn * min(count, _TURNS), "SET @p_ids=@p_every,@p_got=@p_sum"]
+    elif count:
+        packet += _find(tube, request, count, forced=forced)
+        if kind.leased:
+            packet += [Q.lease_many, *([Q.serve_queues] if kind.per_utube else [])]
+        else:
+            packet += [Q.hand_out_clocked] if kind.hand_out == CLOCK else _DELIVER
+    packet += [Q.count_takes, Q.show_many]
+    return [*packet, fill(Q.first_rank, tube=tube.no)] if kind.hand_out == CLOCK else packet
+
+
+def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[str]:
+    laned = tube.kind.per_utube
+    queue = Raw(Q.queue_of_task if laned else "")
+    if not forced and request.max_pri is None and tube.kind.leased:
+        return [fill(Q.find_many, queues=queue, limit=count)]
+    lock = fill(Q.lock_some, queues=queue, limit=count, tables=Raw("k, l" if laned else "k"))
+    return [Q.find_cancelled, fill(Q.find_some, limit=count + _MORE), lock]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TypeVar
 from uuid import uuid4
 
 import pymysql
@@ -13,28 +17,33 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
+from penstock.engine.port import Conflict
 from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreBusy, StoreUnavailable
-from penstock.store.mysql.mysql_connection import NO_SUCH_TABLE, Link, Location, error_number, parse
-from penstock.store.mysql.mysql_queries import TIME, Q
+from penstock.store.mysql.mysql_connection import (
+    NO_SUCH_TABLE,
+    BoundServer,
+    Link,
+    Location,
+    MysqlServer,
+    error_number,
+    parse,
+)
+from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.server import BoundServer, Refused, Server
-from penstock.store.mysql.wire import LONGEST, counted, packed
+from penstock.store.mysql.wire import LONGEST, counted, joined, literal, packed
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.sql_queries import ID_BITS
-from penstock.store.sql.waiters import Waiters
+from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
+T = TypeVar("T")
 Clock = Callable[[], int]
 MIGRATIONS = load_migrations("penstock.store.mysql")
 # How long one process waits for another one's migration.
 _MIGRATE_SECONDS = 60
-# The server is asked for its time again when its last answer is older than this.
-_CLOCK_SECONDS = 10.0
-# How many differences of counters a process leaves before it folds them.
-_FOLD_EVERY = 64
 # A put of the default max_payload needs twice its size, and some.
 _LEAST_PACKET = 4 * 1024 * 1024
-# A transaction that is open for longer keeps so many removed rows that takes become slow.
+# A transaction that is open for longer keeps enough removed rows to slow down takes.
 _LONG_SECONDS = 300
 # Between two looks at the store, and for how long after the last change; between two looks when nothing happens.
 LOOK_SECONDS = 0.02
@@ -48,25 +57,16 @@ _PROMISES = {
 }
 
 
-class MysqlStore(Store):
+class MysqlStore(ServerStore):
     """The store in one database of a server."""
 
-    shared = True
-    remote = True
-
-    def __init__(self, server: Server, identity: str, clock: Clock | None, watch: Watch | None) -> None:
-        super().__init__(identity)
-        self.server = server
-        self.clock = clock
-        self.waiters = Waiters()
-        self._watch = watch
-        self._offset: tuple[float, float] | None = None  # the server's clock less ours, and when that was seen
-        self._uncounted = 0
+    server: MysqlServer
+    fold_chance = 1 / 64
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> MysqlStep:
-        return MysqlStep(self, now, write=write, snapshot=not write and size > 1)
+        return MysqlStep(self, now, write=write, held=not write and size > 1)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
@@ -80,7 +80,7 @@ class MysqlStore(Store):
                 return None
             try:
                 answers = self.server.run_prepared(reserve, (Q.store_one, head + counted(payload)))
-            except Refused:
+            except Conflict:  # the tube is gone, or others were in the way: `put` finds out
                 return None
             return None if answers is None else make(answers[0].number, answers[1].number, payload)
 
@@ -91,37 +91,11 @@ class MysqlStore(Store):
         return MysqlStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
-        return self.server.run(lambda link: _describe(link, self.server.location), safe=True)
+        return self.server.attempt(lambda link: _describe(link, self.server.location), safe=True)
 
-    def now(self) -> int:
-        """The server's clock, estimated from its last answer; never ahead of it."""
-        if self.clock is not None:
-            return self.clock()
-        if self._offset is None or time.monotonic() - self._offset[1] > _CLOCK_SECONDS:
-            self.set_clock(int(self.server.send([f"SELECT {TIME}"], safe=True).results[0][0][0]))
-        assert self._offset is not None
-        return int((time.monotonic() + self._offset[0]) * 1000)
-
-    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        if self._watch is None:
-            return super().wait(wake, seconds, watch=watch)
-        return self._watch.wait(wake, seconds, watch=watch)
-
-    def close(self) -> None:
-        self.server.close()
-
-    # what steps report
-
-    def set_clock(self, now: int) -> int:
-        """Remember the server's clock."""
-        moment = time.monotonic()
-        self._offset = (now / 1000 - moment, moment)
-        return now
-
-    def should_fold(self) -> bool:
-        """Count one more difference. Returns whether it is time to fold them."""
-        self._uncounted += 1
-        return self._uncounted % _FOLD_EVERY == 0 and not self.server.bound
+    def fold(self, tube: Tube) -> None:
+        packet = [f"SET @p_t={abs(tube.no)}", Q.fold_find, Q.fold_add, Q.fold_drop]
+        self.server.send(packet, safe=True)
 
 
 class Watch:
@@ -149,6 +123,9 @@ class Watch:
             if watch and time.monotonic() >= self._next_look() and self._changed():
                 return True
         return False
+
+    def close(self) -> None:
+        """There is no thread to end."""
 
     def _next_look(self) -> float:
         return self._looked + (LOOK_SECONDS if self._looked < self._active_until else IDLE_SECONDS)
@@ -178,8 +155,9 @@ def _describe(link: Link, location: Location) -> Description:
         oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
         if oldest > _LONG_SECONDS:
             advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
-    name = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    return Description(name, version, location.name, promise(flush), int(_meta(link)["schema"]), advice)
+    name, schema = "MariaDB" if "mariadb" in version.lower() else "MySQL", int(_meta(link)["schema"])
+    link.finish()
+    return Description(name, version, location.name, promise(flush), schema, advice)
 
 
 def promise(flush: object) -> str:
@@ -190,9 +168,9 @@ def promise(flush: object) -> str:
 
 def open_mysql(url: str, clock: Clock | None = None) -> Store:
     """The store of a mysql:// URL, created if the database is empty."""
-    server = Server(parse(url))
+    server = MysqlServer(parse(url))
     try:
-        identity = f"mysql:{server.run(lambda link: _migrate(link, server.name), safe=True)}"
+        identity = f"mysql:{server.attempt(lambda link: _migrate(link, server.place), safe=True)}"
         watch = Watch(lambda: server.send([Q.watch], safe=True).results)
         store = MysqlStore(server, identity, clock, watch)
         finish_drops(store)
@@ -204,26 +182,27 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
 
 def look_at_mysql(url: str) -> Schema:
     """Which schema a store has; nothing is changed."""
-    server = Server(parse(url))
+    server = MysqlServer(parse(url))
     try:
-        return schema_of(_stored(server.run(_meta, safe=True)), MIGRATIONS)
+        return schema_of(_stored(server.attempt(_meta, safe=True)), MIGRATIONS)
     finally:
         server.close()
 
 
-def _migrate(link: Link, where: str) -> str:
+def _migrate(link: Link, place: str) -> str:
     """Bring the schema up to date, one process at a time. Returns the store's random id."""
     meta = _meta(link)
-    must_fit(f"database {where}", _stored(meta), MIGRATIONS, new="database")
+    must_fit(place, _stored(meta), MIGRATIONS, new="database")
     if _stored(meta) == MIGRATIONS[-1].number and "id" in meta:
+        link.finish()
         return meta["id"]
     version = str(link.rows(Q.settings)[0][0])
     least = (10, 6) if "mariadb" in version.lower() else (8, 0)  # the first with SKIP LOCKED and JSON_TABLE
     if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
-        raise StoreUnavailable(f"database {where} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
+        raise StoreUnavailable(f"{place} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
     (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
     if not locked:
-        raise StoreBusy(f"another process migrates database {where} for over {_MIGRATE_SECONDS} s: look there")
+        raise StoreBusy(f"another process migrates {place} for over {_MIGRATE_SECONDS} s: look there")
     try:
         meta = _meta(link)  # again: another process may have been faster
         for migration in MIGRATIONS:
@@ -233,7 +212,7 @@ def _migrate(link: Link, where: str) -> str:
         meta = {"id": str(uuid4()), **meta, "schema": str(MIGRATIONS[-1].number)}
         for name, value in meta.items():
             link.change(Q.set_meta, (name, value))
-        link.commit()
+        link.finish()
     finally:
         link.rows(Q.unlock_schema)
     return meta["id"]
@@ -256,3 +235,54 @@ def _split(sql: str) -> list[str]:
     """The statements of a migration: each ends with a line's `;`."""
     lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
     return [statement for text in "\n".join(lines).split(";\n") if (statement := text.strip().rstrip(";"))]
+
+
+# a pool's database
+
+_VALUES = re.compile(r"VALUES \(%s(?:, %s)*\)")
+_VAULT_QUERIES = load_queries("penstock.store.mysql", "vault.sql", shared=True, base="penstock.store.pool")
+
+
+class _VaultSession:
+    def __init__(self, link: Link) -> None:
+        self.rows, self.change = partial(link.rows, raw=True), link.change
+        self.statements: list[str] = []
+
+    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        head, *tail = _VALUES.split(sql)
+        if tail:  # of an INSERT: as few statements as possible
+            self.statements += [f"{head}VALUES {part}{tail[0]}" for part in joined(map(literal, rows))]
+        else:
+            self.statements += [sql % tuple(map(literal, row)) for row in rows]
+
+
+class MysqlVault:
+    """Keeps the contract of `store.pool.vault.Database` in one database."""
+
+    def __init__(self, url: str) -> None:
+        self._server = MysqlServer(parse(url))
+        self.label = f"MySQL {self._server.location.name}"
+        self.queries: SimpleNamespace = _VAULT_QUERIES
+        # Every byte may need two in a statement; the rest is for the other columns.
+        self.most_bytes = (self._server.attempt(lambda link: link.max_packet, safe=True) - 2**16) // 2
+
+    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
+        return self._server.attempt(lambda link: link.rows(f"{sql}; COMMIT", arguments, raw=True), safe=True)
+
+    def run(self, work: Callable[[_VaultSession], T]) -> T:
+        def transaction(link: Link) -> T:
+            session = _VaultSession(link)
+            done = work(session)
+            if session.statements:
+                link.send(session.statements)
+            else:
+                link.finish()
+            return done
+
+        return self._server.attempt(transaction, safe=True, restart=True)
+
+    def promise(self) -> str:
+        return promise(self.read(self.queries.flush, ())[0][0])
+
+    def close(self) -> None:
+        self._server.close()

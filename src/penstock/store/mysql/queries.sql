@@ -11,6 +11,8 @@
 :ids
 -- fragment: texts
 :texts
+-- fragment: for_update
+FOR UPDATE
 -- fragment: first_moment
 (SELECT k.at FROM penstock_task k FORCE INDEX (penstock_timer) WHERE k.tube = t.no ORDER BY k.tube, k.at LIMIT 1)
 
@@ -49,7 +51,7 @@ INSERT INTO penstock_id (tube) VALUES (:tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;
 -- name: lock_tube
--- With its last id, so that nobody puts either.
+-- With its last id, which locks out puts too.
 SELECT 1 FROM penstock_tube t STRAIGHT_JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube FOR UPDATE;
 -- name: hide_counter
 -- Counters keep the positive number.
@@ -76,7 +78,7 @@ UPDATE penstock_id SET last = GREATEST(last, :last) WHERE tube = :tube;
 -- name: raise_serial
 UPDATE penstock_id SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 -- name: fold_find
--- Folding makes one row of a tube's many, and waits for nobody: it skips what others have locked.
+-- Folding replaces the rows of a tube by one; it skips rows that are locked.
 SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT id FROM penstock_counter
 FORCE INDEX (penstock_counter_tube) WHERE tube = @p_t LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
 -- fragment: folded
@@ -89,8 +91,6 @@ DELETE c FROM $folded;
 
 -- loading, where it differs from the shared queries
 
--- name: look_at_tube
-SELECT :now, (SELECT COUNT(*) FROM penstock_tube WHERE no = :tube);
 -- name: unstarted
 SELECT $record FROM penstock_task FORCE INDEX (penstock_queued)
 WHERE tube = :tube AND place = CONCAT('g', :group) ORDER BY rank1, rank2, pk LIMIT :limit;
@@ -110,7 +110,7 @@ SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY 
 -- name: add_group
 INSERT IGNORE INTO penstock_group (tube, name, state) VALUES (:tube, :name, 'open');
 -- name: find_old
--- Without locking: a range that ends before the last row would wait for whoever has locked that.
+-- Without locks: a range that ends before the last row would wait for a lock on that row.
 SELECT (SELECT CONCAT('[', GROUP_CONCAT(x.no), ']') FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group)
 WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit) x),
 (SELECT CONCAT('["', GROUP_CONCAT(HEX(x.utube) SEPARATOR '","'), '"]') FROM (SELECT utube FROM penstock_utube
@@ -124,14 +124,6 @@ STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = j.i;
 SELECT k.tube, k.pk FROM penstock_tube t STRAIGHT_JOIN penstock_task k FORCE INDEX (penstock_ready)
 ON k.tube = t.no AND k.state = 't' AND k.owner = :session WHERE t.kind LIKE '%"hand_out":"lease"%'
 ORDER BY t.name, k.pk LIMIT :limit;
-
--- sessions
-
--- name: add_session
--- It lingers until its first handle joins, so that it ends if none does.
-INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + :lapse);
--- name: lock_session
-SELECT until IS NULL OR until > $now FROM penstock_session WHERE no = :no FOR UPDATE;
 
 -- put
 
@@ -150,6 +142,9 @@ LAST_INSERT_ID($time));
 -- name: end_one
 -- A statement that fails does not stop the next ones: an id without its task must not stay, nor an ack uncounted.
 IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; END IF;
+-- name: find_name
+SELECT CONCAT('reply-', :id, REPEAT('-', COUNT(*))) INTO :name FROM penstock_task FORCE INDEX (penstock_address)
+WHERE tube = :tube AND address IN (:used);
 -- name: supersede
 UPDATE penstock_outcome FORCE INDEX (penstock_outcome_address) SET until = @p_now + :most
 WHERE tube = :tube AND address IN $texts AND until > @p_now + :most;
@@ -299,7 +294,7 @@ SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
 WHERE tube = :tube AND address IN $texts AND until + 0 > $now ORDER BY pk;
 -- name: old_outcomes
 -- penstock_outcome_until. With each new outcome some old ones are removed, so that they never outnumber what the
--- retention asks for, even in a tube that nobody ever advances.
+-- retention asks for, even in a tube that is never advanced.
 SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']') INTO @p_old FROM (SELECT pk FROM penstock_outcome
 FORCE INDEX (penstock_outcome_until) WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit
 FOR UPDATE SKIP LOCKED) x;

@@ -1,4 +1,4 @@
-"""What is written: new tasks, acks, and what was decided, each as one transaction in one round trip."""
+"""Writes: new tasks, acks and flushes, each as one transaction in one round trip."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.core.lifecycle import UNDONE, Move
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER
-from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed, GroupRow
+from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
 from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
 from penstock.store.postgres.schema import WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import first_pk
+from penstock.store.sql.sql_step import first_pk, group_values, mark_queued
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_step import PostgresStep
@@ -44,10 +44,10 @@ def bounded(tube: Tube) -> bool:
 
 
 def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-    """Store tasks in order; TubeFull where there is no room."""
+    """Store tasks in order; TubeFull if the capacity does not allow them all."""
     if not entries:
         return []
-    opening, calls = step.opened(tube), _put_calls(step, tube, entries, tube.capacity)
+    opening, calls = step.locks(tube), _put_calls(step, tube, entries, tube.capacity)
     try:
         found = step.run([*opening, *calls])[len(opening)]
     except Conflict:
@@ -59,15 +59,15 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
         raise step.no_such_tube(tube)
     if found[0][5] is None:
         raise tube_full(tube, found[0][1], len(entries))
-    step.count_changes()
-    return _stored(step, tube, calls[0], entries, found[0])
+    step.count_changes(tube)
+    return _stored(step, tube, entries, found[0])
 
 
 def _put_calls(
     step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None, *, strict: bool = False
 ) -> list[Call]:
-    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
-    if `strict`, as a conflict."""
+    """The statement that stores these, and those that must follow it. It refuses what exceeds the `capacity`; if
+    `strict`, by a Conflict."""
     kind, on, no = tube.kind, step.on(tube), tube.no
     addresses = [entry.address for entry in entries if entry.address is not None]
     shapes = [_shape(entry) for entry in entries]
@@ -96,7 +96,7 @@ def _put_calls(
         calls.append(_heads(step, tube))
     if addresses and kind.leased:
         calls.append(step.call(step.Q.supersede, tube=no, texts=addresses, later=SUPERSEDED_MS))
-    if capacity is not None:  # one caller after the other looks whether the tube holds no more than it may
+    if capacity is not None:  # one put after the other checks the capacity
         calls.append(step.call(step.Q.lock_capacity, tube=no))
         calls.append(step.call(step.Q.admit, tube=no, capacity=capacity))
     return calls
@@ -107,7 +107,7 @@ _shape = attrgetter("rank1", "rank2", *(name.removesuffix("_name") for name in _
 
 
 def _one(items: Sequence[T]) -> Sequence[T]:
-    """Of equal items the first."""
+    """The first item if all are equal, otherwise all."""
     return items[:1] if items.count(items[0]) == len(items) else items
 
 
@@ -135,43 +135,26 @@ def _heads(step: PostgresStep, tube: Tube, *, acked: bool = False) -> Call:
     return step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair, acked=acked)
 
 
-def _stored(step: PostgresStep, tube: Tube, call: Call, entries: Sequence[Entry], row: Row) -> list[Record]:
+def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:
     """The tasks as they were stored."""
-    clock, _, notified, _, _, pks, ms, seq, waiting, turns = row
-    step.heard(clock)
+    clock, _, notified, _, _, pks, ms, seq, heads = row
+    step.note_clock(clock)
     if notified:
         step.db.notifier.sent()
-    placed = zip(entries, pks, strict=True)
+    records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in zip(entries, pks, strict=True)]
     if tube.kind.per_utube:
-        values: Any = call[1]
-        return [
-            _queued_record(tube, new_record(entry, pk & ID_MASK, clock), queue, after, waiting, turns)
-            for (entry, pk), queue, after in zip(placed, values["queue"], values["after"], strict=True)
-        ]
-    records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in placed]
+        return mark_queued(records, heads)
     if ms is not None:
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
-    if tube.kind.hand_out == CLOCK:
+    if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is made again with another id
         return [replace(record, address=record.address or f"reply-{record.id}") for record in records]
     return records
 
 
-def _queued_record(
-    tube: Tube, record: Record, queue: int | None, after: int | None, waiting: list[int], turns: list[int]
-) -> Record:
-    """A new task as its micro-queue has it."""
-    if queue is None or after is None:
-        return replace(record, rank2=0) if tube.fair else record
-    head = after >= waiting[queue - 1]
-    if not tube.fair:
-        return record if head else replace(record, state=QUEUED)
-    return replace(record, state="r" if head else QUEUED, rank2=turns[queue - 1] if head else 0)
-
-
 def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-    """Stores a payload each time it is called; None where its place depends on more, or nothing can be prepared."""
-    connections, notifier, clock = database.connections, database.notifier, database.clock
-    if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:
+    """A function that stores a payload at each call; None if its rank depends on more, or nothing can be prepared."""
+    server, notifier, clock = database.server, database.notifier, database.clock
+    if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not server.prepares:
         return None
     query, lives_query, make = database.queries.durable.put_plain, database.queries.tube_lives, record_maker(entry)
     shape = {
@@ -183,9 +166,9 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     def put(payload: bytes) -> Record | None:
         values = packed.replace(data=payload, process=notifier.name, now=None if clock is None else clock())
         try:
-            rows = connections.run([(query, values)])[0]
+            rows = server.send([(query, values)])[0]
         except StoreError as error:  # nextval fails if the tube was hidden just now
-            lives = type(error) is not StoreError or connections.run([(lives_query, {"tube": tube.no})], twice=True)[0]
+            lives = type(error) is not StoreError or server.send([(lives_query, {"tube": tube.no})], safe=True)[0]
             if lives:
                 raise
             return None
@@ -194,7 +177,7 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
         id, created, notified = rows[0]
         if notified is not None:
             notifier.sent()
-        database.fold_sometimes()
+        database.fold_sometimes(tube)
         return make(id, created, payload)
 
     return put
@@ -204,14 +187,14 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
 
 
 def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
-    """Ack what needs no rule."""
-    on, queued, calls = step.on(tube), tube.kind.per_utube, step.opened(tube)
+    """Ack tasks that need no rule."""
+    on, queued, calls = step.on(tube), tube.kind.per_utube, step.locks(tube)
     at = len(calls)
     values: dict[str, Any] = {"tube": tube.no, "process": step.db.notifier.name, "bounded": tube.capacity is not None}
     if not tube.kind.leased:
         calls.append(step.call(on.ack_named, texts=[move.name for move in moves], **values))
         acked = Acked({row[0] for row in step.run(calls)[at]})
-        step.count_changes()
+        step.count_changes(tube)
         return acked
     held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
     if not held:
@@ -232,7 +215,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     acked, kept, gone, ended, notified, *_ = answers[0][0]
     if notified or (len(answers) > 2 and answers[2]):
         step.db.notifier.sent()
-    step.count_changes()
+    step.count_changes(tube)
     keys = {pk & ID_MASK for pk in gone or (pks if acked else ())}
     readied = answers[1][0][0] if queued else 0
     return Acked(keys, readied, [pk & ID_MASK for pk in ended or ()] if kept < acked else list(keys))
@@ -253,9 +236,9 @@ def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
 
 
 def flush(step: PostgresStep, delta: Delta) -> Flushed:
-    """Write a decision. What locks tasks comes first, and groups, which many share, last."""
+    """Write a Delta. Statements that lock tasks come first, and groups, which many calls share, last."""
     tube, works = delta.tube, delta.works
-    calls = step.opened(tube, *(other for other, _ in works))
+    calls = step.locks(tube, *(other for other, _ in works))
     if delta.whole:
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
     if delta.rows:
@@ -273,15 +256,15 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
-    if delta.groups:
-        calls.append(_groups_call(step, delta.groups))
+    change_group = step.Q.change_group_passing if step.passing else step.Q.change_group
+    calls += [step.call(change_group, **group_values(group)) for group in delta.groups]
     notify_at = len(calls)
     calls += _notify_call(step, delta)
-    answers = step.run(calls, twice=step.passing and not delta.whole)
+    answers = step.run(calls, safe=step.passing and not delta.whole)
     flushed = Flushed()
     if delta.rows:
         clock, pks, *_ = answers[rows_at][0]
-        step.heard(clock)
+        step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
         flushed.missed = {row.before.id for row in delta.rows} - changed
@@ -292,7 +275,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
             else sum((row.after.state == "r") - (row.before.state == "r") for row in readied)
         )
     for at, into, entries in puts:
-        records = _stored(step, into, calls[at], entries, answers[at][0])
+        records = _stored(step, into, entries, answers[at][0])
         flushed.readied[into.no] = flushed.readied.get(into.no, 0) + sum(record.state == "r" for record in records)
         if entries is delta.fresh:
             flushed.fresh = records
@@ -300,12 +283,12 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
             flushed.works.append((into, records))
     if answers[notify_at:] and answers[notify_at]:
         step.db.notifier.sent()
-    step.count_changes()
+    step.count_changes(tube)
     return flushed
 
 
 def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Changed]) -> list[Call]:
-    """What makes takes begin to look at these again, in a tube that knows where they begin."""
+    """Lower the bounds of a tube to what becomes ready or due here."""
     if not bounded(tube):
         return []
     head = min((row.before.id for row in rows if row.after.state == "r"), default=None)
@@ -357,13 +340,8 @@ def _rewritten(row: Changed) -> bool:
 
 
 def _class(row: Changed) -> tuple[str, str, tuple[str, ...]]:
-    """What rows that count alike have in common."""
+    """The class of a row: rows of one class count alike."""
     return STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events
-
-
-def _column(items: list[Any]) -> list[Any]:
-    """An array; one of nothing but NULL need not be sent."""
-    return [] if items.count(None) == len(items) else items
 
 
 def _weights(before: str, after: str, events: tuple[str, ...]) -> list[int]:
@@ -373,7 +351,7 @@ def _weights(before: str, after: str, events: tuple[str, ...]) -> list[int]:
 
 
 def _queues(delta: Delta) -> list[str]:
-    """The micro-queues that a change has to do with, in the order in which they are locked."""
+    """The micro-queues that a Delta touches, in the order in which they are locked."""
     names = {row.before.utube or NO_UTUBE for row in delta.rows}
     for tube, entries in ((delta.tube, delta.fresh), *delta.works):
         if tube.no == delta.tube.no:
@@ -381,23 +359,8 @@ def _queues(delta: Delta) -> list[str]:
     return sorted(names)
 
 
-def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
-    pairs = [(row.before, row.after) for row in groups]
-    return step.call(
-        step.Q.change_groups_passing if step.passing else step.Q.change_groups,
-        no=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
-        had=[before.left for before, _ in pairs], exact=[int(row.exact) for row in groups],
-        state=[after.state for _, after in pairs], total=[after.total - before.total for before, after in pairs],
-        remaining=[after.left - before.left for before, after in pairs],
-        end_work=_column([after.end for _, after in pairs]), cancel_work=_column([after.cancel for _, after in pairs]),
-        moving=[int(after.moving) for _, after in pairs], until=_column([after.until for _, after in pairs]),
-        failed=[after.failed - before.failed for before, after in pairs],
-        on_failure=_column([one.on_failure if one.on_failure != was.on_failure else None for was, one in pairs]),
-    )  # fmt: skip
-
-
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
-    """A hint to other processes, where something may have become takeable or have ended. New tasks have their own."""
+    """A notification if something may have become takeable or have ended. New tasks have their own."""
     tube, rows = delta.tube, delta.rows
     ready = any(row.after.state in "r~" or (tube.kind.per_utube and row.after.state in "!-") for row in rows)
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)

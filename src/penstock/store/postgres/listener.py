@@ -14,14 +14,14 @@ import psycopg
 
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
-from penstock.store.postgres.postgres_connection import Connections
+from penstock.store.postgres.postgres_connection import PostgresServer
 from penstock.store.wake import notify
 
 log = logging.getLogger("penstock")
 
-# The thread ends when nobody has waited for this long.
+# The thread ends when nobody has waited for this time.
 UNWATCHED_SECONDS = 20.0
-# After a notification its sender is silent for a while (`Notifier`): a second look, this much later, finds the rest.
+# The sender of a notification pauses (`Notifier`): a second look after this time finds what it did meanwhile.
 SECOND_LOOK_SECONDS = 0.025
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
@@ -41,9 +41,9 @@ PROCESS = _Process()
 
 
 class Notifier:
-    """Whether the next call may notify: at most once in 10 ms by one broker, because each takes a global lock."""
+    """Lets calls of one broker notify at most once in 10 ms, because each notification takes a global lock."""
 
-    _SILENCE = 0.01
+    _PAUSE_SECONDS = 0.01
 
     def __init__(self, on: bool) -> None:
         self.on = on
@@ -51,31 +51,31 @@ class Notifier:
 
     @property
     def name(self) -> str | None:
-        """What a call is given: this process's name, or None when it must be silent."""
+        """The sender to notify as: this process's name, or None within the pause."""
         return PROCESS.name if self.on and time.monotonic() >= self._until else None
 
     def sent(self) -> None:
         """A call has notified."""
-        self._until = time.monotonic() + self._SILENCE
+        self._until = time.monotonic() + self._PAUSE_SECONDS
 
 
 class BoundNotifier(Notifier):
-    """Of a caller's transaction: it notifies at the commit, when no call is left to wake this process's waiters.
+    """For a caller's transaction, whose notifications are sent at its commit, after all calls of this process.
 
-    So this process must hear it too. The server sends one of several equal notifications: no silence is needed.
+    This process must receive them too. The server drops equal ones of a transaction, so there is no pause.
     """
 
     @property
     def name(self) -> str | None:
-        """As of another process."""
+        """A sender that this process does not ignore."""
         return f"{PROCESS.name}-bound" if self.on else None
 
 
 class Listener:
     """Wakes waiters at a notification of another process."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
         self.after_fork()
         reset_in_child(self)
 
@@ -85,7 +85,7 @@ class Listener:
         self._thread: threading.Thread | None = None
         self._stop: socket.socket | None = None  # closed to end the thread
         self._wake: threading.Event | None = None
-        self._heard = False
+        self._notified = False
         self._closed = False
         self._watched = 0.0
         self._look_at: float | None = None
@@ -97,18 +97,18 @@ class Listener:
         look_at = self._look_at
         if look_at is not None:
             seconds = min(seconds, look_at - time.monotonic())
-        if not self._heard:  # else the wake-up may have been cleared by a thread that was awake when the news came
+        if not self._notified:  # else a thread that was awake may have cleared the wake-up
             wake.wait(max(seconds, 0))
         if look_at is not None and time.monotonic() >= look_at:
-            self._heard = True
+            self._notified = True
             if self._look_at == look_at:
                 self._look_at = None
-        # Also where nobody waited when this began: somebody may have begun to since.
-        heard, self._heard = self._heard, False
-        return heard
+        # Also if nobody waited when this call began: somebody may wait now.
+        notified, self._notified = self._notified, False
+        return notified
 
     def look_again(self) -> None:
-        """Let `wait` return in a moment, as if it had heard something."""
+        """Let `wait` return True soon, as after a notification."""
         self._look_at = time.monotonic() + SECOND_LOOK_SECONDS
         if self._wake is not None:
             self._wake.set()
@@ -141,10 +141,10 @@ class Listener:
         with stopped:
             while not self._over():
                 try:
-                    with self._connections.connect() as db:
-                        db.execute(f"LISTEN {self._connections.location.channel}")
+                    with self._server.open() as db:
+                        db.execute(f"LISTEN {self._server.location.channel}")
                         pause = _FIRST_PAUSE
-                        self._hear()  # what was sent while nobody listened
+                        self._notify()  # notifications before LISTEN are lost: look once
                         self._listen(db, stopped)
                 except (psycopg.Error, PenstockError) as error:
                     log.warning("notifications are interrupted (%s); listening again in %s s", error, pause)
@@ -152,7 +152,7 @@ class Listener:
                     pause = min(pause * 2, _LAST_PAUSE)
 
     def _over(self) -> bool:
-        """Whether to end: the store was closed, or nobody waits."""
+        """Whether the thread ends, because the store was closed or nobody waits."""
         with self._lock:
             over = self._closed or time.monotonic() - self._watched > UNWATCHED_SECONDS
             if over:
@@ -168,20 +168,20 @@ class Listener:
                 return
             if readable:
                 db.pgconn.consume_input()
-                news = False
+                changed = False
                 while (notification := db.pgconn.notifies()) is not None:
-                    news = news or notification.extra.decode() != PROCESS.name
-                second_look = second_look or news
+                    changed = changed or notification.extra.decode() != PROCESS.name
+                second_look = second_look or changed
             elif not second_look and time.monotonic() - self._watched > UNWATCHED_SECONDS:
                 return
             else:
-                news, second_look = second_look, False
-            if news:
-                self._hear()
+                changed, second_look = second_look, False
+            if changed:
+                self._notify()
 
-    def _hear(self) -> None:
+    def _notify(self) -> None:
         if notify(self._wake):
             return
-        self._heard = True
+        self._notified = True
         if self._wake is not None:
             self._wake.set()

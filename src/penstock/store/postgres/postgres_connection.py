@@ -1,26 +1,28 @@
-"""Connections to the server: calls, made again where that is safe, forks, and psycopg's errors as penstock's; and the
-caller's own connection in place of a pool."""
+"""Connections to PostgreSQL by a URL, the caller's own in their place (`bind`), and psycopg's errors as penstock's."""
 
 from __future__ import annotations
 
 import ctypes
-import random
+import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
+import msgspec
 import psycopg
 from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from penstock.core.names import kind_of
+from penstock.core.names import kind_of, shown
 from penstock.engine.port import Conflict
 from penstock.errors import (
     BadValue,
-    OutcomeUnknown,
     PenstockError,
     SchemaMismatch,
     StoreBusy,
@@ -30,17 +32,10 @@ from penstock.errors import (
     StoreUnavailable,
     UnsupportedOption,
 )
-from penstock.store.forks import reset_in_child
-from penstock.store.postgres.location import Location
-from penstock.store.postgres.wire import Call, Link, Query, Row, Wire
+from penstock.store.postgres.wire import Call, Link, Row, Wire
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
-from penstock.store.sql.pool import Pool
+from penstock.store.sql.server import Server, first_line
 
-T = TypeVar("T")
-# How long a call waits for a connection: a server that restarts is back by then.
-WAIT_SECONDS = 5.0
-# How often a call is made on connections that break.
-TRIES = 6
 # How long a statement waits for what others have locked; then the call looks again.
 PATIENCE = "2s"
 
@@ -51,11 +46,70 @@ _SETTINGS = {
     "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
 
-# The whole transaction was undone, and may be tried again.
-_AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
-# The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name has come
-# into use, or somebody held what it needs for two seconds.
-CONFLICTS = (*_AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
+# The whole transaction was undone, and may be retried: after a deadlock, where a guard failed (1 / 0) or an address
+# or a name has come into use, and where another transaction held a lock for two seconds.
+CONFLICTS = (
+    pg.DeadlockDetected, pg.SerializationFailure, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable
+)  # fmt: skip
+
+
+# Our own parameters: the default, what is allowed, and how to say that. A schema's name is short enough for the names
+# that are derived from it, and safe between quotes.
+_OWN = {
+    "schema": ("penstock", re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"), "letters, digits and _, at most 48"),
+    "notify": ("on", re.compile(r"on|off"), "on or off"),
+    "pool_size": ("10", re.compile(r"[1-9][0-9]{0,2}|1000"), "a number from 1 to 1000"),
+}
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a store is. `place` names it in messages, without the password."""
+
+    conninfo: str
+    place: str
+    schema: str
+    notify: bool
+    pool_size: int
+
+    @property
+    def quoted(self) -> str:
+        """The schema as SQL has it."""
+        return f'"{self.schema}"'
+
+    @property
+    def channel(self) -> str:
+        """The notification channel: one per schema, since channels belong to the whole database."""
+        return f"penstock_{hashlib.sha256(self.schema.encode()).hexdigest()[:16]}"
+
+
+def locate(url: str) -> Location:
+    """The URL's parts; BadValue for one that the driver or we do not understand. Nothing is connected."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
+    conninfo = _joined(parts._replace(query=rest))
+    user, _, host = parts.netloc.rpartition("@")
+    where = _joined(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host, query=""))
+    try:
+        known = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError as error:
+        # What it quotes may be the password, unless it is the name of a parameter.
+        said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
+        raise BadValue(
+            f"store URL {shown(where)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
+        ) from None
+    own = {name: default for name, (default, _, _) in _OWN.items()}
+    own |= {name: value for name, value in given if name in _OWN}
+    for name, (_, allowed, wanted) in _OWN.items():
+        if not allowed.fullmatch(own[name]):
+            raise BadValue(f"parameter {name}={shown(own[name])} of store URL {shown(where)}: use {wanted}")
+    place = f"PostgreSQL {known.get('host') or 'local socket'}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
+    return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
+
+
+def _joined(parts: SplitResult) -> str:
+    """Not urlunsplit alone, which makes postgresql:/jobs of postgresql:///jobs."""
+    return f"{parts.scheme}://{parts.netloc}{urlunsplit(parts._replace(scheme='', netloc=''))}"
 
 
 def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
@@ -64,159 +118,81 @@ def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
     return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
 
 
-class Connections:
-    """The connections of one store."""
+class PostgresServer(Server[Link]):
+    """The server of one store. `begin` is done first with each new connection of the pool."""
 
-    #: Whether a call may say that it does not wait for the disk, and may do what others have left.
-    relaxes = True
+    errors = (psycopg.Error,)
 
     def __init__(
-        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Sequence[Call] = ()
+        self, location: Location, begin: Callable[[Link], None] = lambda link: None, each: Sequence[Call] = ()
     ) -> None:
         self.location = location
-        self._begin = begin  # what is done first with a new connection
+        self._begin = begin
         self._each = each  # what is sent first with every call
-        self._pool = Pool(self.connect, location.pool_size, location.place)
-        reset_in_child(self)
+        super().__init__(location.pool_size, location.place)
 
     @property
     def prepares(self) -> bool:
         """Whether statements may be prepared; behind a proxy that pools transactions the next server knows none."""
         return self.location.notify
 
-    def connect(self, seconds: float = 0) -> Link:
-        """A new connection. With `seconds`, retry that long: the server may be restarting."""
+    def open(self, seconds: float = 0, begin: Callable[[Link], None] = lambda link: None) -> Link:
+        """A new connection, not of the pool. With `seconds`, retry that long: the server may be restarting."""
         ends, prepare = time.monotonic() + seconds, 1 if self.prepares else None
         settings: dict[str, Any] = {"autocommit": True, "fallback_application_name": "penstock"}
         if seconds:
             settings["connect_timeout"] = max(round(seconds), 2)
         while True:
             try:
-                return Link.connect(self.location.conninfo, prepare_threshold=prepare, **settings)
+                link = Link.connect(self.location.conninfo, prepare_threshold=prepare, **settings)
+                try:
+                    begin(link)
+                except BaseException:
+                    link.close()
+                    raise
+                link.wire.prepares, link.each = self.prepares, self._each
+                return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
-                    raise translated(error, self.location.place) from error
+                    raise self.translated(error) from error
             time.sleep(0.1)
 
-    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
-        """Send statements at once, as one transaction, and return the rows of each. Conflict where a guard failed.
+    def connect(self, seconds: float = 0) -> Link:
+        return self.open(seconds, self._begin)
 
-        `twice`: it may be made again although it may have been done. `patience`: seconds to wait for a connection.
-        """
-        return self.attempt(lambda db: self.run_in(self._begun(db), calls), twice=twice, patience=patience)
+    def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
+        """Send statements at once, as one transaction, and return the rows of each. Conflict where a guard failed."""
+        return self.attempt(lambda link: link.run(calls), safe=safe)
 
-    def run_in(self, db: Link, calls: Sequence[Call]) -> list[list[Row]]:
-        """The same on one connection, as part of its transaction if it is in one; raises as the driver does."""
-        if not self._each:
-            return db.run(calls, prepare=True)
-        return db.run([*self._each, *calls], prepare=False)[len(self._each) :]
+    def conflict(self, error: Exception) -> Conflict | None:
+        return Conflict() if isinstance(error, CONFLICTS) else None
 
-    @contextmanager
-    def session(self, *, snapshot: bool) -> Iterator[Link]:
-        """One transaction of several round trips. `snapshot`: it only reads, and sees one moment.
+    def is_lost(self, connection: Link, error: Exception) -> bool:
+        return connection.broken
 
-        A client that stops meanwhile does not keep its locks for long: the server ends the transaction.
-        """
-        db = self._borrow(None)
-        ended = False
-        try:
-            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
-            idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
-            self._begun(db).run([(Query(begin), {}), (Query(idle), {})], prepare=False)
-            try:
-                yield db
-            except BaseException:
-                ended = True
-                if not db.broken:
-                    db.run([(Query("ROLLBACK"), {})], prepare=False)
-                raise
-            ended = True
-            db.run([(Query("COMMIT"), {})], prepare=False)
-        except psycopg.Error as error:
-            raise self._failed(db, error, done=ended) from error
-        finally:
-            self._return(db)
-
-    def _begun(self, db: Link) -> Link:
-        if not db.ready:
-            self._begin(db)
-            db.ready = True
-        return db
-
-    def transact(self, work: Callable[[psycopg.Connection], T]) -> T:
-        """Do the work in one transaction; it is done again after a deadlock or on a connection that broke."""
-
-        def make(db: Link) -> T:
-            with db.transaction():
-                return work(db)
-
-        try:
-            return self.attempt(make, twice=True, again=_AGAIN)
-        except Conflict as error:
-            raise StoreBusy(f"{self.location.place}: others were faster {TRIES} times: try again") from error
-
-    def attempt(
-        self, make: Callable[[Link], T], *, twice: bool, patience: float | None = None,
-        again: tuple[type[Exception], ...] = (),
-    ) -> T:  # fmt: skip
-        """What a call answers; it is made again where that is safe, and after the errors `again`."""
-        failures = 0
-        while True:
-            db = self._borrow(patience)
-            try:
-                return make(db)
-            except psycopg.Error as error:
-                failures += 1
-                if failures == TRIES or not (isinstance(error, again) or (twice and db.broken)):
-                    raise self._failed(db, error, done=not twice) from error
-            finally:
-                self._return(db)
-            time.sleep(random.random() * 0.02 * failures)
-
-    def _failed(self, db: Link, error: psycopg.Error, *, done: bool) -> Exception:
-        """What to raise. `done`: the call may have been done before the connection broke."""
-        place = self.location.place
-        if isinstance(error, CONFLICTS):
-            return Conflict()
-        if not db.broken:
-            return translated(error, place)
-        if done:
-            return OutcomeUnknown(
-                f"the connection to {place} broke during the call: it may be stored or not; look first"
-            )
-        return StoreUnavailable(f"the connection to {place} broke: check that it runs")
-
-    def _borrow(self, patience: float | None) -> Link:
-        return self._pool.borrow(WAIT_SECONDS if patience is None else patience)
-
-    def _return(self, db: Link) -> None:
-        self._pool.give_back(db, usable=db.pgconn.transaction_status == TransactionStatus.IDLE)
-
-    def close(self) -> None:
-        """Close for good."""
-        self._pool.close()
+    def translated(self, error: Exception) -> PenstockError:
+        return translated(error, self.place)
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's connections must not be used, nor even closed, here."""
         # Never freed, so never closed: that would end the parent's sessions in the server.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool.idle))
-        self._pool.reset()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool.idle))
+        super().after_fork()
 
 
-class BoundConnection(Connections):
-    """Calls go through one connection, and nothing is made again: that is for the caller to decide."""
+class BoundServer(PostgresServer):
+    """Calls go through the caller's connection, and nothing is retried: that is for the caller to decide."""
 
-    relaxes = False
+    bound = True
     prepares = False
 
-    def __init__(self, own: Connections, connection: object, queries: SimpleNamespace, identity: str) -> None:
+    def __init__(self, own: PostgresServer, connection: object, queries: SimpleNamespace, identity: str) -> None:
         if isinstance(connection, psycopg.AsyncConnection):
             connection = _blocking(connection)
         if not isinstance(connection, psycopg.Connection):
             raise UnsupportedOption(
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
-        self.location = own.location
+        self.location, self.place = own.location, own.place
         self._db = connection
         self._wire = Wire(connection)
         self._queries = queries
@@ -225,33 +201,21 @@ class BoundConnection(Connections):
         except SchemaMismatch:
             found = None
         if f"postgresql:{found}" != identity:
-            place = own.location.place
-            raise BadValue(f"the connection does not lead to this store: bind one on {place}, same schema")
-
-    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
-        with self.session(snapshot=False):
-            return self.run_in(self._db, calls)
-
-    def run_in(self, db: psycopg.Connection[Any], calls: Sequence[Call]) -> list[list[Row]]:
-        return self._wire.run(calls, prepare=False)
+            raise BadValue(f"the connection does not lead to this store: bind one on {self.place}, same schema")
 
     @contextmanager
-    def session(self, *, snapshot: bool) -> Iterator[psycopg.Connection[Any]]:  # type: ignore[override]
+    def transaction(self, *, snapshot: bool) -> Iterator[Any]:
         """A savepoint, with the settings that statements need; the caller's own are put back."""
         if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
             self._joined()
         query, settings = settings_call(self._queries, local=True)
         try:
             with self._db.transaction():
-                (before,), _ = self._wire.run(
-                    [(self._queries.settings_now, settings), (query, settings)], prepare=False
-                )
-                yield self._db
-                self._wire.run([(query, {**settings, "setting": before[0]})], prepare=False)  # type: ignore[dict-item]
-        except CONFLICTS as error:
-            raise Conflict from error
+                (before,), _ = self._wire.run([(self._queries.settings_now, settings), (query, settings)])
+                yield self._wire
+                self._wire.run([(query, {**settings, "setting": before[0]})])  # type: ignore[dict-item]
         except psycopg.Error as error:
-            raise translated(error, self.location.place) from error
+            raise self.conflict(error) or self.translated(error) from error
 
     def _joined(self) -> object:
         """Join the caller's transaction, which begins here if its connection begins them by itself; the store's id."""
@@ -264,7 +228,7 @@ class BoundConnection(Connections):
             found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self._queries.meta.sent, prepare=False)
             return next((value for name, value in found if name == "id"), None)
         except psycopg.Error as error:
-            raise translated(error, self.location.place) from error
+            raise self.translated(error) from error
 
     def close(self) -> None:
         """The connection stays the caller's."""
@@ -279,12 +243,12 @@ def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[An
     return twin
 
 
-def translated(error: psycopg.Error, place: str) -> PenstockError:
+def translated(error: Exception, place: str) -> PenstockError:
     """The error to raise instead when the connection lives or was never made, saying what to do next."""
-    text = str(error).strip().partition("\n")[0]
+    text = first_line(error)
     match error:
         case pg.LockNotAvailable() | pg.QueryCanceled() | pg.DeadlockDetected() | pg.SerializationFailure():
-            return StoreBusy(f"{place}: somebody held what this call needs for too long ({text}): try again")
+            return StoreBusy(f"{place}: another transaction held a lock for too long ({text}): try again")
         case pg.TooManyConnections():
             return StoreBusy(f"{place} takes no more connections: raise max_connections, or lower pool_size")
         case pg.SequenceGeneratorLimitExceeded():

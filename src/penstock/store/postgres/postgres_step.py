@@ -7,100 +7,63 @@ and handles, and what is short, may be sent beside the long statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace, TracebackType
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from penstock.core.ending import Ending
 from penstock.core.group import Group
-from penstock.core.kind import DELIVER, Kind
+from penstock.core.kind import CLOCK, DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
-from penstock.core.results import Counts
+from penstock.core.results import Blocked, Counts
 from penstock.core.task import Record
 from penstock.core.transfer import GroupTotals, Kept, TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Audit, Conflict, HandleRow
-from penstock.store.postgres import changes, takes
+from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
+from penstock.errors import PenstockError
+from penstock.store.postgres import changes
 from penstock.store.postgres.listener import PROCESS
 from penstock.store.postgres.schema import COUNTERS
-from penstock.store.postgres.wire import Call, Link, Query, Row
+from penstock.store.postgres.wire import Call, Query, Row
+from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind
+from penstock.store.sql.sql_step import count_states, encoded_kind
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore
 
 
-class PostgresStep(SqlStep):
-    """A step. With `held`, all of it is one transaction on one connection: at one moment where it only reads."""
+# Above every rank, for a take without max_pri; and above every clock: what is delivered has no period.
+_HIGHEST = 2**62
+# Takes of one task that are sent at once, where each decides who is next.
+_SINGLY = 100
+# The columns before those of a task.
+_LOOKED = 7
 
-    optimistic = True
+
+class PostgresStep(ServerStep):
+    """Sends statements at once. With `held`, all of it is one transaction on one connection."""
+
+    settling_ms = 25
 
     def __init__(
         self, database: PostgresStore, tubes: Sequence[Tube], *, write: bool, held: bool, now: int | None
     ) -> None:
+        super().__init__(database, write=write, held=held, now=now)
         self.db = database
         self.Q = database.queries
-        self.given = now
-        self.write = write
-        self._now = now
-        self.passing = False  # others may be at what was loaded
-        self.moved = False  # some of it was changed here, and there may be more
-        self._session: Link | None = None
-        self._held = held
-        self._stack = ExitStack()
+        self.passing = False  # skip rows that are locked: another process works on them
+        self.moved = False  # such a flush has changed some rows; there may be more
         self._relaxed = bool(tubes) and all(tube.temporary for tube in tubes)
 
-    def __enter__(self) -> PostgresStep:
-        if self._held:
-            self._stack.enter_context(self.together())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, at)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        if self._session is not None:
-            yield
-            return
-        with self.db.connections.session(snapshot=not self.write) as self._session:
-            try:
-                yield
-            finally:
-                self._session = None
-
-    @property
-    def now(self) -> int:
-        """The clock of the last answer, or an estimate if there was none yet. The server's own clock tests in the flush
-        whether a decision still holds."""
-        if self._now is None:
-            self._now = self.db.estimated_now()
-        if self._now is None:
-            self.heard(int(self.rows(self.Q.clock)[0][0]))
-        assert self._now is not None
-        return self._now
-
-    @now.setter
-    def now(self, moment: int) -> None:
-        self._now = moment if self.given is None else self.given
-
-    def heard(self, moment: int) -> None:
-        """Note the clock, which an answer brought."""
-        if self.given is None:
-            self._now = moment
-            self.db.heard(moment)
-
-    # statements
-
-    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
-        """Send these at once, as one transaction or as part of the one that is held."""
-        if self._session is not None:
-            return self.db.connections.run_in(self._session, calls)
-        return self.db.connections.run(calls, twice=twice, patience=patience)
+    def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
+        """Send these at once, as one transaction or as part of the one that is open."""
+        rows: list[list[Row]] = self.db.server.send(calls, safe=safe) if self.link is None else self.link.run(calls)
+        return rows
 
     def call(self, query: str, **values: object) -> Call:
         """A statement with its values and the clock."""
@@ -109,31 +72,26 @@ class PostgresStep(SqlStep):
         return query, values
 
     def rows(self, query: str, **values: object) -> list[Row]:
-        return self.run([self.call(query, **values)], twice=True)[0]
+        return self.run([self.call(query, **values)], safe=True)[0]
 
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
-        return self.run([self.call(query, **values) for query, values in asked], twice=True)
+        return self.run([self.call(query, **values) for query, values in asked], safe=True)
 
     def change(self, query: str, **values: object) -> int:
         calls = [self.call(self.Q.relax)] if self._relaxed else []
-        return int(self.run([*calls, self.call(query, **values)], twice=True)[-1][0][0])
+        return int(self.run([*calls, self.call(query, **values)], safe=True)[-1][0][0])
 
     def on(self, tube: Tube) -> SimpleNamespace:
         """The queries on the table that has a tube's tasks."""
         return self.db.queries.temporary if tube.temporary else self.db.queries.durable
 
-    def opened(self, *tubes: Tube, handle: str | None = None) -> list[Call]:
-        """What a call on these tubes begins with: their shared locks; of a take, also that of its handle."""
+    def locks(self, *tubes: Tube, handle: str | None = None) -> list[Call]:
+        """The first statements of a call on these tubes: their shared locks; for a take, also that of its handle."""
         query = self.Q.open if handle is None else self.Q.open_for
         calls = [self.call(query, tube=no, handle=handle) for no in sorted({tube.no for tube in tubes})]
-        if all(tube.temporary for tube in tubes) and self.db.connections.relaxes:
+        if all(tube.temporary for tube in tubes) and not self.db.server.bound:
             calls.append(self.call(self.Q.relax))
         return calls
-
-    def count_changes(self) -> None:
-        """Now and then, add up the counters."""
-        if self._session is None:
-            self.db.fold_sometimes()
 
     # tubes
 
@@ -184,7 +142,7 @@ class PostgresStep(SqlStep):
             self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
 
     def notify_call(self, tube: Tube, *, always: bool = False, ready: bool = False, ended: bool = False) -> list[Call]:
-        """What hints other processes at a change of a tube; nothing while this one must be silent."""
+        """A notification to other processes of a change in a tube; none within 10 ms of the last one."""
         process = self.db.notifier.name
         if process is None or not (always or ready or ended):
             return []
@@ -192,7 +150,7 @@ class PostgresStep(SqlStep):
 
     def _notify(self, tube: Tube, *, always: bool = False, ended: bool = False) -> None:
         calls = self.notify_call(tube, always=always, ended=ended)
-        if calls and self.run(calls, twice=True)[0]:
+        if calls and self.run(calls, safe=True)[0]:
             self.db.notifier.sent()
 
     def make_counters(self, row: Row) -> TubeCounters:
@@ -210,16 +168,9 @@ class PostgresStep(SqlStep):
 
     def sweep(self, tube: Tube, limit: int) -> None:
         queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
-        self.run([*self.opened(tube), *(self.call(query, tube=tube.no, limit=limit) for query in queries)], twice=True)
+        self.run([*self.locks(tube), *(self.call(query, tube=tube.no, limit=limit) for query in queries)], safe=True)
 
     # looking
-
-    def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
-        ((clock, lives),), *results = self.several([(self.Q.look, {"tube": tube.no}), *asked])
-        self.heard(clock)
-        if not (lives or hidden):
-            raise self.no_such_tube(tube)
-        return results
 
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
@@ -228,32 +179,32 @@ class PostgresStep(SqlStep):
         return super()._selected(tube, select, self.on(tube))
 
     def watch(self, tube: Tube) -> None:
-        """Ends that are under way may not know of it: this process looks once more."""
-        if self.db.listener is not None and not self.write:
+        """An end in flight may not know of this watcher: this process looks once more."""
+        if self.db.watcher is not None and not self.write:
             calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=PROCESS.name)]
-            if self.run(calls, twice=True)[1]:
-                self.db.listener.look_again()
+            if self.run(calls, safe=True)[1]:
+                self.db.watcher.look_again()
 
     def open_group(self, tube: Tube, name: str) -> Group:
         while not (found := self.groups(tube, name=name)):
-            self.run([*self.opened(tube), self.call(self.Q.add_group, tube=tube.no, name=name)], twice=True)
+            self.run([*self.locks(tube), self.call(self.Q.add_group, tube=tube.no, name=name)], safe=True)
         return found[0]
 
     def next_at(self, tube: Tube) -> int | None:
         clock, moment = self.rows(self.on(tube).next_moment, tube=tube.no)[0]
-        self.heard(clock)
+        self.note_clock(clock)
         return moment if moment is None or moment > self.now else self.soon
 
     @property
     def soon(self) -> int:
-        """When to look again at what is due and was not done: at once after some of it was, else others are at it."""
-        return self.now if self.moved else self.now + takes.BUSY_MS
+        """When to retry what is due and was not applied: at once if some of it was; otherwise others work on it."""
+        return self.now if self.moved else self.now + BUSY_MS
 
     # sessions
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
         calls = [self.call(self.Q.relax), self.call(self.Q.beat, texts=list(handles), lapse=lapse_ms)]
-        return {row[0] for row in self.run(calls, twice=True)[1]}
+        return {row[0] for row in self.run(calls, safe=True)[1]}
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until
@@ -281,7 +232,63 @@ class PostgresStep(SqlStep):
     # hot calls and changes
 
     insert, ack, flush = changes.insert, changes.ack, changes.flush
-    take, recover, undo_lost = takes.take, takes.recover, takes.undo_lost
+
+    def take_once(self, request: Request, blocked: Blocked, number: int, call: int) -> Handed:
+        tubes, handle = request.tubes, request.handle
+        mark = str(call) if blocked is not None or len(tubes) > 1 else None
+        calls = self.locks(*tubes, handle=handle)
+        first = len(calls)
+        calls += [self._take_call(request, place, tube, mark, call) for place, tube in enumerate(tubes)]
+        waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": number, "mark": mark}
+        if blocked == "register":
+            calls.append(self.call(self.Q.enter, process=PROCESS.name, **waits))
+        elif blocked is not None:
+            calls.append(self.call(self.Q.leave, always=blocked == "unregister", **waits))
+        answers = self.run(calls)[first : first + len(tubes)]
+        handed = self.handed(request, [_looked(tube, rows) for tube, rows in zip(tubes, answers, strict=True)])
+        if handed.tube is not None:
+            raise_bounds(self, handed.tube, handed.records, answers[tubes.index(handed.tube)][0][4])
+            if _singly(handed.tube):
+                self._take_more(request, handed, handed.tube, call)
+        return handed
+
+    def _take_call(self, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
+        on, kind, count = self.on(tube), tube.kind, request.wanted(place)
+        query = on.take if not kind.per_utube else on.take_turns if _singly(tube) else on.take_heads
+        return self.call(
+            query if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
+            mark=mark, call=call, top=float(_HIGHEST if request.max_pri is None else request.max_pri), fair=tube.fair,
+            count=min(count, 1) if _singly(tube) else count, period=tube.period if kind.hand_out == CLOCK else _HIGHEST,
+        )  # fmt: skip
+
+    def _take_more(self, request: Request, handed: Handed, tube: Tube, call: int) -> None:
+        alone = replace(request, blocked=None, forced=1)
+        opening = self.locks(tube, handle=request.handle)
+        while (left := request.count - len(handed.records)) > 0:
+            size = min(left, _SINGLY)
+            answers = self.run([*opening, *[self._take_call(alone, 0, tube, None, call)] * size])[len(opening) :]
+            found = [record for rows in answers for record in _looked(tube, rows).records]
+            handed.records += found
+            if len(found) < size:
+                return
+
+    def leased_by(self, lost: Lost) -> list[list[Record]]:
+        """The lock of the handle is held alone, so that the take is not under way any more."""
+        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.number, "always": True, "mark": ""}
+        calls = [self.call(self.Q.lock_handle, handle=lost.handle)]
+        calls.append(self.call(self.Q.leave, handle=lost.handle, **leave))
+        mine = {"handle": lost.handle, "call": lost.call}
+        calls += [self.call(self.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
+        return [[Record(*row) for row in rows] for rows in self.run(calls, safe=True)[2:]]
+
+    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
+        calls = [*self.locks(tube), self.call(self.Q.lock_recovering, tube=tube.no)]
+        calls.append(self.call(self.on(tube).recover, tube=tube.no, count=count, elapsed=elapsed))
+        rows = self.run(calls)[-1]
+        if not rows:
+            raise self.no_such_tube(tube)
+        self.note_clock(rows[0][1])
+        return [Record(*row[3:]) for row in rows if row[2] is not None]
 
     # transfer
 
@@ -302,3 +309,39 @@ class PostgresStep(SqlStep):
             return super().activate(tube, name, counters, totals)
         except Conflict:  # another got the name just now
             return False
+
+
+def _singly(tube: Tube) -> bool:
+    """Whether each hand-out moves its micro-queue behind the others, so that the next one is known only after it."""
+    return tube.kind.per_utube and tube.fair and tube.utube_limit > 1
+
+
+def _looked(tube: Tube, rows: list[Row]) -> Looked:
+    """What a take saw and got; its columns are those of the fragment `looked`, the rank, and those of a task."""
+    no, session, clock, next_at, _, _, rank, *_ = rows[0]
+    found = [row[_LOOKED:] for row in rows if row[_LOOKED] is not None]
+    if not tube.kind.leased:
+        records = [Record(*row[1:]) for row in sorted(found, key=lambda row: int(row[0]))]
+        return Looked(no, session, clock, next_at, records, rank if tube.kind.hand_out == CLOCK else None)
+    records = [Record(*row) for row in found]
+    if len(records) > 1:
+        records.sort(key=lambda record: (record.rank1, record.rank2, record.id))
+    return Looked(no, session, clock, next_at, records)
+
+
+def raise_chance(passed: int) -> float:
+    """How likely a take lets the next ones begin behind what it passed by."""
+    return min(passed / 10_000, 0.2)
+
+
+def raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low: int) -> None:
+    """Now and then, the more likely the more was passed by, let takes begin to look where something is.
+
+    Not always, because something old may be ready behind the others.
+    """
+    distance = min(record.id for record in records) - low
+    if changes.bounded(tube) and not step.db.server.bound and random.random() < raise_chance(distance):
+        due = step.now + min((record.ttr for record in records if record.ttr is not None), default=0)
+        calls = [step.call(step.Q.open_alone_at_once, tube=tube.no)]
+        with suppress(PenstockError, Conflict):  # the tube is in use: another take does it
+            step.run([*calls, step.call(step.on(tube).raise_bounds, tube=tube.no, due=due)])

@@ -1,106 +1,66 @@
-"""The PostgreSQL store: one schema of a database, used by any number of processes."""
+"""The PostgreSQL store: one schema of a database, used by any number of processes; and the database behind a pool."""
 
 from __future__ import annotations
 
-import random
-import threading
-import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import psycopg
 
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
-from penstock.engine.port import Conflict
 from penstock.engine.store import Store, finish_drops
-from penstock.errors import PenstockError
 from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
-from penstock.store.postgres.location import Location, locate
-from penstock.store.postgres.postgres_connection import BoundConnection, Connections, settings_call
+from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate, settings_call
 from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.schema import Queries, migrate
 from penstock.store.postgres.wire import Link, Row
-from penstock.store.sql.waiters import Waiters
+from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.sql_queries import load_queries
 
-# How likely a call adds up the counters: stats and capacity then read about a thousand rows.
-_FOLD_CHANCE = 0.002
-# An answer that is older than this does not tell the server's clock any more.
-_CLOCK_SECONDS = 10.0
+T = TypeVar("T")
+
 # A transaction that is open longer keeps enough dead rows to slow down takes.
 _LONG_SECONDS = 300
 
 
-class PostgresStore(Store):
+class PostgresStore(ServerStore):
     """The store in one schema."""
 
-    shared = True
-    remote = True
+    server: PostgresServer
+    watcher: Listener | None
+    fold_chance = 0.002  # stats and capacity then read about a thousand rows
 
     def __init__(
-        self, connections: Connections, asked: Queries, identity: str, clock: Callable[[], int] | None,
+        self, server: PostgresServer, asked: Queries, identity: str, clock: Callable[[], int] | None,
         notifier: Notifier, listener: Listener | None,
     ) -> None:  # fmt: skip
-        super().__init__(identity)
-        self.connections = connections
+        super().__init__(server, identity, clock, listener)
         self.queries = asked
-        self.clock = clock
         self.notifier = notifier
-        self.listener = listener
-        self.waiters = Waiters()
-        self._heard: tuple[int, float] | None = None  # what the server's clock said, and when
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> PostgresStep:
-        moment = self.clock() if now is None and self.clock is not None else now
         # A look at everything, or a repair of it, is one transaction.
-        return PostgresStep(self, tubes, write=write, held=not tubes and size > 1, now=moment)
+        return PostgresStep(self, tubes, write=write, held=not tubes and size > 1, now=now)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return plain_put(self, tube, entry)
 
-    def fold_sometimes(self) -> None:
-        """Now and then, add the counters up. If that fails, another call does it."""
-        if random.random() < _FOLD_CHANCE and self.connections.relaxes:
-            try:
-                self.connections.run([(self.queries.fold, {})], twice=True)
-            except (PenstockError, Conflict):
-                pass
+    def fold(self, tube: Tube) -> None:
+        self.server.send([(self.queries.fold, {})], safe=True)
 
     def bind(self, connection: object) -> PostgresStore:
-        bound = BoundConnection(self.connections, connection, self.queries, self.identity)
+        bound = BoundServer(self.server, connection, self.queries, self.identity)
         return PostgresStore(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
 
     def describe(self) -> Description:
-        row = self.connections.run([(self.queries.describe, {})], twice=True)[0][0]
-        return _described(row, self.connections.location)
-
-    def now(self) -> int:
-        if self.clock is not None:
-            return self.clock()
-        return int(self.connections.run([(self.queries.clock, {"now": None})], twice=True)[0][0][0])
-
-    def heard(self, now: int) -> None:
-        """Note the server's clock, which an answer brought."""
-        self._heard = now, time.monotonic()
-
-    def estimated_now(self) -> int | None:
-        """The server's clock by its last answer, unless that is old; never ahead of it."""
-        if self._heard is None:
-            return None
-        now, heard = self._heard
-        passed = time.monotonic() - heard
-        return now + int(passed * 1000) if passed < _CLOCK_SECONDS else None
-
-    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        if self.listener is not None:
-            return self.listener.wait(wake, seconds, watch=watch)
-        return super().wait(wake, seconds, watch=watch)
-
-    def close(self) -> None:
-        if self.listener is not None:
-            self.listener.close()
-        self.connections.close()
+        row = self.server.send([(self.queries.describe, {})], safe=True)[0][0]
+        return _described(row, self.server.location)
 
 
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
@@ -112,21 +72,21 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     def begin(db: Link) -> None:
         """Give a new connection its settings, and mend temporary tubes whose tasks a crash of the server removed."""
         if location.notify:
-            db.run([settings], prepare=False)
-        for (no,) in db.run([(ask.broken, {})], prepare=False)[0]:
+            db.run([settings])
+        for (no,) in db.run([(ask.broken, {})])[0]:
             with db.transaction():
-                if db.run([(ask.mend, {"tube": no})], prepare=False)[0]:
-                    db.run([(ask.empty, {"tube": no})], prepare=False)
+                if db.run([(ask.mend, {"tube": no})])[0]:
+                    db.run([(ask.empty, {"tube": no})])
 
-    connections = Connections(location, begin, () if location.notify else (settings,))
-    listener = Listener(connections) if location.notify else None
+    server = PostgresServer(location, begin, () if location.notify else (settings,))
+    listener = Listener(server) if location.notify else None
     try:
-        with connections.connect() as db:
+        with server.open() as db:
             identity = f"postgresql:{migrate(db, location)}"
-        store = PostgresStore(connections, ask, identity, clock, Notifier(location.notify), listener)
+        store = PostgresStore(server, ask, identity, clock, Notifier(location.notify), listener)
         finish_drops(store)
     except BaseException:
-        connections.close()
+        server.close()
         raise
     return store
 
@@ -160,3 +120,64 @@ def promise(fsync: str, commit: str) -> str:
         lost = "may lose the last moments (synchronous_commit=off)"
         return f"{returned} the end of any client; a crash of the server {lost}"
     return f"{returned} a power cut (synchronous_commit={commit})"
+
+
+# a pool's database
+
+_VAULT_QUERIES = load_queries("penstock.store.postgres", "vault.sql", shared=True, base="penstock.store.pool")
+
+
+class _VaultSession:
+    def __init__(self, db: psycopg.Connection) -> None:
+        self._db = db
+        self._later: list[tuple[str, Sequence[Sequence[object]]]] = []
+
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._db.execute(sql, arguments, binary=True).fetchall()
+
+    def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        return self._db.execute(sql, arguments).rowcount
+
+    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        self._later.append((sql, rows))
+
+    def send(self) -> None:
+        """What was left for the commit, in one round trip."""
+        if self._later:
+            with self._db.pipeline(), self._db.cursor() as cursor:
+                for sql, rows in self._later:
+                    cursor.executemany(sql, rows)
+
+
+class PostgresVault:
+    """Keeps the contract of `store.pool.vault.Database` in one schema of a database."""
+
+    # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
+    most_bytes = 2**30 - 2**20
+
+    def __init__(self, url: str) -> None:
+        location = locate(url)
+        self._server = PostgresServer(location)
+        self.label = location.place
+        texts = {name: sql.replace("{schema}", location.quoted) for name, sql in vars(_VAULT_QUERIES).items()}
+        placed = f"{location.quoted}.penstock_pool_"
+        self.queries = SimpleNamespace(**{name: sql.replace("penstock_pool_", placed) for name, sql in texts.items()})
+
+    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._server.attempt(lambda db: _VaultSession(db).rows(sql, arguments), safe=True)
+
+    def run(self, work: Callable[[_VaultSession], T]) -> T:
+        def transaction(db: psycopg.Connection) -> T:
+            with db.transaction():
+                session = _VaultSession(db)
+                done = work(session)
+                session.send()
+                return done
+
+        return self._server.attempt(transaction, safe=True, restart=True)
+
+    def promise(self) -> str:
+        return promise(*self.read(self.queries.durability, ())[0])
+
+    def close(self) -> None:
+        self._server.close()

@@ -38,8 +38,6 @@ SELECT array_agg(current_setting(name) ORDER BY place) FROM ROWS u(name text, pl
 -- name: relax
 -- This transaction may be lost in a crash of the server: it does not wait for the disk.
 SELECT set_config('synchronous_commit', 'off', true);
--- name: clock
-SELECT $now;
 -- name: describe
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
 current_setting('full_page_writes'), current_setting('autovacuum'), current_setting('max_connections')::integer,
@@ -55,8 +53,8 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- fragment: handle_lock
 'penstock_handle'::regclass::oid::integer, hashtext(:handle)
 -- name: open
--- Until commit nobody drops, moves or repairs the tube. Puts and takes share the lock, which is no write. It comes
--- before the statement that looks for the tube, so that the tube is there or not once the lock is held.
+-- Keeps the tube from being dropped, moved or repaired until the commit. Puts and takes share the lock, which is no
+-- write. It precedes the statement that reads the tube's row, so that the row cannot change after it was read.
 SELECT pg_advisory_xact_lock_shared($tube_lock);
 -- name: open_alone
 SELECT pg_advisory_xact_lock($tube_lock);
@@ -70,7 +68,7 @@ SELECT pg_advisory_xact_lock($handle_lock);
 -- name: lock_handle_at_once
 SELECT 1 / pg_try_advisory_xact_lock($handle_lock)::integer;
 -- name: lock_recovering
--- One caller at a time: another would meet messages that were just moved to the end, and stop there.
+-- One caller at a time: a second one would stop at messages that the first has just moved to the end.
 SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
 
 -- tubes
@@ -106,11 +104,11 @@ DELETE FROM penstock_counter WHERE tube = :tube;
 -- Temporary tubes whose tasks were lost in a crash of the server.
 SELECT no FROM penstock_tube WHERE no >= 4194304 AND NOT EXISTS (SELECT 1 FROM penstock_unbroken u WHERE u.tube = no);
 -- name: mend
--- The first process to come does it; the others wait here, and have nothing to do.
+-- The first process does it; the others wait here and then find it done.
 INSERT INTO penstock_unbroken (tube) VALUES (:tube) ON CONFLICT DO NOTHING RETURNING tube;
 -- name: empty
 -- What is kept of a temporary tube without its tasks. The last commits did not wait for the disk, and may have given
--- more ids than the sequence knows of.
+-- more ids than the sequence has recorded.
 WITH counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done)
     SELECT :tube::integer, -ready, -taken, -delayed, -buried, ready + taken + delayed + buried FROM (SELECT $sums FROM (
     SELECT $counters FROM penstock_counter WHERE tube = :tube
@@ -122,7 +120,7 @@ SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM pens
 -- counters
 
 -- name: counters
--- The last id is that of the sequence or, while the tube is imported, of what has come; and the last delivery's serial.
+-- The last id is that of the sequence or, during an import, of what was imported; then the last delivery's serial.
 SELECT c.tube, greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
 coalesce(pg_sequence_last_value(t.serials), 0), t.paused, n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube
 JOIN (SELECT tube, $sums FROM (SELECT tube, $counters FROM penstock_counter WHERE tube = ANY (:ids::integer[])
@@ -138,8 +136,8 @@ CASE WHEN t.serials IS NOT NULL THEN setval(t.serials,
     greatest(:serial::bigint, coalesce(pg_sequence_last_value(t.serials), 1))) END
 FROM penstock_tube t JOIN penstock_counter c ON c.tube = t.no WHERE t.no = :tube;
 -- name: fold
--- Add the calls' own rows to the counters, except of tubes that a put with a capacity holds. One call does it at a
--- time, and nobody waits for it. Rows of tubes that are gone are removed.
+-- Add the differences to the counters, except of tubes whose counters a put into a capacity has locked. One call at a
+-- time does it, and no call waits for it. Rows of tubes that are gone are removed.
 WITH free AS MATERIALIZED (SELECT tube FROM penstock_counter
     WHERE pg_try_advisory_xact_lock('penstock_delta'::regclass::oid::integer, 0) ORDER BY tube FOR UPDATE SKIP LOCKED),
 gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) OR (EXISTS (SELECT 1 FROM free)
@@ -153,7 +151,7 @@ FROM penstock_counter c WHERE c.tube = :tube)::bigint
 -- name: lock_capacity
 SELECT 1 FROM penstock_counter WHERE tube = :tube FOR UPDATE;
 -- name: admit
--- Puts into a tube with a capacity look again under the lock, one after the other.
+-- Puts into a tube with a capacity check it again under the lock, one after the other.
 SELECT 1 / CASE WHEN $stored > :capacity THEN 0 ELSE 1 END;
 
 -- notifications
@@ -170,8 +168,8 @@ pg_notify('{channel}', :process)
 -- `always`, or where another process waits for a task (`ready`) or for an end (`ended`).
 SELECT $notify WHERE :always OR (:ready AND $others_wait) OR (:ended AND $others_watch);
 -- name: watch
--- Say that this process waits for ends in a tube, by the server's own clock. A row if it did not before: an end that is
--- under way may not know it.
+-- Register this process as waiting for ends in a tube, by the server's clock. Returns a row if it was not registered:
+-- an end in flight may not see it.
 WITH c AS MATERIALIZED (SELECT $server_clock AS clock),
 fresh AS MATERIALIZED (SELECT clock FROM c WHERE NOT EXISTS (SELECT 1 FROM penstock_watching
     WHERE tube = :tube AND process = :process AND until > clock + 2000)
@@ -201,8 +199,8 @@ AND (:head::bigint < pg_sequence_last_value(heads) OR :due::bigint < pg_sequence
 CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(heads), 1) ELSE 1 END AS low,
 CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 1) ELSE 1 END AS soonest
 -- name: raise_bounds
--- Both, by a caller that has the tube to itself: to the first task that is ready, passing a thousand others at a time,
--- and to the first moment that there is, or to `due` where there is none.
+-- Raise both bounds, under the tube's exclusive lock: to the first ready task, at most a thousand tasks further, and
+-- to the first deadline, or to `due` if there is none.
 WITH b AS MATERIALIZED (SELECT heads, dues, $bounds FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL),
 passed AS MATERIALIZED (SELECT f.pk, f.state FROM b CROSS JOIN LATERAL (SELECT pk, state FROM penstock_task
     WHERE pk >= (:tube::bigint << 40 | b.low) AND pk < (:tube::bigint + 1) << 40 ORDER BY pk LIMIT 1000) f),
@@ -229,15 +227,15 @@ RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: putting
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
--- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. An address that is in use
--- is met before that, too; and, where the put must be refused as a whole (`strict`), a lack of room.
+-- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. Before that, the put is
+-- refused for an address that is in use and, if it is part of a flush (`strict`), for lack of capacity.
 room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began,
     CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
     last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
     WHERE :marked AND tube = :tube AND (stored IS NULL OR stored + new <= :capacity)
     RETURNING last_ms AS ms, last_seq - new AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS told,
+n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS awaited,
     m.*, room.*,
     1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
@@ -267,12 +265,12 @@ new AS (INSERT INTO $put_columns SELECT $put_key, $put_rank2,
     CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char",
     CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
     ELSE e.address END, $put_values FROM $entries RETURNING pk)
-SELECT n.clock, n.stored, n.told AND n.fits, CASE WHEN n.told AND n.fits THEN $notify END,
-(SELECT count(*) FROM lowered), (SELECT array_agg(pk) FROM new), n.ms, n.seq, NULL, NULL FROM n;
+SELECT n.clock, n.stored, n.awaited AND n.fits, CASE WHEN n.awaited AND n.fits THEN $notify END,
+(SELECT count(*) FROM lowered), (SELECT array_agg(pk) FROM new), n.ms, n.seq, NULL FROM n;
 -- name: insert_queued
--- Into micro-queues, in the order of their names. Tasks that find room where none waits are heads at once: those that
--- have as many others of the call behind them (`after`) as now wait. RETURNING tells of the newest row, whatever this
--- statement sees otherwise. Where there were others before, `heads` must follow.
+-- Into micro-queues, in the order of their names. If no task waited, the first new ones become heads at once: those
+-- with at least as many tasks of this call behind them (`after`) as wait now. RETURNING reads the newest version of a
+-- row, whatever the snapshot. If tasks waited before, the statement `heads` must follow.
 WITH $putting,
 came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
     SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit),
@@ -293,9 +291,10 @@ new AS (INSERT INTO $put_columns SELECT $put_key, CASE WHEN NOT :fair THEN $put_
         WHEN e.after >= w.waiting[e.queue] THEN w.turns[e.queue] ELSE 0 END,
     CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' WHEN e.after >= w.waiting[e.queue] THEN 'r'
         ELSE 'q' END::"char", e.address, $put_values FROM w CROSS JOIN $entries RETURNING pk, state),
-p AS MATERIALIZED (SELECT array_agg(pk) AS pks, bool_or(state <> 'q') AND n.told AS told FROM n, new GROUP BY n.told)
-SELECT n.clock, n.stored, p.told, CASE WHEN p.told THEN $notify END,
-set_config('penstock.utubes', coalesce(w.joined, '{}')::text, true), p.pks, NULL, NULL, w.waiting, w.turns
+p AS MATERIALIZED (SELECT array_agg(pk) AS pks, count(*) FILTER (WHERE state = 'r') AS heads,
+    bool_or(state <> 'q') AND n.awaited AS awaited FROM n, new GROUP BY n.awaited)
+SELECT n.clock, n.stored, p.awaited, CASE WHEN p.awaited THEN $notify END,
+set_config('penstock.utubes', coalesce(w.joined, '{}')::text, true), p.pks, NULL, NULL, p.heads
 FROM n CROSS JOIN w LEFT JOIN p ON true;
 -- fragment: of_tube
 pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
@@ -323,9 +322,9 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
 -- name: heads
 -- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no
--- others. A statement of its own, so that it sees all that was done before the locks were held. Of the tasks that an
--- ack removed (`acked`) it counts out so many for each. Empty micro-queues are forgotten once their turn cannot matter.
--- Returns how many more can be taken. (SELECT 'r') avoids penstock_ready.
+-- others. A separate statement, so that its snapshot is younger than the locks. It also counts out the tasks that an
+-- ack removed (`acked`), and removes empty micro-queues once their turn cannot matter. Returns how many tasks became
+-- takeable. (SELECT 'r') avoids penstock_ready.
 WITH q AS MATERIALIZED (SELECT l.*, greatest(least(:limit - l.taken, l.ready), 0) AS room,
         l.taken = 0 AND l.ready = 0 AS empty, NOT :fair OR l.turn < $now AS over
     FROM unnest(nullif(current_setting('penstock.utubes', true), '')::text[],
@@ -357,22 +356,21 @@ WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED)
 -- take
 
 -- fragment: look
--- The clock; the tube, and where takes begin to look in it; whether the session lives; the next moment; and whether
--- this take may hand out here (`free`): not where an earlier tube of the same call had something (`mark`), and not
--- where something is due, unless it is forced.
+-- The clock; the tube and its bounds; the live session; the next deadline; and whether the take may hand out here
+-- (`free`): not if an earlier tube of the same call had a task (`mark`), nor if something is due, unless forced.
 c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $bounds,
     EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1) AS moving
     FROM penstock_tube WHERE no = :tube),
-l AS MATERIALIZED (SELECT c.clock, b.no, b.paused, b.dues, b.serials, b.low, b.moving, h.session,
+l AS MATERIALIZED (SELECT c.clock, b.no, b.paused, b.dues, b.serials, b.low, h.session,
     CASE WHEN b.unbounded THEN '-Infinity'::double precision ELSE 0 END AS least,
-    least((SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1),
+    least(CASE WHEN b.moving THEN 0 END, (SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1),
         (SELECT min(until) FROM penstock_handle),
         (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL)) AS next
     FROM c LEFT JOIN b ON true LEFT JOIN penstock_handle h ON h.id = :handle AND h.until > c.clock),
 ok AS MATERIALIZED (SELECT d.*, d.session IS NOT NULL AND d.paused = 0 AND NOT d.due AND (:mark::text IS NULL
         OR coalesce(current_setting('penstock.took', true), '') NOT IN (:mark, '!' || :mark)) AS free
-    FROM (SELECT l.*, NOT :forced AND (l.moving OR coalesce(l.next <= l.clock, false)) AS due FROM l) d)
+    FROM (SELECT l.*, NOT :forced AND coalesce(l.next <= l.clock, false) AS due FROM l) d)
 -- fragment: takeable
 k.tube = :tube AND k.state = 'r' AND (k.expires IS NULL OR k.expires > ok.clock)
 -- fragment: uncancelled
@@ -387,12 +385,12 @@ got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, taken
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
 -- fragment: looked
-ok.no, ok.clock, ok.next, ok.moving, ok.due, ok.session, ok.low, CASE WHEN :mark::text IS NULL THEN NULL
+ok.no, ok.session, ok.clock, ok.next, ok.low, CASE WHEN :mark::text IS NULL THEN NULL
 WHEN got.attempts IS NOT NULL THEN set_config('penstock.took', :mark, true)
 WHEN ok.due THEN set_config('penstock.took', '!' || :mark, true) END
 -- name: take
--- penstock_ready, in order. No pk below `low` means no place below this one; among other ranks, the index tells
--- pks apart.
+-- penstock_ready, in order. Nothing below the bound `low` is ready, so the scan starts there; among higher ranks the
+-- index skips such pks.
 WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, ok.clock + k.ttr AS at FROM penstock_task k WHERE $takeable
     AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)
@@ -400,7 +398,7 @@ WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
 $leased, soonest AS MATERIALIZED (SELECT (SELECT min(at) FROM found) AS at, ok.dues FROM ok), $lower_dues
 SELECT $looked, (SELECT count(*) FROM lowered), got.* FROM ok LEFT JOIN got ON true;
 -- fragment: lease_heads
--- The micro-queue is locked first; one that others have is passed over. Not joined: a plan made for few micro-queues
+-- The micro-queue is locked first; one that is locked is skipped. Not joined: a plan made for few micro-queues
 -- would walk through all of them.
 $look, found AS MATERIALIZED (SELECT f.pk, f.utube FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, k.utube FROM penstock_task k CROSS JOIN LATERAL (SELECT FROM penstock_utube q
@@ -455,19 +453,19 @@ DELETE FROM penstock_waiter WHERE tube = ANY (:tubes::integer[]) AND handle = :h
 AND (:always OR current_setting('penstock.took', true) = :mark);
 -- name: by_call
 -- penstock_held: what a take whose answer was lost has leased.
-SELECT $record, $now FROM penstock_task WHERE tube = :tube AND state = 't'
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't'
 AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease & 268435455 = :call::bigint;
 
 -- ack
 
 -- fragment: sweep_some
--- Twice as many outcomes past their retention as are kept here.
+-- Remove up to twice as many outcomes past their retention as are kept here.
 swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT pk FROM penstock_outcome
     WHERE tube = :tube AND until <= (SELECT clock FROM c) ORDER BY until
     LIMIT (SELECT 2 * count(*) FROM gone WHERE address IS NOT NULL) FOR UPDATE SKIP LOCKED)))
 -- fragment: acking
--- Of a group that is started, so many tasks that one is left: where all that are left are acked here, one stays, for
--- the engine. Groups are given if all tasks of the call are known: how many tasks of each, and which one stays.
+-- Tasks of a started group, but never its last one: if the call has all that are left, one is left to the engine.
+-- Groups are given if all tasks of the call are known: the number of tasks of each, and the task that is left.
 c AS MATERIALIZED (SELECT $now AS clock),
 g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining >= v.members), '{}') AS open,
     coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), '{}') AS last
@@ -486,16 +484,16 @@ fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     WHERE no BETWEEN n.group_no AND n.group_no),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
     SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL), $sweep_some,
-told AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
-    :process::text IS NOT NULL AND count(*) > 0 AND (:bounded OR (count(address) > 0 AND $others_watch)) AS said
+totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
+    :process::text IS NOT NULL AND count(*) > 0 AND (:bounded OR (count(address) > 0 AND $others_watch)) AS notifies
     FROM gone)
-SELECT told.acked, told.kept, CASE WHEN told.acked < cardinality(:key::bigint[]) OR told.kept NOT IN (0, told.acked)
+SELECT totals.acked, totals.kept, CASE WHEN totals.acked < cardinality(:key::bigint[]) OR totals.kept NOT IN (0, totals.acked)
     THEN (SELECT array_agg(pk) FROM gone) END,
-CASE WHEN told.kept NOT IN (0, told.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
-told.said, CASE WHEN told.said THEN $notify END
+CASE WHEN totals.kept NOT IN (0, totals.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
+totals.notifies, CASE WHEN totals.notifies THEN $notify END
 -- name: ack
 -- By the primary key: the state as text, so that no plan can prefer penstock_held.
-WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked FROM told;
+WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked FROM totals;
 -- name: ack_queued
 -- The same in micro-queues, whose rows are locked first; `heads` counts them.
 WITH locked AS MATERIALIZED (SELECT q.utube FROM (
@@ -504,7 +502,7 @@ WITH locked AS MATERIALIZED (SELECT q.utube FROM (
 $acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
 s AS MATERIALIZED (SELECT utube, count(*) AS n FROM gone GROUP BY utube), $acked,
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM s), '{}')::text, true),
-set_config('penstock.acked', coalesce((SELECT array_agg(n) FROM s), '{}')::text, true) FROM told;
+set_config('penstock.acked', coalesce((SELECT array_agg(n) FROM s), '{}')::text, true) FROM totals;
 -- name: ack_named
 -- penstock_address; delivered messages may be acked by anybody.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
@@ -518,8 +516,8 @@ SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify E
 -- changes
 
 -- name: flush
--- Tasks that are still as they were seen, while the decision holds, become what was decided: keys in order, and a class
--- for each, whose weights (`w`) are added to the counters. What is NULL in all rows of a rewrite stays as it is.
+-- Tasks whose guard holds become what was decided. Keys are in order; each row has a class, whose weights (`w`) are
+-- added to the counters. A column of a rewrite that is NULL stays as it is.
 WITH c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
 locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
@@ -555,19 +553,14 @@ kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error,
     until = excluded.until), $sweep_some
 SELECT c.clock, (SELECT array_agg(pk) FROM gone), CASE WHEN :queued THEN $pass_queues END,
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
--- name: change_groups
--- Work that is not given stays: who put into an open group without a look at it does not know it.
-WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:no::integer[]) v(number) CROSS JOIN LATERAL (
-    SELECT g.no FROM penstock_group g WHERE g.no = v.number FOR UPDATE) g),
-done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
-    remaining = g.remaining + u.remaining, end_work = coalesce(u.end_work, g.end_work),
-    cancel_work = coalesce(u.cancel_work, g.cancel_work), moving = u.moving, until = u.until,
-    failed = g.failed + u.failed, on_failure = coalesce(u.on_failure, g.on_failure)
-    FROM ROWS u(no integer, was text, had integer, exact integer, state text, total integer, remaining integer,
-        end_work bytea, cancel_work bytea, moving integer, until bigint, failed integer, on_failure text)
-    WHERE (SELECT count(*) FROM free) = cardinality(:no::integer[]) AND g.no BETWEEN u.no AND u.no AND g.state = u.was
-    AND CASE WHEN u.exact = 1 THEN g.remaining = u.had ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
-SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:no::integer[]) THEN 0 ELSE 1 END;
+-- name: change_group
+WITH free AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = :no FOR UPDATE),
+done AS (UPDATE penstock_group g SET state = :state, total = g.total + :total, remaining = g.remaining + :remaining,
+    end_work = coalesce(:end_work, g.end_work), cancel_work = coalesce(:cancel_work, g.cancel_work),
+    moving = :moving, until = :until, failed = g.failed + :failed, on_failure = coalesce(:on_failure, g.on_failure)
+    FROM free WHERE g.no BETWEEN free.no AND free.no AND g.state = :was
+    AND CASE WHEN :exact = 1 THEN g.remaining = :had ELSE g.remaining + :remaining > 0 END RETURNING 1)
+SELECT 1 / count(*) FROM done;
 -- name: must_live
 SELECT 1 / CASE WHEN count(*) < cardinality(:tubes::integer[]) THEN 0 ELSE 1 END FROM penstock_tube
 WHERE no = ANY (:tubes::integer[]);
@@ -578,12 +571,9 @@ SELECT :tube::integer, :name::text, 'open', 0, 0, 0 FROM penstock_tube WHERE no 
 -- loads
 
 -- name: with_groups
--- What a load becomes: its tasks, and the group of each.
+-- Wraps a load: its tasks, each with its group.
 SELECT * FROM ({load}) k
 LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
--- name: look
--- The clock, and whether the tube lives.
-SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
 -- name: outcomes_by_address
@@ -600,7 +590,7 @@ WITH b AS MATERIALIZED (SELECT $bounds FROM penstock_tube WHERE no = :tube)
 SELECT $record FROM (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
     WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f) f ORDER BY at, pk;
 -- name: find_taken
--- penstock_held; the + 0 keeps the few taken ones from being looked for among all, in pk order.
+-- penstock_held; the + 0 keeps the planner from scanning all tasks in pk order for the few taken ones.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk + 0 > :low AND pk + 0 <= :high
 ORDER BY pk + 0 LIMIT :limit;
 -- name: next_moment
@@ -611,9 +601,6 @@ SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no
 
 -- sessions
 
--- name: add_session
--- It ends by itself unless a handle joins it.
-INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + 15000) RETURNING no, $now;
 -- name: beat
 UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id = ANY (:texts::text[]) AND until > $now
 RETURNING id;

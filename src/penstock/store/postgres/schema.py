@@ -11,7 +11,7 @@ import psycopg
 from penstock.core.results import Counts
 from penstock.errors import StoreUnavailable
 from penstock.store.postgres import postgres_connection as connection
-from penstock.store.postgres.location import Location, locate
+from penstock.store.postgres.postgres_connection import Location, locate
 from penstock.store.postgres.wire import Link, Query
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import BRIEF, COLUMNS, RECORD, load_queries
@@ -40,8 +40,8 @@ _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Loads whose tasks may be changed next, so that their groups are needed.
 _LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
-# Flushes of what is due or follows a group: what others have locked, they do.
-_PASSING = ("flush", "change_groups")
+# Flushes of what is due or follows a group skip what others have locked: those do it.
+_PASSING = ("flush", "change_group")
 
 
 def _texts() -> dict[str, str]:
@@ -83,7 +83,7 @@ def migrate(db: Link, location: Location) -> str:
     """Bring the schema up to date; the store's random id."""
     ask = Queries(location)
     try:
-        version, standby = db.run([(ask.server, {})], prepare=False)[0][0]
+        version, standby = db.run([(ask.server, {})])[0][0]
         if version < _OLDEST_SERVER:
             raise StoreUnavailable(f"{location.place} runs PostgreSQL {version // 10000}: penstock needs 13 or later")
         if standby:
@@ -112,7 +112,7 @@ def _meta(db: Link, location: Location) -> dict[str, str]:
     """What is known of a store, nothing of a new one; SchemaMismatch where it does not fit."""
     try:
         with db.transaction():
-            meta: dict[str, str] = dict(db.run([(Queries(location).meta, {})], prepare=False)[0])
+            meta: dict[str, str] = dict(db.run([(Queries(location).meta, {})])[0])
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         meta = {}
     stored = int(meta["schema"]) if "schema" in meta else None
@@ -123,15 +123,15 @@ def _meta(db: Link, location: Location) -> dict[str, str]:
 def _upgrade(db: Link, location: Location) -> dict[str, str]:
     """Apply what is missing, alone; another process may have done it while we waited."""
     ask = Queries(location)
-    db.run([(ask.lock_schema, {"schema": location.schema})], prepare=False)
+    db.run([(ask.lock_schema, {"schema": location.schema})])
     meta = _meta(db, location)
     if not meta:
         meta = {"id": str(uuid4()), "schema": "0"}
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {location.quoted}".encode())
-        db.run([(ask.create_meta, {})], prepare=False)
+        db.run([(ask.create_meta, {})])
     for migration in MIGRATIONS:
         if migration.number > int(meta["schema"]):
             db.execute(migration.sql.replace("{schema}", location.quoted).encode())
             meta["schema"] = str(migration.number)
-    db.run([(ask.set_meta, {"name": name, "value": value}) for name, value in meta.items()], prepare=False)
+    db.run([(ask.set_meta, {"name": name, "value": value}) for name, value in meta.items()])
     return meta

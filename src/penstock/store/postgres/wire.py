@@ -1,10 +1,11 @@
-"""Statements as libpq sends them, several in one round trip and one transaction. psycopg's cursors would take more time
+"""Statements sent through libpq, several in one round trip and one transaction: psycopg's cursors would take more time
 than the server does."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from struct import Struct
 from typing import Any
@@ -13,7 +14,7 @@ import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
 from penstock.store.polling import READABLE, WRITABLE, make_poll
@@ -181,8 +182,9 @@ class _LetterLoader(Loader):
 class Wire:
     """Sends statements through a psycopg connection; it knows which of them were prepared there."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool = False) -> None:
         self.pgconn: PGconn = connection.pgconn
+        self.prepares = prepares
         self.connection = connection
         self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's, which may be the caller's
         self.adapters.register_loader(_LETTER_OID, _LetterLoader)
@@ -195,21 +197,19 @@ class Wire:
         """Whether the server ended the idle connection. This looks at the socket only: nothing else can come there."""
         return bool(self._readable.poll(0))
 
-    def run(self, calls: Sequence[Call], *, prepare: bool) -> list[list[Row]]:
+    def run(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Send these statements at once, and return the rows of each. Outside of a transaction they are one."""
         try:
-            return self._run(calls, prepare)
+            return self._run(calls)
         except (InvalidSqlStatementName, DuplicatePreparedStatement):
-            # psycopg lets the server forget them all when it rolls back; nothing was done.
+            # psycopg lets the server forget them all when it rolls back; nothing was done. It must forget its own too.
             self.prepared.clear()
-            self._run([(Query("DEALLOCATE ALL"), {})], False)
-            return self._run(calls, prepare)
+            self.connection.execute("DEALLOCATE ALL")
+            return self._run(calls)
 
-    def _run(self, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+    def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
-        if (
-            len(calls) == 1 and prepare and calls[0][0].called in prepared
-        ):  # without a pipeline, a put is a tenth faster
+        if len(calls) == 1 and calls[0][0].called in prepared:  # without a pipeline, a put is a tenth faster
             query, packed = pack(*calls[0])
             pgconn.send_query_prepared(query.called, packed.given, packed.formats, _BINARY)
             result = self._next()
@@ -222,7 +222,7 @@ class Wire:
         for call in calls:
             query, packed = pack(*call)
             called = query.called
-            if not (prepare and called):
+            if not (self.prepares and called):
                 pgconn.send_query_params(query.sent, packed.given, None, packed.formats, _BINARY)
             else:
                 if called not in prepared and called not in expected:
@@ -278,6 +278,27 @@ class Link(psycopg.Connection[Row]):
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
         self.wire = Wire(self)
-        self.run, self.hung_up = self.wire.run, self.wire.hung_up
-        self.ready = False  # whether it has its settings
+        self.hung_up = self.wire.hung_up
+        self.each: Sequence[Call] = ()  # what is sent first with every call
         self.returned = 0.0  # when it became idle
+
+    def run(self, calls: Sequence[Call]) -> list[list[Row]]:
+        """Send these statements at once, as one transaction or as part of the one that is open."""
+        return self.wire.run(calls) if not self.each else self.wire.run([*self.each, *calls])[len(self.each) :]
+
+    def begin(self, *, snapshot: bool) -> None:
+        """Begin a transaction. A client that stops meanwhile does not keep its locks for long: the server ends it."""
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
+        idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
+        self.wire.run([(Query(begin), {}), (Query(idle), {})])
+
+    def finish(self) -> None:
+        """Commit that transaction."""
+        self.wire.run([(Query("COMMIT"), {})])
+
+    def undone(self) -> bool:
+        """Undo what is open after an error. Returns False if the connection broke."""
+        if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            with suppress(psycopg.Error):
+                self.wire.run([(Query("ROLLBACK"), {})])
+        return self.pgconn.transaction_status == TransactionStatus.IDLE

@@ -1,4 +1,4 @@
--- What the SQL stores ask in the same words. A store's own queries.sql stands before this file: it defines the
+-- Queries that all SQL stores share. A store's own queries.sql is read before this file: it defines the
 -- fragments now, ids and texts (lists of numbers and of texts), and a query of the same name there replaces one here.
 -- A task's pk is tube << 40 | id. Queries name the index that they rely on.
 -- fragment: unowned
@@ -18,6 +18,11 @@ no, name, kind, options, paused
 SELECT $tube FROM penstock_tube ORDER BY name;
 -- name: tubes_named
 SELECT $tube FROM penstock_tube WHERE name IN $texts ORDER BY name;
+-- name: clock
+SELECT $now;
+-- name: look_at_tube
+-- The clock, and whether the tube lives.
+SELECT $now, (SELECT count(*) FROM penstock_tube WHERE no = :tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube;
 -- name: overdue
@@ -172,9 +177,10 @@ SELECT $group FROM penstock_group WHERE tube = :tube ORDER BY no;
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (:tube, :name, 'open', 0, 0, 0);
 -- name: change_group
+-- NULL keeps what is stored: a put into an open group that was not loaded does not know it.
 UPDATE penstock_group SET state = :state, total = total + :total, remaining = remaining + :remaining,
-end_work = :end_work, cancel_work = :cancel_work, moving = :moving, until = :until, failed = failed + :failed,
-on_failure = :on_failure WHERE no = :no AND state = :was
+end_work = coalesce(:end_work, end_work), cancel_work = coalesce(:cancel_work, cancel_work), moving = :moving,
+until = :until, failed = failed + :failed, on_failure = coalesce(:on_failure, on_failure) WHERE no = :no AND state = :was
 AND ((:exact = 1 AND remaining = :had) OR (:exact = 0 AND remaining + :remaining > 0));
 -- name: import_members
 UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;
@@ -207,7 +213,7 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 -- sessions
 
 -- name: held_leases
--- By the primary key. A row of a cancelled group is held by nobody.
+-- By the primary key. Tasks of a cancelled group are not held by anybody.
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
 WHERE k.pk IN $ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
@@ -220,7 +226,8 @@ FROM penstock_session s WHERE no = :no;
 -- name: all_sessions
 SELECT no, id FROM penstock_session ORDER BY no;
 -- name: add_session
-INSERT INTO penstock_session (id, ttr) VALUES (:id, :ttr);
+-- It ends by itself unless a handle joins it.
+INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + :lapse);
 -- name: resume_session
 UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR until > $now);
 -- name: add_handle

@@ -14,6 +14,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from penstock.core.ending import Ending
 from penstock.core.group import Group
@@ -23,17 +24,24 @@ from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Counts, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
-from penstock.core.task import Record
+from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
-from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
+from penstock.engine.lapse import LAPSE_MS
+from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)
 _FOREVER = 2**62
+# The queries for what is loaded.
+_LOADS: dict[type, str] = {
+    port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members",
+    port.Unstarted: "unstarted", port.Page: "page", Holders: "holders",
+}  # fmt: skip
+_FOUND = {None: "find_all", "r": "find_ready", "~": "find_delayed", "!": "find_buried"}
 
 
 def first_pk(tube: Tube) -> int:
@@ -73,7 +81,7 @@ class SqlStep:
         return nullcontext()
 
     def lock_alone(self, tube: Tube) -> None:
-        """Within `together`: nobody else puts, takes or settles in the tube until the end."""
+        """Within `together`: lock the tube against puts, takes and flushes until the end."""
 
     def record(self, row: Row) -> Record:
         """The task of a row that has the columns of `queries.RECORD`."""
@@ -201,44 +209,25 @@ class SqlStep:
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
     ) -> tuple[str, dict[str, object]]:
         """The query for what is to be loaded, of `queries` if given, and its values."""
-        Q, no = queries or self.Q, tube.no  # noqa: N806
+        Q, values = queries or self.Q, {"tube": tube.no, **asdict(select)}  # noqa: N806
+        if isinstance(select, (port.Taken, port.Page, Find)):
+            values |= span(tube, select.after, getattr(select, "upto", None))
         match select:
             case port.ByIds(ids):
-                base = first_pk(tube)
-                if len(ids) == 1:
-                    return Q.by_id, {"pk": base | ids[0] if 0 < ids[0] <= ID_MASK else 0}
-                return Q.by_ids, {"ids": sorted(base | id for id in ids if 0 < id <= ID_MASK)}
+                pks = sorted(first_pk(tube) | id for id in ids if 0 < id <= ID_MASK)
+                return (Q.by_ids, {"ids": pks}) if len(ids) != 1 else (Q.by_id, {"pk": pks[0] if pks else 0})
             case port.ByNames(names):
-                return Q.by_names, {"tube": no, "texts": names}
-            case port.Due(limit):
-                return Q.due, {"tube": no, "limit": limit}
-            case port.Taken(after, limit):
-                return Q.find_taken, {**span(tube, after), "tube": no, "limit": limit}
-            case port.Buried(limit):
-                return Q.buried, {"tube": no, "limit": limit}
-            case port.Members(group, limit):
-                return Q.members, {"group": group, "limit": limit}
-            case port.Unstarted(group, limit):
-                return Q.unstarted, {"group": group, "limit": limit}
-            case port.Page(after, limit, upto):
-                return Q.page, {**span(tube, after, upto), "limit": limit}
-            case Find(status, after, limit):
-                found = {
-                    None: Q.find_all,
-                    "r": Q.find_ready,
-                    "t": Q.find_taken if tube.kind.leased else Q.find_delivered,
-                    "~": Q.find_delayed,
-                    "!": Q.find_buried,
-                }
-                return found[status], {**span(tube, after), "tube": no, "limit": limit}
-            case Holders(utube, limit):
-                return Q.holders, {"tube": no, "utube": utube, "limit": limit}
+                return Q.by_names, {"tube": tube.no, "texts": names}
+            case Find("t"):
+                return Q.find_taken if tube.kind.leased else Q.find_delivered, values
+            case Find(status):
+                return getattr(Q, _FOUND[status]), values
             case Deliveries(start, limit, delivered, there):
                 if not select.backwards:
-                    query = Q.delivered if delivered else Q.undelivered
-                    return query, {"tube": no, "start": start, "limit": limit}
+                    return Q.delivered if delivered else Q.undelivered, values
                 query, left = Q.delivered_back if delivered else Q.undelivered_back, max(there - start, 0)
-                return query, {"tube": no, "start": max(left - limit, 0), "limit": min(limit, left)}
+                return query, {"tube": tube.no, "start": max(left - limit, 0), "limit": min(limit, left)}
+        return getattr(Q, _LOADS[type(select)]), values
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
@@ -312,7 +301,7 @@ class SqlStep:
         return SessionRow(*found[0]) if found else None
 
     def add_session(self, id: str, ttr: int) -> int:
-        self.change(self.Q.add_session, id=id, ttr=ttr)
+        self.change(self.Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)
         found = self.find_session(id=id)
         assert found is not None
         return found.no
@@ -548,6 +537,26 @@ def imported_counts(new: ImportBatch, last: int, last_id: int) -> dict[str, int]
     """What the counters get by tasks from elsewhere, where the last id before was `last`."""
     stored, put = count_states(Counter(record.state for record in new.records)), last_id - last
     return {**stored, "put": put, "done": put - len(new.records), "delay": -new.due}
+
+
+def mark_queued(records: list[Record], heads: int) -> list[Record]:
+    """New tasks of micro-queues, of which `heads` became heads. Only the database knows which ones."""
+    marked = []
+    for record in records:
+        heads -= record.state == "r"
+        marked.append(replace(record, state=QUEUED) if record.state == "r" and heads < 0 else record)
+    return marked
+
+
+def group_values(row: GroupRow) -> dict[str, object]:
+    """The values of the query `change_group`."""
+    before, after = row.before, row.after
+    return {
+        "no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact), "state": after.state,
+        "total": after.total - before.total, "remaining": after.left - before.left, "moving": int(after.moving),
+        "until": after.until, "failed": after.failed - before.failed, "end_work": after.end,
+        "cancel_work": after.cancel, "on_failure": None if after.on_failure == before.on_failure else after.on_failure,
+    }  # fmt: skip
 
 
 def encoded_kind(kind: Kind) -> str:

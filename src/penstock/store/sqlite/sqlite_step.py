@@ -27,7 +27,15 @@ from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts, with_waits
+from penstock.store.sql.sql_step import (
+    SqlStep,
+    count_states,
+    encoded_kind,
+    first_pk,
+    group_values,
+    imported_counts,
+    with_waits,
+)
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import Transaction
@@ -389,7 +397,8 @@ class SqliteStep(SqlStep):
     def flush(self, delta: port.Delta) -> Flushed:
         flushed = Flushed()
         for group in delta.groups:
-            self._write_group(group)
+            if not self.change(Q.change_group, **group_values(group)):
+                raise port.Conflict
         if delta.rows:
             readied = self._write_rows(delta.tube, delta.rows)
             if readied is None and delta.whole:
@@ -409,17 +418,6 @@ class SqliteStep(SqlStep):
             base = first_pk(delta.tube)
             self.rows(Q.erase, low=base, high=base | delta.erase_upto)
         return flushed
-
-    def _write_group(self, row: port.GroupRow) -> None:
-        before, after = row.before, row.after
-        values = {
-            "state": after.state, "total": after.total - before.total, "remaining": after.left - before.left,
-            "end_work": after.end, "cancel_work": after.cancel, "moving": int(after.moving), "until": after.until,
-            "failed": after.failed - before.failed, "on_failure": after.on_failure,
-        }  # fmt: skip
-        guard = {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
-        if not self.change(Q.change_group, **guard, **values):
-            raise port.Conflict
 
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
