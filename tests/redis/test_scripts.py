@@ -110,7 +110,8 @@ def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisC
 def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
     """Lua allows 200 local variables in a function, and the largest scripts have many."""
     with redis.Redis(port=server.port) as connection:
+        modern = int(connection.info("server")["redis_version"].split(".")[0]) >= 7
         for sort in (PLAIN, MICRO_QUEUES, UNLEASED):
             for name in SCRIPTS:
-                connection.script_load(load_script(name, sort=sort, epoch="1").text)
-            connection.script_load(load_take_from_many((sort,)).text)
+                connection.script_load(load_script(name, sort=sort, modern=modern, epoch="1").text)
+            connection.script_load(load_take_from_many((sort,), modern=modern).text)
