@@ -37,6 +37,9 @@ def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
 
     `there` has the live tasks that hold these addresses.
     """
+    named = addresses(entries)
+    if not there and len(set(named)) == len(named):  # as mostly: each of them is a new task
+        return Plan(list(entries), {}, list(range(len(entries))))
     plan = Plan([], {}, [])
     held = {address: -record.id for address, record in there.items()}
     for entry in entries:

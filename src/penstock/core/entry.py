@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -70,11 +70,21 @@ def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
     return msgspec.structs.replace(entry, **fields) if fields else entry
 
 
-def entry_like(entry: Entry, payload: bytes, given: Mapping[str, object]) -> Entry:
-    """A put with the same options as the one of this entry, but for those given here: the same names, all among
-    `SINGLE_FIELDS`. Half of a put of 1,000 with addresses is the parsing of options."""
-    fields = {_FIELDS[option][0]: _FIELDS[option][1](value) for option, value in given.items()}
-    return msgspec.structs.replace(entry, payload=payload, **fields)
+def entry_maker(entry: Entry, options: Iterable[str]) -> Callable[[bytes, Mapping[str, object]], Entry | None]:
+    """A function that makes puts like this one from their data and from the values of these options, all among
+    `SINGLE_FIELDS`; None if a value is None. Half of a put of 1,000 with addresses is the parsing of options."""
+    checks = [(option, *_FIELDS[option]) for option in options]
+
+    def make(payload: bytes, given: Mapping[str, object]) -> Entry | None:
+        fields: dict[str, object] = {}
+        for option, field, check in checks:
+            value = given[option]
+            if value is None:
+                return None
+            fields[field] = check(value)
+        return msgspec.structs.replace(entry, payload=payload, **fields)
+
+    return make
 
 
 def _terms(tube: Tube, given: dict[str, object]) -> _Terms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from functools import cached_property
 
 import msgspec
 
@@ -27,7 +28,7 @@ _HAND_OUTS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Kind(msgspec.Struct, frozen=True):
+class Kind(msgspec.Struct, frozen=True, dict=True):
     """The rules of a tube, stored with it, so that any program can run it.
 
     `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind. Registered kinds are leased.
@@ -74,12 +75,12 @@ class Kind(msgspec.Struct, frozen=True):
             return option in self.accepts
         return self.per_utube if option == "per_utube" else True
 
-    @property
+    @cached_property
     def leased(self) -> bool:
         """Whether hand-outs belong to a session, and ids are integers."""
         return self.hand_out == LEASE
 
-    @property
+    @cached_property
     def timed(self) -> bool:
         """Whether anything of this kind can become due: a ttl, ttr or delay."""
         return not self.accepts.isdisjoint(("ttl", "ttr", "delay"))

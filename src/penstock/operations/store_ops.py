@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from penstock.core.ending import OutcomeLookup
-from penstock.core.entry import SINGLE_FIELDS, encode_payload, entry_like, make_entry
+from penstock.core.entry import SINGLE_FIELDS, encode_payload, entry_maker, make_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, TimedOptions, with_delay
 from penstock.core.options import Tube as StoredTube
@@ -25,6 +25,8 @@ from penstock.operations.operation import Call, Operation, StoreOp
 if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime
 
+# The data of a task, and its own options.
+Item = tuple[object, dict[str, Any] | None]
 # put_many stores up to this many tasks in one atomic call.
 CHUNK = 10_000
 # What a task or a move adds to the size of a call beyond its payload: about ten thousand of them fill one.
@@ -101,8 +103,8 @@ def put_items(
     feed = iter(check_items(items))
     # Items of a list are all checked before any of them is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
-    while chunk := list(islice(feed, ahead)):
-        timed = shared.get("at") is not None or any(_has_options(item) and "at" in item[1] for item in chunk)
+    while chunk := _split(islice(feed, ahead)):
+        timed = shared.get("at") is not None or any(options and "at" in options for _, options in chunk)
         now: int | None = (yield Call(runtime.store.now)) if timed else None
         entries = _entries(tube, chunk, shared, now, bind)
         for first in range(0, len(entries), CHUNK):
@@ -133,39 +135,46 @@ def put_entries(
     return records
 
 
-def _has_options(item: object) -> TypeGuard[tuple[object, dict[str, object]]]:
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)
+def _split(items: Iterable[object]) -> list[Item]:
+    """The data of each item, and its options if it has any of its own."""
+    return [
+        (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, None)
+        for item in items
+    ]
 
 
 def _entries(
-    tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None,
+    tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None,
     bind: Callable[[Entry], Entry] | None,
 ) -> list[Entry]:  # fmt: skip
     made = _unbound_entries(tube, items, given, now)
     return list(made if bind is None else map(bind, made))
 
 
-def _unbound_entries(
-    tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None
-) -> Iterator[Entry]:
+def _unbound_entries(tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None) -> Iterator[Entry]:
     first: Entry | None = None  # without options of its own: others of this sort only differ in their data
-    alike: Entry | None = None  # with options: others that have the same ones only differ in these
+    make: Callable[[bytes, Mapping[str, object]], Entry | None] | None = None  # for those with the same options
     names: Set[str] = frozenset()
     shared = _delayed(tube, given, now)
-    for item in items:
-        if _has_options(item):
-            own = {option: value for option, value in item[1].items() if value is not None}
-            if alike is not None and own.keys() == names:
-                yield entry_like(alike, encode_payload(tube, "data", item[0]), own)
-                continue
-            entry = make_entry(tube, item[0], _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
-            alike, names = (entry, own.keys()) if own.keys() <= SINGLE_FIELDS else (None, names)
+    for data, options in items:
+        if options is not None:
+            if make is not None and options.keys() == names:
+                entry = make(encode_payload(tube, "data", data), options)
+                if entry is not None:
+                    yield entry
+                    continue
+            own = {option: value for option, value in options.items() if value is not None}
+            entry = make_entry(tube, data, _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
+            if own.keys() <= SINGLE_FIELDS:
+                make, names = entry_maker(entry, own), own.keys()
+            else:
+                make = None
             yield entry
         elif first is None:
-            first = make_entry(tube, item, shared)
+            first = make_entry(tube, data, shared)
             yield first
         else:
-            yield replace(first, payload=encode_payload(tube, "data", item))
+            yield replace(first, payload=encode_payload(tube, "data", data))
 
 
 def _delayed(tube: StoredTube, options: TimedOptions, now: int | None) -> PutOptions:
