@@ -46,5 +46,5 @@ def test_an_interrupted_take_leaves_nothing_behind(broker: penstock.Broker, monk
     monkeypatch.setattr(Waiter, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tube.take()
-    assert len(broker.runtime.wait_queue) == 0
+    assert len(broker.runtime.wait_queue.topics) == 0
     assert [session.waits for session in broker.sessions()] == [[]]

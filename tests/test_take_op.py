@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.broker.session import TakeOp
 from penstock.operations.operation import Failure
-from penstock.operations.take_op import TakeOp
 
 
 @pytest.fixture

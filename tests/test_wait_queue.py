@@ -189,7 +189,7 @@ def test_a_sleeper_that_is_gone_is_dropped_and_the_next_is_woken(queue: WaitQueu
     queue.wake(READY)
     assert woken == ["c"]
     queue.wake_all()
-    assert len(queue) == 1
+    assert len(queue.topics) == 1
 
 
 def test_where_looks_are_shared_a_hint_that_brought_work_is_passed_on_to_two(queue: WaitQueue) -> None:

@@ -33,7 +33,7 @@ async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
 
     async def asleep() -> bool:
         with room._lock:
-            waiters = {waiter for name, of in room._waiters.items() if name[0] == topic for waiter in of}
+            waiters = {waiter for name, of in room.topics.items() if name[0] == topic for waiter in of}
             return sum(waiter._call is not None for waiter in waiters) == count
 
     await until(asleep)

@@ -214,7 +214,7 @@ def test_a_broker_of_another_loop_is_refused() -> None:
 def _awake(room: WaitQueue) -> bool:
     """Whether somebody waits there without a loop."""
     with room._lock:
-        return any(waiter._call is None for of in room._waiters.values() for waiter in of)
+        return any(waiter._call is None for of in room.topics.values() for waiter in of)
 
 
 def _dismissed(broker: aio.Broker) -> None:
@@ -247,7 +247,7 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
         task = call.result(PATIENCE)
         assert task is not None
         assert task.data == "x"
-        assert len(other.runtime.wait_queue) == 0
+        assert len(other.runtime.wait_queue.topics) == 0
     _dismissed(broker)
     for take in takes:
         take._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ def test_coroutines_and_threads_of_a_process_wake_each_other(store_url: str) -> 
                 assert task is not None
                 assert task.data == "for the coroutine"
                 thread = begin(lambda: other.tube("t").take(PATIENCE))
-                until_here(lambda: len(broker.sync.runtime.wait_queue) == 1)
+                until_here(lambda: len(broker.sync.runtime.wait_queue.topics) == 1)
                 await tube.put("for the thread")
                 taken = await asyncio.wait_for(asyncio.wrap_future(thread), SOON)
                 assert taken is not None

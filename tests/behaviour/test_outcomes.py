@@ -23,9 +23,9 @@ WEEK = 7 * 24 * 3600
 def waiting(broker: penstock.Broker, tube: penstock.Tube, address: str) -> Future[penstock.Outcome]:
     """A wait that is under way, in another thread."""
     room = broker.runtime.wait_queue
-    before = len(room)
+    before = len(room.topics)
     future = begin(lambda: tube.wait(address, PATIENCE))
-    until(lambda: len(room) > before)
+    until(lambda: len(room.topics) > before)
     return future
 
 

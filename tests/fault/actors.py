@@ -29,7 +29,7 @@ from penstock.engine import port
 from penstock.engine.store import Store
 from penstock.store.redis import redis_store
 from penstock.store.sql.sql_step import first_pk
-from penstock.store.sqlite.sqlite_step import SqliteStep
+from penstock.store.sqlite.sqlite_store import SqliteStep
 from tests.fault.history import Recorder
 
 TTR = 0.3

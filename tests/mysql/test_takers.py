@@ -14,7 +14,6 @@ import penstock
 from penstock.core.lifecycle import Move, became_due
 from penstock.core.results import Effects
 from penstock.core.task import record_of
-from penstock.engine import due
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
 from penstock.store.mysql.mysql_queries import TIME
@@ -302,7 +301,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
     tube.put("last")
     getattr(group, verb)()
     step, server = held
-    due.follow(Work(step, tube.stored, Effects()), [group._no], 10)
+    Work(step, tube.stored, Effects()).follow([group._no], 10)
     begin(lambda: tube.put("more")).result(30)
     server.end()
     tasks = tube.take_many(2)

@@ -71,6 +71,6 @@ def test_the_end_of_a_task_wakes_those_waiting_for_its_address(
         tube.put(number, address="a")
         peer.ask("take", "work", 0)
         waiting = begin(lambda: tube.wait("a", 60))
-        until(lambda: len(broker.runtime.wait_queue) == 1)
+        until(lambda: len(broker.runtime.wait_queue.topics) == 1)
         peer.ask("ack")
         assert waiting.result(SOON).status == "done"

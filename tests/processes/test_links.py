@@ -137,7 +137,7 @@ def test_an_end_in_another_process_wakes_a_wait(
         other = peer()
         assert other.ask("take", "t", 0)["id"] == 1
         waits = [begin(lambda: tube.wait("a", PATIENCE).status), begin(lambda: group.wait(PATIENCE))]
-        until(lambda: len(waiting.runtime.wait_queue) == 2)
+        until(lambda: len(waiting.runtime.wait_queue.topics) == 2)
         other.ask("ack")
         assert [future.result(PATIENCE) for future in waits] == ["done", "done"]
 

@@ -18,7 +18,7 @@ from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
 from penstock.core.task import Task
 from penstock.core.values import Seconds, flag, number, span_ms
-from penstock.engine.lapse import read_lapse
+from penstock.engine.sessions import read_lapse
 from penstock.engine.store import Store
 from penstock.operations.operation import Operation, blocking
 from penstock.runtime.runtime import BrokerRuntime

@@ -420,7 +420,7 @@ class Step(Protocol):
         """
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Give back what takes leased whose answers did not come (`engine.lost_takes`); with `again`, look once more
+        """Give back what takes leased whose answers did not come (`engine.sessions`); with `again`, look once more
         for those that may have arrived late."""
 
     # changes

@@ -1,18 +1,61 @@
-"""Sessions: who takes tasks, through which handles, and what happens when they go.
+"""Sessions: who takes tasks, through which handles, how long they live, and what happens when they go.
 
-A session lives while it has a handle that has not lapsed, and `ttr` longer. Then what it held is released.
+A session lives while it has a handle that has not lapsed, and `ttr` longer. Then what it held is released. A take whose
+answer was lost is undone, although its session lives on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
-from penstock.core.lifecycle import came_back, lost
+import msgspec
+
+from penstock.core.lease import call_of
+from penstock.core.lifecycle import came_back, lost, undone
+from penstock.core.names import shown
+from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, lapsed
-from penstock.engine.lapse import LAPSE_MS
+from penstock.core.task import Record
 from penstock.engine.port import Step
 from penstock.engine.work import Work
+from penstock.errors import BadValue
+
+_VARIABLE = "PENSTOCK_LAPSE"
+_DEFAULT = 15_000
+# Seconds. Below a few, every slow query would end a session.
+_SHORTEST, _LONGEST = 3, 86_400
+# A request may reach its server after the look for what it did: each heartbeat looks again for so long.
+LOOK_SECONDS = 60.0
+
+
+def read_lapse() -> int:
+    """The milliseconds that PENSTOCK_LAPSE asks for, in seconds; BadValue if it is not such a number."""
+    given = os.environ.get(_VARIABLE)
+    if not given:
+        return _DEFAULT
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise BadValue(
+            f"{_VARIABLE} {shown(given)} is not a number of seconds: give one from {_SHORTEST} to {_LONGEST}"
+        )
+    return round(seconds * 1000)
+
+
+def _at_start() -> int:
+    try:
+        return read_lapse()
+    except BadValue:  # connect raises it, where a program can report it
+        return _DEFAULT
+
+
+#: A session of this process lapses when it was not heard of for this long. The variable is read once, at the start.
+LAPSE_MS = _at_start()
 
 
 def join(step: Step, presence: Presence, session: str | None, ttr: int) -> Joined:
@@ -58,3 +101,49 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
             if sum(len(loaded.records) for _, loaded in held) < ADVANCE_STEP:
                 break
         step.forget_session(session)
+
+
+class LostTake(msgspec.Struct):
+    """A take that may have been done."""
+
+    tubes: Sequence[Tube]
+    handle: str
+    call: int
+    since: float = msgspec.field(default_factory=time.monotonic)
+    looked: bool = False
+
+
+class LostTakes:
+    """Those of one store in this process, by call."""
+
+    def __init__(self) -> None:
+        self._takes: dict[int, LostTake] = {}
+
+    def add(self, lost: LostTake) -> None:
+        """The answer of this one did not come."""
+        self._takes[lost.call] = lost
+
+    def left(self, *, again: bool) -> list[LostTake]:
+        """Those that nobody looked for; with `again`, all that may still be done."""
+        return [lost for lost in list(self._takes.values()) if again or not lost.looked] if self._takes else []
+
+    def looked(self, lost: LostTake) -> None:
+        """What it did is given back."""
+        lost.looked = True
+        if time.monotonic() - lost.since > LOOK_SECONDS:
+            self._takes.pop(lost.call, None)
+
+    def leased(self, record: Record) -> bool:
+        """Whether one of them leased this task."""
+        return record.state == "t" and call_of(record.lease) in self._takes
+
+    def __bool__(self) -> bool:
+        return bool(self._takes)
+
+
+def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:
+    """Undo the leases of these tasks."""
+    work = Work(step, tube, effects)
+    for record in records:
+        work.change(record, undone(record, step.now))
+    work.flush()

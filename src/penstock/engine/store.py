@@ -49,6 +49,7 @@ from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tub
 from penstock.core.reply import reply_payload
 from penstock.core.results import (
     ADVANCE_STEP,
+    GONE,
     Advanced,
     Blocked,
     Description,
@@ -67,9 +68,7 @@ from penstock.core.results import (
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
-from penstock.engine import due, integrity, port, puts, sessions, settling
-from penstock.engine.lapse import LAPSE_MS
-from penstock.engine.lost_takes import LostTakes
+from penstock.engine import integrity, port, puts, sessions
 from penstock.engine.port import Conflict, Page, Request, Step
 from penstock.engine.work import Work
 from penstock.errors import NoSuchTube, StoreBusy, StoreError
@@ -102,7 +101,7 @@ class Store(ABC):
     def __init__(self, identity: str) -> None:
         self.identity = identity
         #: The takes of this process whose answers were lost: the next take or heartbeat undoes them.
-        self.lost = LostTakes()
+        self.lost = sessions.LostTakes()
 
     @abstractmethod
     def step(
@@ -315,15 +314,15 @@ class Store(ABC):
         """
         effects = Effects()
         records: list[Record | None] = [None] * len(moves)
-        left: list[int] | None = list(range(len(moves))) if not (brief and settling.are_plain_acks(moves)) else None
+        left: list[int] | None = list(range(len(moves))) if not (brief and _are_plain_acks(moves)) else None
 
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # a server keeps what an attempt has written before it met a conflict
             if left is None:
-                left = list(settling.ack(step, tube, moves, records, effects))
+                left = list(ack_plain(step, tube, moves, records, effects))
             guess = guess and (self.remote or len(moves) == 1)  # a local load of many costs less than to guess again
             while left:
-                left = settling.settle(step, tube, moves, left, records, effects, guess=guess)
+                left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
                 guess = False
 
         self._run(settle, (tube,), size=len(moves), now=now)
@@ -371,7 +370,7 @@ class Store(ABC):
         """Do what the clock demands of sessions and of a tube; whether more may be due. What others are at, they do."""
         try:
             sessions.end_lapsed(step, effects)
-            return due.advance(Work(step, tube, effects), limit)
+            return Work(step, tube, effects).advance(limit)
         except Conflict:
             return False
 
@@ -427,7 +426,7 @@ class Store(ABC):
 
         def get(step: Step) -> list[Record | None]:
             work = Work(step, tube, Effects())
-            found = {key: record for key, record in settling.load_by(work, keys).items() if not work.is_gone(record)}
+            found = {key: record for key, record in work.load_by(keys).items() if not work.is_gone(record)}
             return [found.get(key) for key in keys]
 
         return self._read(get, tube, now=now)
@@ -481,7 +480,7 @@ class Store(ABC):
 
             def look_for_live() -> None:
                 if left := [key for key in keys if key not in found]:
-                    loaded = settling.load_by(Work(step, tube, Effects()), left)
+                    loaded = Work(step, tube, Effects()).load_by(left)
                     found.update((key, OutcomeLookup(record.id)) for key, record in loaded.items())
 
             def look_for_ended() -> None:
@@ -555,10 +554,10 @@ class Store(ABC):
             return Advanced(False, None, effects)
 
         def turn(step: Step, _: bool) -> Advanced | None:
-            if due.turn_group(Work(step, tube, effects), no, str(to)) is None:
+            if Work(step, tube, effects).turn_group(no, str(to)) is None:
                 return None
             try:
-                more = due.follow(Work(step, tube, effects), [no], ADVANCE_STEP)
+                more = Work(step, tube, effects).follow([no], ADVANCE_STEP)
             except Conflict:  # others let its tasks follow, too
                 more = True
             return Advanced(more, 0 if more else None, effects)
@@ -573,7 +572,7 @@ class Store(ABC):
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         """Heartbeat of these handles. Returns those that are still valid; the sessions of the others have ended."""
-        alive = self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
+        alive = self._run(lambda step, _: step.beat(handles, sessions.LAPSE_MS), now=now)
         if self.lost:
             with suppress(StoreError):  # the next one does it
                 self._undo_lost(Effects(), now, again=True)
@@ -705,3 +704,32 @@ def all_tubes(step: Step) -> list[Tube]:
 
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
+
+
+def _are_plain_acks(moves: Sequence[Move]) -> bool:
+    """Whether these are acks of different tasks, which a database may remove without reading them."""
+    if len(moves) == 1:
+        return moves[0].verb == "ack"
+    return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)
+
+
+def ack_plain(
+    step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
+) -> Sequence[int]:
+    """Ack what needs no rule, without reading it. Returns the places of the moves that are left."""
+    acked = step.ack(tube, moves)
+    if acked.beside is not None:
+        effects.add(acked.beside)
+    if not acked.keys:
+        return () if acked.judged else range(len(moves))
+    effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
+    if acked.readied > 0:
+        effects.readied[tube.no] = acked.readied
+    if acked.kept:
+        effects.ended += [("task", tube.no, id) for id in acked.kept]
+    if tube.kind.leased and len(acked.keys) == len(moves):
+        records[:] = [GONE] * len(moves)
+        return ()
+    gone = {key: GONE if tube.kind.leased else replace(GONE, address=str(key)) for key in acked.keys}
+    records[:] = [gone.get(move.shown) for move in moves]
+    return () if acked.judged else [place for place, record in enumerate(records) if record is None]

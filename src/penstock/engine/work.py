@@ -1,10 +1,14 @@
-"""A unit of work: decisions about the tasks of one tube, gathered into one Delta and flushed as one atomic change.
+"""A unit of work: decisions about the tasks of one tube, collected in a Delta and flushed as one atomic change.
 
-What follows from a task's end is decided here, once for every store: its outcome, its reply, the count of its group,
-and the end of that group with its work.
+Decided here, once for every store: the moves of holders; what the clock demands (delays end, leases lapse, ttls
+expire); how tasks follow the start or cancel of their group; and what follows from a task's end: its outcome, its
+reply, the count of its group, and the end of that group with its work.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -14,13 +18,28 @@ from penstock.core.chain import Link
 from penstock.core.ending import Ending, kept_under
 from penstock.core.entry import plain_entry
 from penstock.core.group import Group
-from penstock.core.lifecycle import UNDONE, Change, altered, became_due, cancelled, expired
+from penstock.core.lifecycle import UNDONE, Change, Move, altered, became_due, cancelled, decide, expired
 from penstock.core.options import Tube
+from penstock.core.refusals import tube_full
 from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
-from penstock.engine.port import ByNames, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
+from penstock.engine.port import (
+    ByIds,
+    ByNames,
+    Delta,
+    Due,
+    Flushed,
+    GroupRow,
+    Loaded,
+    Members,
+    Post,
+    Row,
+    Select,
+    Step,
+    Unstarted,
+)
 
 # Bytes of errors of attempts in one flush.
 _HEAVY = 2 * 1024 * 1024
@@ -53,8 +72,14 @@ class Work:
         """Tasks, with their groups known to this work."""
         return self.know(self.step.load(self.tube, select))
 
+    def load_by(self, keys: Sequence[int | str]) -> dict[int | str, Record]:
+        """Tasks by their ids, or by their addresses, as the keys are."""
+        if keys and isinstance(keys[0], str):
+            return {record.address or "": record for record in self.load(ByNames(cast("Sequence[str]", keys)))}
+        return {record.id: record for record in self.load(ByIds(cast("Sequence[int]", keys)))}
+
     def know(self, loaded: Loaded) -> list[Record]:
-        """Take over what was loaded elsewhere."""
+        """Use what was loaded elsewhere."""
         for group in loaded.groups.values():
             self.know_group(group)
         return loaded.records
@@ -80,7 +105,7 @@ class Work:
         """Whether the task is gone with its group, though it was not removed yet."""
         return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
 
-    def lacks_group(self, record: Record) -> bool:
+    def _lacks_group(self, record: Record) -> bool:
         """Whether a task that was not loaded belongs to a group that is not stored: a restored copy has neither."""
         return record.group_no is not None and self.group(record.group_no) is None
 
@@ -159,6 +184,99 @@ class Work:
         group = self._groups.get(record.group_no) or self.group(record.group_no)
         assert group is not None, "a task keeps its group's record"
         return group
+
+    # moves of holders
+
+    def settle(
+        self, moves: Sequence[Move], places: Iterable[int], records: list[Record | None], *, guess: bool
+    ) -> list[int]:
+        """Load, decide, flush, for one move of each task. Returns the places that are left: later moves of one task,
+        and those that others overtook.
+
+        With `guess`, what the holders of all tasks know of them is not loaded; what cannot be decided by it is left.
+        """
+        batch: dict[int | str, int] = {}
+        later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
+        seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
+        guess = bool(seen) and len(seen) == len(batch)
+        known = seen if guess else self.load_by(list(batch))
+        after: dict[int, tuple[int, Record]] = {}
+        for shown, place in batch.items():
+            record = known.get(shown)
+            if self.heavy or (guess and record is not None and self._lacks_group(record)):
+                later.append(place)
+                continue
+            if record is None or self.remove_if_gone(record):
+                continue
+            change = decide(record, moves[place], self.now)
+            if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
+                later.append(place)
+            elif change is not None:
+                after[record.id] = place, self.change(record, change)
+        missed, _ = self.flush()
+        for id, (place, record) in after.items():
+            if id in missed:
+                later.append(place)
+            else:
+                records[place] = record
+        return sorted(later)
+
+    # the clock and groups
+
+    def advance(self, limit: int) -> bool:
+        """Apply at most `limit` changes that are due, and flush them. Returns whether more may be due."""
+        loaded = self.step.load(self.tube, Due(limit))
+        records = self.know(loaded)
+        moving = sorted(group.no for group in loaded.groups.values() if group.moving)
+        for record in records:
+            self.change(record, became_due(record, self.now))
+            if self.heavy:
+                self.flush()
+        self.flush()
+        return self.follow(moving, limit - len(records)) or len(records) == limit
+
+    def turn_group(self, no: int, to: str) -> Group | None:
+        """Start or cancel a group and flush that; None if it is forgotten.
+
+        TubeFull if its work would need room that no task of its own makes.
+        """
+        group, tube = self.group(no), self.tube
+        if group is None:
+            return None
+        if tube.capacity is not None and rules.needs_room(group, to):
+            stored = self.step.counters(tube).counts.stored
+            if stored >= tube.capacity:
+                raise tube_full(tube, stored, 1)
+        if rules.turn(group, to):
+            self.end_group(group)
+        self.flush()
+        return group
+
+    def follow(self, groups: Sequence[int], limit: int) -> bool:
+        """Move at most `limit` tasks after the records of their groups. Returns whether more may have to move."""
+        for no in groups:
+            if limit <= 0:
+                return True
+            limit -= self._follow_one(no, limit)
+        return limit <= 0 and bool(groups)
+
+    def _follow_one(self, no: int, limit: int) -> int:
+        group = self.group(no)
+        if group is None or not group.moving:
+            return 0
+        if group.state == rules.CANCELLING:
+            records = self.load(Members(no, limit))
+            for record in records:
+                self.change(record, cancelled(record))
+        else:
+            records = self.load(Unstarted(no, limit))
+            for record in records:
+                self.change(record, rules.followed(record, self.now))
+        if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
+            group.moving = False  # a wrong counter is for check to find, not to spin on
+            self.end_group(group)
+        self.flush()
+        return len(records)
 
     # writing
 
@@ -253,3 +371,11 @@ class Work:
             tube = found[0].tube if found else self.step.add_tube(name, REPLY_KIND, {})
             if tube is not None:
                 return tube
+
+
+def _held(move: Move) -> Record | None:
+    """The task as its holder knows it."""
+    record = move.seen
+    if record is None or record.attempts > 1:  # what was handed out before may have errors, which a take does not read
+        return None
+    return record if record.state == "t" and record.lease == move.lease else None

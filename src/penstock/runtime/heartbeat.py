@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Protocol
 
-from penstock.engine.lapse import LAPSE_MS
+from penstock.engine.sessions import LAPSE_MS
 from penstock.engine.store import Store
 from penstock.errors import PenstockError
 from penstock.store.wake import Wake

@@ -177,11 +177,13 @@ class BrokerRuntime:
 
     def wake_callers(self, effects: Effects) -> None:
         """Wake callers that wait for this change, in any broker of this process."""
+        if not self.wait_queue.topics:
+            return
         for no, count in effects.readied.items():
             self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():
             self.wait_queue.wake(("room", no), count)
-        for topic in effects.ended if len(self.wait_queue) else ():
+        for topic in effects.ended:
             self.wait_queue.wake(topic, _EVERYONE)
 
     def call_listeners(self, events: Sequence[Event]) -> None:
@@ -200,7 +202,8 @@ class BrokerRuntime:
 
     def publish_put(self, tube: StoredTube, record: Record) -> None:
         """As `publish` and `note_records`, for one task put by the fast path."""
-        self.wait_queue.wake(("ready", tube.no))
+        if self.wait_queue.topics:
+            self.wait_queue.wake(("ready", tube.no))
         if self.tap is not None or self._listeners:
             self.publish(Effects([Event(tube.no, "put", record)]))
         if record.at is not None:
@@ -340,7 +343,7 @@ class BrokerRuntime:
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         """Note the deadlines of tasks that were just stored, if anyone waits for the tube."""
         topic: Topic = ("ready", tube.no)
-        if self.wait_queue.has(topic) and tube.kind.timed:
+        if topic in self.wait_queue.topics and tube.kind.timed:
             moments = [record.at for record in records if record.at is not None]
             if moments:
                 self.note_deadline((topic,), max(0, min(moments) - self.store.now()))
@@ -360,7 +363,7 @@ class BrokerRuntime:
 
     def topic_count(self) -> int:
         """How many topics are waited for in this process on this store."""
-        return len(self.wait_queue)
+        return len(self.wait_queue.topics)
 
     def next_deadline(self) -> float | None:
         """When the next waiter must be woken, by the monotonic clock."""

@@ -80,7 +80,8 @@ class WaitQueue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiters: dict[Topic, dict[Waiter, None]] = {}
+        #: What is waited for, and by whom. May be read without the lock: a waiter tries once more after it was added.
+        self.topics: dict[Topic, dict[Waiter, None]] = {}
         reset_in_child(self)
 
     def add(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
@@ -88,7 +89,7 @@ class WaitQueue:
         waiter = Waiter(topics, max_pri)
         with self._lock:
             for topic in topics:
-                self._waiters.setdefault(topic, {})[waiter] = None
+                self.topics.setdefault(topic, {})[waiter] = None
         return waiter
 
     def requeue(self, waiter: Waiter) -> None:
@@ -115,14 +116,14 @@ class WaitQueue:
 
     def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
         """Wake the longest-waiting ones."""
-        if topic in self._waiters:  # without the lock: a waiter tries once more after it was added
+        if topic in self.topics:
             with self._lock:
                 self._wake(topic, count, hint=hint)
 
     def wake_all(self) -> None:
         """Hint the first waiter of every topic."""
         with self._lock:
-            for topic in list(self._waiters):
+            for topic in list(self.topics):
                 self._wake(topic, 1, hint=True)
 
     def wake_waiters(self, waiters: list[Waiter]) -> None:
@@ -135,39 +136,29 @@ class WaitQueue:
                 else:
                     waiter.owed = True  # it is trying already, perhaps too early
 
-    def __len__(self) -> int:
-        return len(self._waiters)
-
-    def __bool__(self) -> bool:
-        return True
-
     def is_alone(self, waiter: Waiter) -> bool:
         """Whether no other caller waits for anything."""
         with self._lock:
-            waiting = [self._waiters.get(topic, {}) for topic in waiter.topics]
-            return len(self._waiters) == len(waiting) and all(len(some) == 1 for some in waiting)
-
-    def has(self, topic: Topic) -> bool:
-        """Whether anyone waits for the topic."""
-        return topic in self._waiters
+            waiting = [self.topics.get(topic, {}) for topic in waiter.topics]
+            return len(self.topics) == len(waiting) and all(len(some) == 1 for some in waiting)
 
     def after_fork(self) -> None:
         """The parent's waiters do not exist in the child."""
         self._lock = threading.Lock()
-        self._waiters = {}
+        self.topics = {}
 
     def _discard(self, waiter: Waiter) -> None:
         for topic in waiter.topics:
-            waiting = self._waiters.get(topic)
+            waiting = self.topics.get(topic)
             if waiting is not None:
                 waiting.pop(waiter, None)
                 if not waiting:
-                    del self._waiters[topic]
+                    del self.topics[topic]
 
     def _wake(
         self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False, beyond: int | None = None
     ) -> None:
-        waiting: Collection[Waiter] = self._waiters.get(topic, {})
+        waiting: Collection[Waiter] = self.topics.get(topic, {})
         if beyond is not None:  # only those that take more, else two that refuse would wake each other for ever
             waiting = [waiter for waiter in waiting if waiter.max_pri is None or waiter.max_pri > beyond]
         gone = []

@@ -17,8 +17,8 @@ from penstock.core.refusals import tube_full
 from penstock.core.results import Blocked, Counts
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
-from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
+from penstock.engine.sessions import LAPSE_MS
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
 from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, REPEATABLE, Answer, Refused
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, STORED, TIME, Q, counter

@@ -29,7 +29,6 @@ from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.due import follow
 from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
 from penstock.engine.work import Work
 from penstock.errors import StoreCorrupt
@@ -400,7 +399,7 @@ class RedisStep:
                 if work.heavy:
                     work.flush()
             work.flush()
-            return follow(work, list(moving), limit)
+            return work.follow(list(moving), limit)
         except Conflict:
             return False
 

@@ -36,10 +36,9 @@ from penstock.core.results import (
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.engine import puts as linked_puts
-from penstock.engine import settling
-from penstock.engine.lost_takes import LostTake, LostTakes, give_back
 from penstock.engine.port import Conflict, Step, new_call
-from penstock.engine.store import Store
+from penstock.engine.sessions import LostTake, LostTakes, give_back
+from penstock.engine.store import Store, ack_plain
 from penstock.engine.work import Work
 from penstock.errors import NoSuchTube, OutcomeUnknown, SchemaMismatch, StoreError, TubeFull, UnsupportedOption
 from penstock.store.forks import reset_in_child
@@ -370,7 +369,7 @@ class RedisStore(TransferCalls, Store):
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None]), Effects()
         with self.step((tube,), now=now) as step:
-            if settling.ack(step, tube, moves, records, effects):
+            if ack_plain(step, tube, moves, records, effects):
                 return super().settle(tube, moves, now=now)
         return Settled(records, effects)
 

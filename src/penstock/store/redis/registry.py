@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, SessionRecord, lapsed
-from penstock.engine.lapse import LAPSE_MS
+from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import task_id
 from penstock.store.redis.outbox import Steps

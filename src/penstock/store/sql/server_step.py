@@ -20,8 +20,8 @@ from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects
 from penstock.core.task import Record
 from penstock.engine import port
-from penstock.engine.lost_takes import LostTake, give_back
 from penstock.engine.port import Conflict, Handed, Request
+from penstock.engine.sessions import LostTake, give_back
 from penstock.engine.store import Store
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server

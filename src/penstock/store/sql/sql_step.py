@@ -28,8 +28,8 @@ from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
-from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
+from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
 

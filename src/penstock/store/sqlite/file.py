@@ -127,26 +127,6 @@ def _insist(step: Callable[[], T]) -> T:
         time.sleep(random.uniform(*EAGER))
 
 
-def inode(path: str) -> tuple[int, int]:
-    """What identifies the file at a path now."""
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{path} is gone from under this broker ({error.strerror}): put it back, or close and connect again"
-        ) from error
-    return found.st_dev, found.st_ino
-
-
-def log_inode(path: str) -> tuple[int, int] | None:
-    """What identifies the write-ahead log of the file, or None while it has none."""
-    try:
-        found = os.stat(f"{path}-wal")
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def refuse_network(path: Path) -> None:
     """StoreUnavailable if the path is on a network file system."""
     try:

@@ -19,7 +19,7 @@ import apsw
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, inode, log_inode, open_file, translated
+from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, open_file, translated
 
 # The log is written into the file once it has this many pages: SQLite's own number if each commit is synced, since a
 # sync of a log that still grows took 300 µs instead of 180. Else 8 MiB, so that a page that every step writes goes to
@@ -78,7 +78,7 @@ class Connection:
             self._db = open_file(self.path, self._busy)
             self._db.wal_autocheckpoint(_RELAXED_LOG_PAGES if self.durable is self.relaxed else _LOG_PAGES)
             self._synchronous = ""
-            self._file, self._log, self._look_at_log = inode(self.path), None, 0.0
+            self._file, self._log, self._look_at_log = _inode(self.path), None, 0.0
         return self._db
 
     def begin(self, transaction: Transaction) -> apsw.Connection:
@@ -118,14 +118,14 @@ class Connection:
 
     def must_be_there(self) -> None:
         """The file and its log are those that were opened: what is written to others, nobody would ever read."""
-        if inode(self.path) != self._file:
+        if _inode(self.path) != self._file:
             raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect again")
         if time.monotonic() < self._look_at_log:
             return
         self._look_at_log = time.monotonic() + _LOG_SECONDS
         if self._log is None:
-            self._log = log_inode(self.path)
-        elif self._log != log_inode(self.path):
+            self._log = _log_inode(self.path)
+        elif self._log != _log_inode(self.path):
             self._look_at_log = 0.0
             raise StoreUnavailable(
                 f"{self.path}-wal was removed under this broker, with what was committed since the last checkpoint: "
@@ -356,3 +356,23 @@ def _row(db: apsw.Connection, query: str, values: Values) -> tuple[int, ...] | N
     except apsw.MismatchError:  # a pk that is no number; only this statement is undone
         return None
     return row
+
+
+def _inode(path: str) -> tuple[int, int]:
+    """What identifies the file at a path now."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} is gone from under this broker ({error.strerror}): put it back, or close and connect again"
+        ) from error
+    return found.st_dev, found.st_ino
+
+
+def _log_inode(path: str) -> tuple[int, int] | None:
+    """What identifies the write-ahead log of the file, or None while it has none."""
+    try:
+        found = os.stat(f"{path}-wal")
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

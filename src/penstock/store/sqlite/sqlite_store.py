@@ -1,6 +1,7 @@
 """The SQLite store: one file, several threads and processes, one write transaction per step.
 
-The schema of a file is brought up to date when it is opened, by one process at a time.
+SqliteStep writes and finds tasks; it decides nothing, the engine does. The schema of a file is brought up to date when
+it is opened, by one process at a time.
 """
 
 from __future__ import annotations
@@ -9,21 +10,40 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, takewhile
+from operator import attrgetter
+from types import TracebackType
+from typing import Any
 from uuid import uuid4
 
 import apsw
+import msgspec
+from msgspec.structs import astuple, replace
 
-from penstock.core.entry import record_maker, stands_alone
-from penstock.core.options import Tube
-from penstock.core.results import Description
-from penstock.core.task import Entry, Record
+from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
+from penstock.core.entry import new_record, record_maker, stands_alone
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, Kind
+from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
+from penstock.core.options import Tube, encode_given, make_tube
+from penstock.core.refusals import tube_full
+from penstock.core.results import STATE_COUNTER, Counts, Description
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
+from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
+from penstock.engine import port
+from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
+from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.sql_queries import ID_BITS
+from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts, with_waits
+from penstock.store.sqlite import sqlite_queries as queries
+from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.sqlite_queries import Q
-from penstock.store.sqlite.sqlite_step import SqliteStep
+from penstock.store.sqlite.sqlite_queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
 from penstock.store.sqlite.watching import Watch
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
@@ -35,6 +55,16 @@ PROMISES = {
 # A WAL far beyond its checkpoint size means that some reader never ends.
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_SPACE = 256 * 1024 * 1024
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 2**62
+# Outcomes forgotten with each new one, so that they never outnumber what the retention asks for, even in a
+# tube that nobody ever advances.
+_SWEPT_PER_OUTCOME = 2
+_new = attrgetter(*NEW_FIELDS)
+_changed = attrgetter(*CHANGED)
+_rewritten = attrgetter(*MUTABLE, "payload")
+_ADD_ACKS = add_counts("taken", "done", "ack")
+_encode = msgspec.json.Encoder().encode
 
 
 def wall_clock() -> int:
@@ -58,7 +88,7 @@ class SqliteStore(Store):
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> SqliteStep:
         transaction = self._transaction(tubes) if write else self._connection.reading
-        return SqliteStep(transaction.patient if size > 1 else transaction, self._clock, now)
+        return SqliteStep(self._connection, transaction.patient if size > 1 else transaction, self._clock, now)
 
     def _transaction(self, tubes: Sequence[Tube]) -> Transaction:
         temporary = bool(tubes) and tubes[0].temporary and all(tube.temporary for tube in tubes)
@@ -163,3 +193,459 @@ def _stored_schema(db: apsw.Connection, path: str) -> int | None:
     stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else None
     must_fit(path, stored, MIGRATIONS, new="file")
     return stored
+
+
+def _json(values: Sequence[object]) -> str:
+    return _encode(values).decode()
+
+
+class SqliteStep(SqlStep):
+    """A transaction, from `__enter__` to `__exit__`. Nothing that it has read can change before it ends."""
+
+    Q = Q
+    optimistic = True
+
+    def __init__(
+        self, connection: Connection, transaction: Transaction, clock: Callable[[], int], now: int | None
+    ) -> None:
+        self._connection = connection
+        self._transaction = transaction
+        self._clock = clock
+        self._given = now
+
+    def __enter__(self) -> SqliteStep:
+        self.db = self._connection.begin(self._transaction)
+        self.execute = self.db.execute
+        # Read when the lock is held: a step that waited for it must not write an old moment.
+        self.now = self._clock() if self._given is None else self._given
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._connection.end(self._transaction, error)
+
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        for name in ("ids", "texts"):
+            if name in values:
+                values[name] = _json(values[name])
+        values["now"] = self.now
+        return self.execute(query, values).fetchall()
+
+    def change(self, query: str, **values: Any) -> int:
+        self.rows(query, **values)
+        return self.db.changes()
+
+    # tubes and counters
+
+    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
+        no = self.execute(Q.add_tube, (name, encoded_kind(kind), encode_given(given).decode())).get
+        if no is None:
+            return None
+        self.execute(Q.add_counter, (no,))
+        return make_tube(no, name, kind, given)
+
+    def last_id(self, tube: Tube) -> int:
+        """The last id given in a tube; NoSuchTube if it is gone."""
+        base = first_pk(tube)
+        row = self.execute(Q.newest, (tube.no, base + (1 << ID_BITS))).get
+        if row is None:
+            raise self.no_such_tube(tube)
+        return int(max(row[0], (row[1] or 0) - base))
+
+    def counters(self, tube: Tube) -> TubeCounters:
+        last = self.last_id(tube)
+        ms, seq, paused, *numbers = self.execute(Q.counts, (tube.no,)).get
+        counts = dict(zip(COUNTERS, numbers, strict=True))
+        ready = last - sum(counts[name] for name in STORED)
+        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
+
+    def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
+        found: dict[int, TubeCounters] = {}
+        for tube in tubes:
+            with suppress(NoSuchTube):
+                found[tube.no] = self.counters(tube)
+        return with_waits(tubes, found, self.rows(Q.ready_since, ids=[tube.no for tube in tubes]))
+
+    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
+        wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts
+        self._count(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
+
+    def _count(self, tube: Tube, counts: Mapping[str, int], highest: int = 0) -> None:
+        """Add to the counters; tasks up to `highest` are gone."""
+        names = [name for name, number in counts.items() if number and name in COUNTERS]
+        self.execute(add_counts(*names), (highest, *[counts[name] for name in names], tube.no))
+        if not self.db.changes():
+            raise self.no_such_tube(tube)
+
+    def sweep(self, tube: Tube, limit: int) -> None:
+        super().sweep(tube, limit)
+        if tube.fair:
+            self.execute(Q.forget_idle_queues, (tube.no, self.now, limit))
+
+    def next_at(self, tube: Tube) -> int | None:
+        at, lapse, end, _, _, moving = self.execute(Q.look, (tube.no, "")).get
+        return _first(0 if moving else at, lapse, end)
+
+    def damage(self) -> list[str]:
+        return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
+
+    # put
+
+    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+        if tube.capacity is not None:
+            stored = self.counters(tube).counts.stored
+            if stored + len(entries) > tube.capacity:
+                raise tube_full(tube, stored, len(entries))
+        return self._store(tube, entries)[0]
+
+    def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
+        """Insert new tasks. Returns them, and how many more can be taken."""
+        last, now, base = self.last_id(tube), self.now, first_pk(tube)
+        if last + len(entries) > ID_MASK:
+            raise StoreFull(f"tube {tube.name} has used up its {ID_MASK} ids: use another tube")
+        if not tube.kind.leased:
+            entries = self._named(tube, entries, last + 1)
+        records = [new_record(entry, id, now) for id, entry in enumerate(entries, last + 1)]
+        queues = Queues(self.db, tube, now)
+        if tube.kind.per_utube:
+            queues.know({record.utube or NO_UTUBE for record in records})
+            records = [queues.place(record) if record.state == "r" else record for record in records]
+        self._insert(queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
+        addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
+        if addresses:
+            self.execute(Q.supersede_outcomes, (tube.no, _json(addresses), now + SUPERSEDED_MS))
+        states = Counter(record.state for record in records)
+        if delayed := states["~"] + states["g"]:
+            self._count(tube, {"delayed": delayed})
+        return records, states["r"] + queues.settle()
+
+    def _write(self, query: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if len(rows) == 1:
+            self.execute(query, rows[0])
+        elif rows:
+            self.db.executemany(query, rows)
+
+    def _insert(self, statements: tuple[str, str], rows: Sequence[tuple[Any, ...]]) -> None:
+        one, many = statements
+        full = len(rows) - len(rows) % queries.ROWS
+        for start in range(0, full, queries.ROWS):
+            self.execute(many, tuple(chain.from_iterable(rows[start : start + queries.ROWS])))
+        self._write(one, rows[full:])
+
+    def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
+        """Entries of an unleased kind with their ids. In a round tube, only a reply comes without one."""
+        count = len(entries)
+        if tube.kind.hand_out == CLOCK:
+            return [self._element(tube, entry, id) for id, entry in enumerate(entries, first)]
+        ms, seq = self.execute(Q.next_marks, (tube.no, self.now, count)).get
+        marks = (shown_mark((ms, seq - count + place)) for place in range(1, count + 1))
+        return [replace(entry, address=mark) for entry, mark in zip(entries, marks, strict=True)]
+
+    def _element(self, tube: Tube, entry: Entry, id: int) -> Entry:
+        if entry.address is not None:
+            return entry
+        name = f"reply-{id}"
+        while self.rows(Q.by_names, tube=tube.no, texts=[name]):
+            name += "-"
+        return replace(entry, address=name)
+
+    # take
+
+    def take(self, request: Request) -> Handed:
+        nexts: list[int] = []
+        handed = Handed()
+        for place, tube in enumerate(request.tubes):
+            row = self.execute(Q.look, (tube.no, request.handle)).get
+            if row is None:
+                raise self.no_such_tube(tube)
+            at, lapse, end, session, paused, moving = row
+            moment = _first(0 if moving else at, lapse, end)
+            if moment is not None:
+                if moment <= self.now and place >= request.forced:
+                    return Handed(due=tube)
+                nexts.append(moment)
+            if session is None:
+                handed.alive = False
+                break
+            if not paused and place + 1 >= request.forced:
+                handed.records = self._hand_out(tube, request, session, cancelled=bool(moving))
+            if handed.records:
+                handed.tube = tube
+                break
+            if (moment := self._next_hand_out(tube)) is not None:
+                nexts.append(moment)
+        handed.next_at = min(nexts, default=None)
+        if handed.alive and request.blocked is not None:
+            self._register(request, bool(handed.records))
+        return handed
+
+    def _hand_out(self, tube: Tube, request: Request, session: int, *, cancelled: bool) -> list[Record]:
+        if not tube.kind.leased:
+            return self._hand_out_unleased(tube, request.count)
+        query = Q.to_lease_not_cancelled if cancelled else Q.to_lease
+        top = _ANY_RANK if request.max_pri is None else request.max_pri
+        # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
+        turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
+        leased: list[Record] = []
+        call = port.new_call()
+        for _ in range(turns):
+            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, batch, session, call))]
+            if not records:
+                break
+            self._lease(tube, records, session, call)
+            leased += records
+        if leased:
+            self.execute(Q.count_takes, (tube.no, len(leased)))
+        return leased
+
+    def _lease(self, tube: Tube, records: list[Record], session: int, call: int) -> None:
+        base, now = tube.no << ID_BITS, self.now
+        if len(records) == 1:
+            self.execute(Q.lease, (base | records[0].id, now, session, call))
+        else:  # one statement: a take of 100 with one for each task took 1.5 times as long
+            self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session, call))
+        if tube.kind.per_utube:
+            self._serve(tube, [record.utube or NO_UTUBE for record in records])
+
+    def _serve(self, tube: Tube, labels: list[str]) -> None:
+        if not tube.fair:
+            self._write(Q.serve_queue, [(tube.no, label) for label in labels])
+            return
+        queues = Queues(self.db, tube, self.now)
+        queues.know(set(labels))
+        for label in labels:
+            queues.serve(label)
+        queues.settle()
+
+    def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
+        is_clock, now = tube.kind.hand_out == CLOCK, self.now
+        top = round_limit(tube, now) if is_clock else 0
+        found = [Record(*row) for row in self.execute(Q.to_hand_out, (tube.no, top, now, count))]
+        if not is_clock:
+            return self._deliver(tube, found, new=True)
+        handed = [dispatched(record, now) for record in found]
+        if handed:
+            base = first_pk(tube)
+            self._write(Q.hand_out, [(base | record.id, "r", now, now) for record in handed])
+            self._count(tube, {"take": len(handed)})
+        return handed
+
+    def _deliver(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
+        if not records:
+            return []
+        count, base = len(records), first_pk(tube)
+        serial = self.execute(Q.count_deliveries, (tube.no, count if new else 0, count)).get - count
+        handed = [delivered(record, self.now, serial + place) for place, record in enumerate(records, 1)]
+        self._write(Q.hand_out, [(base | record.id, "t", record.rank1, self.now) for record in handed])
+        return handed
+
+    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
+        row = self.execute(Q.look, (tube.no, "")).get
+        if row is None:
+            raise self.no_such_tube(tube)
+        if row[4]:
+            return []
+        rows = self.execute(Q.delivered_first, (tube.no, count))
+        old = list(takewhile(lambda record: (record.taken or 0) + elapsed <= self.now, (Record(*row) for row in rows)))
+        rows.close()
+        return self._deliver(tube, old, new=False)
+
+    def _next_hand_out(self, tube: Tube) -> int | None:
+        """When the first element of a round tube may be handed out; None if there is none, or if it may be now."""
+        rank = self.execute(Q.first_rank, (tube.no,)).get if tube.kind.hand_out == CLOCK else None
+        wait = None if rank is None else round_wait_ms(tube, rank, self.now)
+        return None if wait is None else self.now + wait
+
+    def _register(self, request: Request, came: bool) -> None:
+        for tube in request.tubes:
+            if request.blocked == "register" and not came:
+                self.execute(Q.add_waiter, (request.handle, tube.no))
+            elif request.blocked == "unregister" or (request.blocked == "unregister_if_found" and came):
+                self.execute(Q.remove_waiter, (request.handle, tube.no))
+                self.execute(Q.forget_waiter, (request.handle, tube.no))
+
+    # ack
+
+    def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        if not tube.kind.leased:
+            names = dict(self.execute(Q.ack_named, (tube.no, _json([move.name for move in moves]))))
+            self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
+            return Acked(set(names))
+        base = tube.no << ID_BITS
+        gone: list[tuple[Any, ...]] = []
+        if len(moves) == 1:
+            move = moves[0]
+            if 0 < move.id <= ID_MASK:
+                values = (base | move.id, move.session, move.lease, self.now)
+                if not tube.kind.per_utube:
+                    self.execute(Q.ack_alone, values)
+                    if self.db.changes():
+                        self._count_acks(tube, (move.id,))
+                        return Acked({move.id})
+                gone = self.execute(Q.ack_one, (*values, 1)).fetchall()
+        else:
+            gone = self._delete_held(base, moves)
+            if len(gone) < len(moves) - 1:  # these may end a group: all but one are acked here, that one by the engine
+                acked = {row[0] & ID_MASK for row in gone}
+                gone += self._delete_held(base, [move for move in moves if move.id not in acked][:-1])
+        return self._acked(tube, gone, moves) if gone else Acked(set())
+
+    def _delete_held(self, base: int, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
+        guards: dict[tuple[int | None, int | None], list[int]] = {}
+        for move in moves:
+            if 0 < move.id <= ID_MASK:
+                guards.setdefault((move.session, move.lease), []).append(base | move.id)
+        gone: list[tuple[Any, ...]] = []
+        for (session, lease), pks in guards.items():
+            gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
+        return gone
+
+    def _acked(self, tube: Tube, gone: list[tuple[Any, ...]], moves: Sequence[Move]) -> Acked:
+        """What follows for tasks that were deleted, given their pk, micro-queue, address and group."""
+        keys = {row[0] & ID_MASK for row in gone}
+        self._count_acks(tube, keys)
+        readied = self._leave_queues(tube, [row[1] or NO_UTUBE for row in gone]) if tube.kind.per_utube else 0
+        groups = Counter(row[3] for row in gone if row[3] is not None)
+        self._write(Q.count_down, list(groups.items()))
+        addressed = [row for row in gone if row[2] is not None]
+        if addressed:
+            results = {move.id: move.result for move in moves}
+            until, status = self.now + tube.retention, STATUS_OF["ack"]
+            self._keep([
+                (pk, tube.no, address, status, results[pk & ID_MASK], None, None, None, until)
+                for pk, _, address, _ in addressed
+            ])  # fmt: skip
+        return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
+
+    def _leave_queues(self, tube: Tube, labels: list[str]) -> int:
+        """Taken tasks of these micro-queues are gone. Returns how many became takeable."""
+        queues = Queues(self.db, tube, self.now)
+        if len(labels) == 1 and queues.pass_on(labels[0]):
+            return 1
+        queues.know(set(labels))
+        for label in labels:
+            queues.move(label, "t", "-")
+        return queues.settle()
+
+    def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
+        if ids:
+            self.execute(_ADD_ACKS, (max(ids), -len(ids), len(ids), len(ids), tube.no))
+            if not self.db.changes():
+                raise self.no_such_tube(tube)
+
+    def _keep(self, outcomes: list[tuple[Any, ...]]) -> None:
+        if outcomes:
+            self.rows(Q.sweep_outcomes, tube=outcomes[0][1], limit=_SWEPT_PER_OUTCOME * len(outcomes))
+            self._insert(queries.KEEP_OUTCOME, outcomes)
+
+    # changes
+
+    def flush(self, delta: port.Delta) -> Flushed:
+        flushed = Flushed()
+        for group in delta.groups:
+            self._write_group(group)
+        if delta.rows:
+            readied = self._write_rows(delta.tube, delta.rows)
+            if readied is None and delta.whole:
+                raise port.Conflict
+            if readied is None:
+                return Flushed(missed={delta.rows[0].before.id})
+            flushed.readied[delta.tube.no] = readied
+        for tube, entries in ((delta.tube, delta.fresh), *delta.works):
+            if entries:
+                records, gained = self._store(tube, entries)
+                flushed.readied[tube.no] = flushed.readied.get(tube.no, 0) + gained
+                if entries is delta.fresh:
+                    flushed.fresh = records
+                else:
+                    flushed.works.append((tube, records))
+        if delta.erase_upto is not None:
+            base = first_pk(delta.tube)
+            self.rows(Q.erase, low=base, high=base | delta.erase_upto)
+        return flushed
+
+    def _write_group(self, row: port.GroupRow) -> None:
+        before, after = row.before, row.after
+        values = {
+            "state": after.state, "total": after.total - before.total, "remaining": after.left - before.left,
+            "end_work": after.end, "cancel_work": after.cancel, "moving": int(after.moving), "until": after.until,
+            "failed": after.failed - before.failed, "on_failure": after.on_failure,
+        }  # fmt: skip
+        guard = {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
+        if not self.change(Q.change_group, **guard, **values):
+            raise port.Conflict
+
+    def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
+        """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
+        base, no, laned = first_pk(tube), tube.no, tube.kind.per_utube
+        counts: dict[str, int] = {}
+        deleted, updated, rewritten, outcomes = [], [], [], []
+        highest = readied = 0
+        for row in rows:
+            before, after = row.before, row.after
+            was, state = STATE_COUNTER[before.state], after.state
+            seen = (base | before.id, before.lease, before.state == "t", before.at, before.errors is not None)
+            counts[was] = counts.get(was, 0) - 1
+            for name in (STATE_COUNTER[state], *row.events):
+                counts[name] = counts.get(name, 0) + 1
+            if state == "-":
+                deleted.append(seen)
+                highest = max(highest, before.id)
+                address = kept_under(before.address, row.ending) if tube.kind.leased else None
+                if address is not None and row.ending is not None:
+                    outcomes.append((seen[0], no, address, *astuple(row.ending), self.now + tube.retention))
+                continue
+            if laned:
+                rank2 = 0 if tube.fair and state != "t" else after.rank2
+                after = replace(after, state=QUEUED if state == "r" else state, rank2=rank2)
+            else:
+                readied += (state == "r") - (before.state == "r")
+            if after.payload is before.payload:
+                updated.append((*_changed(after), *seen))
+            else:
+                rewritten.append((*_rewritten(after), *seen))
+        self._write(queries.DELETE, deleted)
+        self._write(queries.UPDATE_STATE, updated)
+        self._write(queries.UPDATE_RECORD, rewritten)
+        if not self.db.changes():
+            return None
+        self._keep(outcomes)
+        self._count(tube, counts, highest)
+        return self._move_queues(tube, rows) if laned else readied
+
+    def _move_queues(self, tube: Tube, rows: list[Row]) -> int:
+        queues = Queues(self.db, tube, self.now)
+        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"]
+        queues.know({row.before.utube or NO_UTUBE for row in moved})
+        for row in moved:
+            queues.move(row.before.utube or NO_UTUBE, row.before.state, row.after.state)
+        return queues.settle()
+
+    # transfer
+
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+        last, base, no = self.last_id(tube), first_pk(tube), tube.no
+        new = batch.above(last)
+        self._insert(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
+        self._write(Q.import_members, list(new.members.items()))
+        outcomes = [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in batch.outcomes]
+        self.drop_outcomes(tube, [kept.id for kept in batch.outcomes])  # of an import that was begun before
+        self._insert(queries.KEEP_OUTCOME, outcomes)
+        last_id = max(batch.upto, last, *(record.id for record in new.records))
+        self._count(tube, imported_counts(new, last, last_id), last_id)
+
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
+        self.must_live(tube)
+        if self.tubes([name]):
+            return False
+        self._count(tube, {call: getattr(counters.counts, call) for call in CALLS})
+        ms, seq = max(self.counters(tube).mark, counters.mark)
+        self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
+        self._write(Q.set_group_total, [(no, *counts) for no, counts in totals.items()])
+        return self.write_tube(tube, name=name)
+
+
+def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
+    """The earliest of these moments."""
+    if at is None or (lapse is not None and lapse < at):
+        at = lapse
+    return end if at is None or (end is not None and end < at) else at
