@@ -41,8 +41,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
         else:
             work.group(no)
     opened: dict[str, int] = {}
-    for entry in plan.fresh:
-        work.put(_in_group(work, entry, opened))
+    work.put([entry if entry.group is None else _in_group(work, entry, opened) for entry in plan.fresh])
     kept = dict(there)
     for id, entry in plan.replaced.items():
         kept[id] = replaced(there[id], entry, work.now)
@@ -59,6 +58,8 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
 
 def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry]) -> bool:
     """Whether a group that an entry names is over with those that leave."""
+    if not leaving:
+        return False
     going = Counter(record.group_no for record in leaving if record.group_no is not None)
     groups = [(group, count) for no, count in going.items() if (group := work.group(no)) is not None]
     over = {group.name for group, count in groups if group.state != rules.OPEN and group.left == count}

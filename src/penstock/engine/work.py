@@ -111,6 +111,8 @@ class Work:
 
     def is_gone(self, record: Record) -> bool:
         """Whether the task is gone by its ttl or with its group."""
+        if record.expires is None and record.group_no is None:
+            return False
         return expired(record, self.now) or self.is_cancelled(record)
 
     def remove_if_gone(self, record: Record) -> bool:
@@ -142,14 +144,15 @@ class Work:
         """Give a task new content."""
         self._rows[before.id] = Row(before, after, (event,))
 
-    def put(self, entry: Entry) -> None:
-        """One more task of this tube; its group, if any, is one that may take it."""
-        if entry.group is not None and entry.group_no is not None:
-            group = self._groups[entry.group_no]
-            group.total += 1
-            group.left += 1
-            entry = replace(entry, unstarted=group.state == rules.OPEN)
-        self._fresh.append(entry)
+    def put(self, entries: Iterable[Entry]) -> None:
+        """Add tasks to this tube; the groups of those that have one are known, and may take them."""
+        self._fresh += [entry if entry.group_no is None else self._joined(entry, entry.group_no) for entry in entries]
+
+    def _joined(self, entry: Entry, no: int) -> Entry:
+        group = self._groups[no]
+        group.total += 1
+        group.left += 1
+        return replace(entry, unstarted=group.state == rules.OPEN)
 
     def end_group(self, group: Group) -> None:
         """Call the group over if nothing is left of it, and put its work."""
@@ -293,8 +296,7 @@ class Work:
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
         rows = list(self._rows.values())
-        known, before = self._groups, self._before
-        groups = [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
+        groups = self._changed_groups() if self._groups else []
         if not (rows or self._fresh or groups or self._works or erase_upto is not None):
             return set(), []
         delta = Delta(self.tube, rows, self._fresh, groups, erase_upto=erase_upto)
@@ -308,6 +310,10 @@ class Work:
         self._groups, self._before = {}, {}
         self._error_bytes = 0
         return flushed.missed, flushed.fresh
+
+    def _changed_groups(self) -> list[GroupRow]:
+        known, before = self._groups, self._before
+        return [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
 
     def _tell(self, delta: Delta, flushed: Flushed) -> None:
         """Add what was written to the effects."""
@@ -327,8 +333,10 @@ class Work:
         if gone:
             effects.removed[no] = effects.removed.get(no, 0) + gone
         for tube, records in ((self.tube, flushed.fresh), *flushed.works):
-            effects.events += [Event(tube.no, "put", record) for record in records]
-        effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
+            if records:
+                effects.events += [Event(tube.no, "put", record) for record in records]
+        if delta.groups:
+            effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
         if flushed.beside is not None:
             effects.add(flushed.beside)
         for number, gain in flushed.readied.items():

@@ -171,14 +171,13 @@ class BrokerRuntime:
 
     def publish(self, effects: Effects) -> None:
         """Wake the waiters and call the listeners of a change that is stored."""
-        self.wake_callers(effects)
-        if effects.events:
+        if self.wait_queue.topics:
+            self.wake_callers(effects)
+        if effects.events and (self._listeners or self.tap is not None):
             self.call_listeners(effects.events)
 
     def wake_callers(self, effects: Effects) -> None:
         """Wake callers that wait for this change, in any broker of this process."""
-        if not self.wait_queue.topics:
-            return
         for no, count in effects.readied.items():
             self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():

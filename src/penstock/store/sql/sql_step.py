@@ -184,8 +184,11 @@ class SqlStep:
         if isinstance(select, port.Due):
             asked.append((self.Q.moving_groups, {"tube": tube.no}))
         found, *more = self.look(tube, asked, hidden=isinstance(select, port.Page))
-        records = [self.record(row[:_FIELDS]) for row in found]
-        groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
+        groups: dict[int, Group] = {}
+        if found and len(found[0]) > _FIELDS:
+            groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
+            found = [row[:_FIELDS] for row in found]
+        records = [self.record(row) for row in found]
         if isinstance(select, port.Due):
             groups |= {row[0]: make_group(row) for row in more[0]}
         elif isinstance(select, Find) and more:

@@ -136,19 +136,12 @@ WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND +until > ?3
 -- penstock_outcome_address, in pk order
 SELECT $kept FROM json_each(:texts) CROSS JOIN penstock_outcome WHERE pk = (SELECT pk FROM penstock_outcome
 WHERE tube = :tube AND address = value AND +until > :now ORDER BY pk DESC LIMIT 1);
--- name: import_members
-UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
--- name: set_group_total
-UPDATE penstock_group SET total = ?2, failed = ?3 WHERE no = ?1;
 
 -- micro-queues
 
 -- name: queues_named
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube
 WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
--- name: set_queue
-INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
 -- name: pass_on

@@ -12,7 +12,7 @@ import msgspec
 from penstock.core.lane import LaneState, next_turn
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Record
-from penstock.store.sqlite.sqlite_queries import Q
+from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, insert_rows
 
 
 class Queues:
@@ -101,9 +101,11 @@ class Queues:
                 empty.append((no, label))
             else:
                 changed.append((no, label, row.taken, row.heads, row.waiting, row.turn))
-        for query, values in ((Q.promote, promoted), (Q.set_queue, changed), (Q.forget_queue, empty)):
-            if values:
-                self._db.executemany(query, values)
+        if promoted:
+            self._db.executemany(Q.promote, promoted)
+        insert_rows(self._db, SET_QUEUE, changed)
+        if empty:
+            self._db.executemany(Q.forget_queue, empty)
         for label in self._overtaken:
             while self._rows[label].heads and self._rows[label].waiting and self._swap(label):
                 pass

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
+from typing import Any
+
+import apsw
 
 from penstock.core.ending import Ending
 from penstock.engine.port import CHANGED, MUTABLE
@@ -28,11 +32,21 @@ Q = load_queries(
 ROWS = 50
 
 
-def _insert(table: str, columns: Sequence[str]) -> tuple[str, str]:
+def _insert(table: str, columns: Sequence[str], conflict: str = "") -> tuple[str, str]:
     """An INSERT of one row, and one of ROWS."""
     row = f"({', '.join('?' * len(columns))})"
     one = f"INSERT INTO {table} ({', '.join(columns)}) VALUES {row}"
-    return one, one + f", {row}" * (ROWS - 1)
+    return one + conflict, one + f", {row}" * (ROWS - 1) + conflict
+
+
+def insert_rows(db: apsw.Connection, statements: tuple[str, str], rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert these rows, as many as possible by one statement."""
+    one, many = statements
+    full = len(rows) - len(rows) % ROWS
+    for start in range(0, full, ROWS):
+        db.execute(many, tuple(chain.from_iterable(rows[start : start + ROWS])))
+    for row in rows[full:]:
+        db.execute(one, row)
 
 
 # A task that is still as its holder saw it; one that was loaded in the same transaction always is.
@@ -53,6 +67,13 @@ INSERT, INSERT_NEW = (
     for fields in (STORED_FIELDS, NEW_FIELDS)
 )
 KEEP_OUTCOME = _insert("penstock_outcome", ["pk", "tube", "address", *Ending.__struct_fields__, "until"])
+#: The outcome of an ack, which has no more than this.
+KEEP_RESULT = _insert("penstock_outcome", ["pk", "tube", "address", "status", "result", "until"])
+_NUMBERS = ("taken", "heads", "waiting", "turn")
+SET_QUEUE = _insert(
+    "penstock_utube", ["tube", "utube", *_NUMBERS],
+    f" ON CONFLICT (tube, utube) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _NUMBERS)}",
+)  # fmt: skip
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)
 UPDATE_RECORD = _update((*MUTABLE, "payload"))

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, takewhile
+from itertools import takewhile
 from operator import attrgetter
 from types import TracebackType
 from typing import Any
@@ -32,18 +32,18 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters
+from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, imported_counts, with_waits
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, with_waits
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.sqlite_queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
+from penstock.store.sqlite.sqlite_queries import COUNTERS, NEW_FIELDS, STORED, Q, add_counts, insert_rows
 from penstock.store.sqlite.watching import Watch
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
@@ -64,6 +64,7 @@ _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
 _ADD_ACKS = add_counts("taken", "done", "ack")
+_DONE = STATUS_OF["ack"]
 _encode = msgspec.json.Encoder().encode
 
 
@@ -224,9 +225,10 @@ class SqliteStep(SqlStep):
         self._connection.end(self._transaction, error)
 
     def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
-        for name in ("ids", "texts"):
-            if name in values:
-                values[name] = _json(values[name])
+        if "ids" in values:
+            values["ids"] = _json(values["ids"])
+        if "texts" in values:
+            values["texts"] = _json(values["texts"])
         values["now"] = self.now
         return self.execute(query, values).fetchall()
 
@@ -267,12 +269,11 @@ class SqliteStep(SqlStep):
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts
-        self._count(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
+        self.add_counts(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
 
-    def _count(self, tube: Tube, counts: Mapping[str, int], highest: int = 0) -> None:
-        """Add to the counters; tasks up to `highest` are gone."""
+    def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name, number in counts.items() if number and name in COUNTERS]
-        self.execute(add_counts(*names), (highest, *[counts[name] for name in names], tube.no))
+        self.execute(add_counts(*names), (last_id, *[counts[name] for name in names], tube.no))
         if not self.db.changes():
             raise self.no_such_tube(tube)
 
@@ -309,13 +310,13 @@ class SqliteStep(SqlStep):
         if tube.kind.per_utube:
             queues.know({record.utube or NO_UTUBE for record in records})
             records = [queues.place(record) if record.state == "r" else record for record in records]
-        self._insert(queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
+        insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
             self.execute(Q.supersede_outcomes, (tube.no, _json(addresses), now + SUPERSEDED_MS))
         states = Counter(record.state for record in records)
         if delayed := states["~"] + states["g"]:
-            self._count(tube, {"delayed": delayed})
+            self.add_counts(tube, {"delayed": delayed})
         return records, states["r"] + queues.settle()
 
     def _write(self, query: str, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -323,13 +324,6 @@ class SqliteStep(SqlStep):
             self.execute(query, rows[0])
         elif rows:
             self.db.executemany(query, rows)
-
-    def _insert(self, statements: tuple[str, str], rows: Sequence[tuple[Any, ...]]) -> None:
-        one, many = statements
-        full = len(rows) - len(rows) % queries.ROWS
-        for start in range(0, full, queries.ROWS):
-            self.execute(many, tuple(chain.from_iterable(rows[start : start + queries.ROWS])))
-        self._write(one, rows[full:])
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Entries of an unleased kind with their ids. In a round tube, only a reply comes without one."""
@@ -426,7 +420,7 @@ class SqliteStep(SqlStep):
         if handed:
             base = first_pk(tube)
             self._write(Q.hand_out, [(base | record.id, "r", now, now) for record in handed])
-            self._count(tube, {"take": len(handed)})
+            self.add_counts(tube, {"take": len(handed)})
         return handed
 
     def _deliver(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
@@ -504,15 +498,14 @@ class SqliteStep(SqlStep):
         keys = {row[0] & ID_MASK for row in gone}
         self._count_acks(tube, keys)
         readied = self._leave_queues(tube, [row[1] or NO_UTUBE for row in gone]) if tube.kind.per_utube else 0
-        groups = Counter(row[3] for row in gone if row[3] is not None)
-        self._write(Q.count_down, list(groups.items()))
+        if grouped := [row[3] for row in gone if row[3] is not None]:
+            self._write(Q.count_down, list(Counter(grouped).items()))
         addressed = [row for row in gone if row[2] is not None]
         if addressed:
-            results = {move.id: move.result for move in moves}
-            until, status = self.now + tube.retention, STATUS_OF["ack"]
-            self._keep([
-                (pk, tube.no, address, status, results[pk & ID_MASK], None, None, None, until)
-                for pk, _, address, _ in addressed
+            results, until = {move.id: move.result for move in moves}, self.now + tube.retention
+            self._sweep_some(tube, len(addressed))
+            insert_rows(self.db, queries.KEEP_RESULT, [
+                (pk, tube.no, address, _DONE, results[pk & ID_MASK], until) for pk, _, address, _ in addressed
             ])  # fmt: skip
         return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
 
@@ -532,10 +525,9 @@ class SqliteStep(SqlStep):
             if not self.db.changes():
                 raise self.no_such_tube(tube)
 
-    def _keep(self, outcomes: list[tuple[Any, ...]]) -> None:
-        if outcomes:
-            self.rows(Q.sweep_outcomes, tube=outcomes[0][1], limit=_SWEPT_PER_OUTCOME * len(outcomes))
-            self._insert(queries.KEEP_OUTCOME, outcomes)
+    def _sweep_some(self, tube: Tube, kept: int) -> None:
+        """Before new outcomes are kept, forget some old ones."""
+        self.rows(Q.sweep_outcomes, tube=tube.no, limit=_SWEPT_PER_OUTCOME * kept)
 
     # changes
 
@@ -603,13 +595,16 @@ class SqliteStep(SqlStep):
                 updated.append((*_changed(after), *seen))
             else:
                 rewritten.append((*_rewritten(after), *seen))
-        self._write(queries.DELETE, deleted)
-        self._write(queries.UPDATE_STATE, updated)
-        self._write(queries.UPDATE_RECORD, rewritten)
+        written = (queries.DELETE, deleted), (queries.UPDATE_STATE, updated), (queries.UPDATE_RECORD, rewritten)
+        for query, values in written:
+            if values:
+                self._write(query, values)
         if not self.db.changes():
             return None
-        self._keep(outcomes)
-        self._count(tube, counts, highest)
+        if outcomes:
+            self._sweep_some(tube, len(outcomes))
+            insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
+        self.add_counts(tube, counts, highest)
         return self._move_queues(tube, rows) if laned else readied
 
     def _move_queues(self, tube: Tube, rows: list[Row]) -> int:
@@ -622,26 +617,13 @@ class SqliteStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        last, base, no = self.last_id(tube), first_pk(tube), tube.no
-        new = batch.above(last)
-        self._insert(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
-        self._write(Q.import_members, list(new.members.items()))
-        outcomes = [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in batch.outcomes]
-        self.drop_outcomes(tube, [kept.id for kept in batch.outcomes])  # of an import that was begun before
-        self._insert(queries.KEEP_OUTCOME, outcomes)
-        last_id = max(batch.upto, last, *(record.id for record in new.records))
-        self._count(tube, imported_counts(new, last, last_id), last_id)
-
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
-        self.must_live(tube)
-        if self.tubes([name]):
-            return False
-        self._count(tube, {call: getattr(counters.counts, call) for call in CALLS})
-        ms, seq = max(self.counters(tube).mark, counters.mark)
-        self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
-        self._write(Q.set_group_total, [(no, *counts) for no, counts in totals.items()])
-        return self.write_tube(tube, name=name)
+    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
+        base, no = first_pk(tube), tube.no
+        insert_rows(self.db, queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in records])
+        self.drop_outcomes(tube, [kept.id for kept in outcomes])  # of an import that was begun before
+        insert_rows(self.db, queries.KEEP_OUTCOME, [
+            (base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in outcomes
+        ])  # fmt: skip
 
 
 def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
