@@ -67,8 +67,7 @@ class Side:
             return self.store.put(self.tube, entries, now=now).records
         with self.store.step((self.tube,), now=now) as step:
             work = Work(step, self.tube, Effects())
-            for entry in entries:
-                work.put(entry)
+            work.put(entries)
             return work.flush()[1]
 
     def take(self, count: int, now: int) -> list[Record]:

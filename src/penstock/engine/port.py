@@ -350,7 +350,7 @@ class Step(Protocol):
         """Set what is given, also of a hidden tube; False when the tube is gone. Wakes takers of a resumed one."""
 
     def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
-        """Change its options and `Overdue.altered`, both or none; the tube then, None when it is gone."""
+        """Change its options and `Overdue.altered`, both or none. Returns the changed tube, None if it is gone."""
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
@@ -358,8 +358,8 @@ class Step(Protocol):
         """Rename the tube and negate its number in its row and its counters, so that no step finds it any more.
 
         In the same step it looks for taken tasks (delivered messages do not count unless `waiting`), for takers that
-        wait, if `waiting`, and for groups that move. Where there are any, nothing changes, and they are told in that
-        order; else None. Nobody can be between the two: it has the tube's exclusive lock.
+        wait, if `waiting`, and for groups that move. If there are any, nothing changes, and it returns which of the
+        three were found; else None. It holds the tube's exclusive lock, so nothing comes in between.
         """
 
     def forget_tube(self, tube: Tube) -> None:
@@ -427,8 +427,8 @@ class Step(Protocol):
         """
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Give back what takes leased whose answers did not come (`engine.sessions`); with `again`, look once more
-        for those that may have arrived late."""
+        """Release what was leased by takes whose answers were lost (`engine.sessions`); with `again`, look once more
+        for those that may have reached the server late."""
 
     # changes
     def flush(self, delta: Delta) -> Flushed:
@@ -436,7 +436,7 @@ class Step(Protocol):
         (for `tube.retention`), supersede those of addresses that are put again, and count all of it."""
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        """The live group of that name, begun when there is none."""
+        """The live group of that name, created if there is none."""
 
     def sweep(self, tube: Tube, limit: int) -> None:
         """Forget some outcomes and groups past their retention, and micro-queues that are empty and had their turn."""
@@ -452,13 +452,13 @@ class Step(Protocol):
         """A session by its public id or its number."""
 
     def add_session(self, id: str, ttr: int) -> int:
-        """A new session; its number."""
+        """Add a session. Returns its number."""
 
     def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        """A handle joins a session, which lingers no longer; Conflict where that is over."""
+        """Add a handle to a session, which then has no end; Conflict if the session is over."""
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        """Let those handles that have not lapsed live for so long from now; which they are."""
+        """Extend the handles that have not lapsed to `lapse_ms` from now. Returns their ids."""
 
     def handles(self, ids: Sequence[str]) -> list[HandleRow]:
         """The handles with these ids."""
@@ -467,23 +467,23 @@ class Step(Protocol):
         """Handles whose time is over, earliest first, and the numbers of sessions whose end has come."""
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        """A handle leaves at a moment, with its waits; the last one sets its session's end, `ttr` later."""
+        """Remove a handle and its waits as of that moment; the last one sets its session's end, `ttr` later."""
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
         """What a session holds, by tube."""
 
     def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
-        """Whether the session holds each of these, by one question; not what is left of a cancelled group."""
+        """Whether the session holds each of these, in one query; tasks of a cancelled group are held by nobody."""
 
     def forget_session(self, session: int) -> None:
-        """An ended session, once nothing is held by it."""
+        """Remove an ended session, which holds nothing any more."""
 
     def sessions(self, no: int | None = None) -> list[SessionRecord]:
         """Live sessions, oldest first, with what they hold and wait for; or one, without those."""
 
     # integrity
     def damage(self) -> list[str]:
-        """What the database itself says is broken; nothing else can be trusted then."""
+        """What the database itself reports as damaged; nothing else can be trusted then."""
 
     def audit(self, tube: Tube) -> Audit:
         """The facts of one tube, at one moment."""

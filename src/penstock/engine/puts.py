@@ -17,7 +17,7 @@ from penstock.engine.work import Work
 
 
 def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Record]:
-    """Store the entries, or give new content to the tasks that are there; the task of each entry, in order.
+    """Store the entries, or give new content to the tasks that are there. Returns the task of each entry, in order.
 
     With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
     """
@@ -72,7 +72,7 @@ def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
 
 
 def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
-    """The entry with the number of its group, which the work knows; each group is looked up once."""
+    """The entry with the number of its group, which is loaded into the work once."""
     if entry.group is None or entry.group_no is not None:
         return entry
     if entry.group not in opened:
@@ -90,7 +90,7 @@ def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) 
 
 
 def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:
-    """TubeFull where there is no room; the flush of a server looks again, under its lock."""
+    """TubeFull if there is no room; the flush of a server checks again, under its lock."""
     capacity = work.tube.capacity
     if capacity is not None and more > 0:
         stored = work.step.counters(work.tube).counts.stored - len(leaving)

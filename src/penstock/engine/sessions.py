@@ -27,7 +27,7 @@ _VARIABLE = "PENSTOCK_LAPSE"
 _DEFAULT = 15_000
 # Seconds. Below a few, every slow query would end a session.
 _SHORTEST, _LONGEST = 3, 86_400
-# A request may reach its server after the look for what it did: each heartbeat looks again for so long.
+# Seconds. A request may reach its server after we looked for what it did, so each heartbeat looks again for this long.
 LOOK_SECONDS = 60.0
 
 
@@ -54,7 +54,7 @@ def _at_start() -> int:
         return _DEFAULT
 
 
-#: A session of this process lapses when it was not heard of for this long. The variable is read once, at the start.
+#: A session of this process lapses after this long without a heartbeat. The variable is read once, at the start.
 LAPSE_MS = _at_start()
 
 
@@ -82,8 +82,8 @@ def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effect
 
 
 def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
-    """End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released. What a
-    dead session held has an error more."""
+    """End the handles whose heartbeat lapsed, then the sessions whose time is over, and release their tasks; those of a
+    `dead` one get one more error."""
     handles, ended = step.lapsed()
     for handle in handles:
         step.remove_handle(handle, handle.until)
@@ -104,7 +104,7 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
 
 
 class LostTake(msgspec.Struct):
-    """A take that may have been done."""
+    """A take whose answer was lost: it may have leased tasks."""
 
     tubes: Sequence[Tube]
     handle: str
@@ -114,21 +114,21 @@ class LostTake(msgspec.Struct):
 
 
 class LostTakes:
-    """Those of one store in this process, by call."""
+    """The lost takes of one store in this process, by call."""
 
     def __init__(self) -> None:
         self._takes: dict[int, LostTake] = {}
 
     def add(self, lost: LostTake) -> None:
-        """The answer of this one did not come."""
+        """Remember a take whose answer did not come."""
         self._takes[lost.call] = lost
 
     def left(self, *, again: bool) -> list[LostTake]:
-        """Those that nobody looked for; with `again`, all that may still be done."""
+        """Those that nobody has looked for yet; with `again`, all that may still reach the server."""
         return [lost for lost in list(self._takes.values()) if again or not lost.looked] if self._takes else []
 
     def looked(self, lost: LostTake) -> None:
-        """What it did is given back."""
+        """Note that what it leased is released."""
         lost.looked = True
         if time.monotonic() - lost.since > LOOK_SECONDS:
             self._takes.pop(lost.call, None)
@@ -142,7 +142,7 @@ class LostTakes:
 
 
 def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:
-    """Undo the leases of these tasks."""
+    """Release these tasks; their attempts do not count."""
     work = Work(step, tube, effects)
     for record in records:
         work.change(record, undone(record, step.now))

@@ -15,7 +15,7 @@ Promises:
   of the task that left. Tasks of a cancelled group are treated as gone, removed or not.
 
 A store knows no handler, no retry rule and no waiting caller. It reports what became ready (Effects), and the broker
-wakes whoever waits.
+wakes those who wait.
 
 Kinds without leases (`core.lifecycle` has their rules):
 - The public id of a task is the text in `Record.address`; `Move.name` and `get` use it. `find` goes by integer id.
@@ -142,7 +142,7 @@ class Store(ABC):
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
         now: int | None = None,
     ) -> T:  # fmt: skip
-        """One step, tried again after a conflict. The call is told whether to guess before it loads."""
+        """Run one step, again after a conflict. The call gets the step, and whether to guess before it loads."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self.step(tubes, write=write, size=size, now=now) as step:
@@ -165,7 +165,7 @@ class Store(ABC):
             if there is not None and not exist_ok:
                 raise tube_exists(name)
             tube = there or step.add_tube(name, kind, given)
-            if tube is None:  # another was faster
+            if tube is None:  # another process was faster
                 raise Conflict
             return tube
 
@@ -184,7 +184,7 @@ class Store(ABC):
         return self._read(load)
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
-        """The tube of a name; NoSuchTube where it is on its way, here or away from here."""
+        """The tube of a name; NoSuchTube if it is being imported here, or was moved away."""
         found = [stored.tube for stored in step.tubes([name, transfer.importing(name), transfer.moved(name)])]
         return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
@@ -204,7 +204,7 @@ class Store(ABC):
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
-        """Remove some tasks of dropped tubes, with their replies; False when nothing is left of any."""
+        """Remove some tasks of dropped tubes, and put their replies. Returns False if nothing is left to remove."""
         for stored in step.tubes():
             tube = stored.tube
             if not transfer.is_dropped(tube):
@@ -329,7 +329,7 @@ class Store(ABC):
         return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        """Apply a verb to the tasks of one state, whoever holds them. See `core.select.Sweep`.
+        """Apply a verb to the tasks of one state, of any holder. See `core.select.Sweep`.
 
         Works in bounded steps that are atomic each; tasks put meanwhile are not touched.
         """
@@ -367,7 +367,8 @@ class Store(ABC):
             pass
 
     def _apply_due(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
-        """Do what the clock demands of sessions and of a tube; whether more may be due. What others are at, they do."""
+        """Apply what is due in sessions and in a tube. Returns whether more may be due. After a conflict it leaves the
+        rest to the process that was faster."""
         try:
             sessions.end_lapsed(step, effects)
             return Work(step, tube, effects).advance(limit)
@@ -610,7 +611,7 @@ class Store(ABC):
         return found + self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
 
     def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
-        """What takes of this process leased whose answers were lost, if it is not given back yet."""
+        """What was leased by takes of this process whose answers were lost, and is not released yet."""
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
         tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
         for tube in tubes.values():
@@ -629,7 +630,8 @@ class Store(ABC):
     # repeated after a crash.
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        """Hide the tube; whoever looks for it is told `to`. TubeBusy while a task is leased or a group's tasks move."""
+        """Hide the tube; opening it then raises NoSuchTube, which names `to`. TubeBusy while a task is leased or a
+        group's tasks move."""
         name, given = transfer.moved(tube.name), transfer.frozen_options(tube.given, to)
         busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
         if busy is not None:
@@ -678,7 +680,7 @@ class Store(ABC):
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         """Give an importing tube its name; TubeExists if that is in use.
 
-        The same step adds the calls to its counters, and sets the last message id and, the totals of its groups.
+        The same step adds the calls to its counters, and sets the last message id and the totals of its groups.
         """
         if not self._run(lambda step, _: step.activate(tube, name, counters, totals), (tube,)):
             raise name_in_use(name)

@@ -125,7 +125,7 @@ class Work:
     # deciding
 
     def change(self, record: Record, change: Change) -> Record:
-        """Decide on a task; the record is as it will be."""
+        """Decide on a task. Returns the record as it will be."""
         state = None
         if record.group_no is not None:
             change = rules.gate(record, change, self._group_of(record))
@@ -155,7 +155,7 @@ class Work:
         return replace(entry, unstarted=group.state == rules.OPEN)
 
     def end_group(self, group: Group) -> None:
-        """Call the group over if nothing is left of it, and put its work."""
+        """End the group if it has no task left, and put its work."""
         work = rules.end(group, self.now + self.tube.retention)
         if work is not None:
             self.reply(self.tube.name, work)
@@ -285,16 +285,16 @@ class Work:
 
     @property
     def heavy(self) -> bool:
-        """Whether it has as many errors of attempts as fit into one packet of a server."""
+        """Whether its errors of attempts fill the packet of a server, so that it must be flushed first."""
         return self._error_bytes > _HEAVY
 
     @property
     def pending(self) -> int:
-        """How many rows would be written."""
+        """How many rows the next flush writes."""
         return len(self._rows)
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
-        """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
+        """Write what was decided. Returns the ids of rows that were left out, and the new tasks of this tube."""
         rows = list(self._rows.values())
         groups = self._changed_groups() if self._groups else []
         if not (rows or self._fresh or groups or self._works or erase_upto is not None):
@@ -305,7 +305,7 @@ class Work:
         elif self._works:
             delta.works = self._replies()
         flushed = self.step.flush(delta)
-        self._tell(delta, flushed)
+        self._report(delta, flushed)
         self._rows, self._fresh, self._works = {}, [], {}
         self._groups, self._before = {}, {}
         self._error_bytes = 0
@@ -315,7 +315,7 @@ class Work:
         known, before = self._groups, self._before
         return [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
 
-    def _tell(self, delta: Delta, flushed: Flushed) -> None:
+    def _report(self, delta: Delta, flushed: Flushed) -> None:
         """Add what was written to the effects."""
         effects, no, missed = self.effects, self.tube.no, flushed.missed
         gone = 0

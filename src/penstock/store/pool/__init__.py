@@ -1,1 +1,1 @@
-"""Redis in front, a database behind: the database has every task, Redis is an index that can be built anew."""
+"""Redis in front, a database behind: the database has every task, Redis is an index that can be rebuilt."""

@@ -34,7 +34,7 @@ from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
-# Marks that are read in one call; each may bring data of the size of a task's.
+# Marks read in one call; each may come with the data of a task.
 PAGE = 200
 # Between two looks for marks that somebody left behind.
 _LOOK_SECONDS = 1.0
@@ -43,7 +43,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _read_beside = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes], list[bytes]]).decode
 # Gets the number of tasks that are loaded, and of all.
 Progress = Callable[[int, int], object]
-# A process that builds says so again with every page; one that died is waited for no longer than this.
+# A process that builds announces it with every page; others wait this long for one that died.
 _BUILDING_MS = 5000
 _POLL_SECONDS = 0.02
 _SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends", "ended")
@@ -51,7 +51,7 @@ _SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends", "ended
 _SESSIONS_OF_EPOCH = 2**32
 # States of a group that is not over.
 _UNENDED = b"osx"
-# Looks at a tube that changes meanwhile, before it is left to the next check.
+# Attempts to compare a tube that keeps changing, before it is left to the next check.
 _LOOKS = 5
 # Words of one command.
 _WORDS = 1000
@@ -237,7 +237,7 @@ class Index:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child nobody builds."""
+        """In a forked child, nobody builds the index."""
         self._lock = threading.RLock()
 
     def is_whole(self) -> bool:
@@ -246,7 +246,7 @@ class Index:
         return found == str(self._servers.epoch).encode()
 
     def ensure(self, progress: Progress | None = None) -> None:
-        """Return once it is whole: build it, or wait for the process that does."""
+        """Return once the index is complete: build it, or wait for the process that does."""
         with self._lock, self._servers.trusted():
             while True:
                 # In this order: the process that raised this epoch is seen building, or else has built.
@@ -263,14 +263,14 @@ class Index:
                     self._build(epoch, run, progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Build it again although it may be whole."""
+        """Build the index again, even if it is complete."""
         with self._lock, self._servers.trusted():
             while not self._build(self._vault.epoch(), self._servers.run_now(), progress):
                 time.sleep(_POLL_SECONDS)
         self.ensure()
 
     def restore(self, no: int) -> bool:
-        """Make a tube's index whole; False if there is no such tube."""
+        """Complete a tube's index; False if there is no such tube."""
         self.ensure()
         shelf, epoch = self._vault.tube(no), self._servers.epoch
         if shelf is None:
@@ -291,7 +291,7 @@ class Index:
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
         """Build it in the next epoch; False if another process does, or it was lost again meanwhile."""
-        self._say_building()  # before the epoch is raised, else another process would begin the next one
+        self._announce()  # before the epoch is raised, else another process would begin the next one
         if not self._vault.raise_epoch(known):
             return False
         epoch, started, done = known + 1, time.monotonic(), 0
@@ -319,7 +319,7 @@ class Index:
         return True
 
     def _begin(self, epoch: int) -> None:
-        """Mark it as not whole, and remove all sessions."""
+        """Mark the index as incomplete, and remove all sessions."""
         found = cast(
             "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
         )
@@ -348,11 +348,11 @@ class Index:
     def _load_tasks(self, tube: Tube, epoch: int, groups: list[int]) -> Iterator[int]:
         """Load its links and its tasks. Yields the number of tasks, page by page; adds its groups that are not over."""
         for links in self._vault.links(tube.no, PAGE):
-            self._say_building()
+            self._announce()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
             self._runner.in_epoch(f"{epoch}~", "load_relations", tube, *(word for link in links for word in link))
         for tasks in self._vault.tasks(tube.no, PAGE):
-            self._say_building()
+            self._announce()
             words = [word for id, record in tasks for word in (task_key(id), record)]
             self._runner.in_epoch(f"{epoch}~", "load_tasks", tube, *words)
             yield len(tasks)
@@ -371,7 +371,7 @@ class Index:
         if b"posted" in meta[::2]:
             self._runner.command(TUBES, "senders", b"SADD", tube.no)
 
-    def _say_building(self) -> None:
+    def _announce(self) -> None:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)
 
     def _write(self, command: bytes, key: bytes, *words: bytes | str | int) -> None:

@@ -56,18 +56,18 @@ class WatchedServer(OneServer):
         self.recover: Callable[[], object] | None = None
         self.restore: Callable[[int], bool] = lambda no: True
         self._thread = threading.local()
-        self._connections.on_connect = self._greet
+        self._connections.on_connect = self._check_run
 
     def trusted(self) -> AbstractContextManager[None]:
-        """In here new connections of this thread are taken as they are: whoever recovers must speak to it."""
-        return self._being("trusts")
+        """A context in which this thread accepts connections to another run of the server: recovery needs them."""
+        return self._set_flag("trusts")
 
     def strictly(self) -> AbstractContextManager[None]:
-        """In here this thread recovers nothing: it raises Interrupted, because it holds what recovering needs."""
-        return self._being("strict")
+        """A context in which this thread raises Interrupted and does not recover: it holds what recovery needs."""
+        return self._set_flag("strict")
 
     @contextmanager
-    def _being(self, name: str) -> Iterator[None]:
+    def _set_flag(self, name: str) -> Iterator[None]:
         setattr(self._thread, name, True)
         try:
             yield
@@ -136,7 +136,7 @@ class WatchedServer(OneServer):
                     raise
                 self.recover()
 
-    def _greet(self, connection: Connection) -> None:
+    def _check_run(self, connection: Connection) -> None:
         if self.run_id is None or getattr(self._thread, "trusts", False):
             return
         [reply] = exchange_on(connection, [(b"INFO", b"server")])
@@ -175,7 +175,7 @@ class PoolRunner(Runner):
     def in_epoch(
         self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """The same in that epoch alone; Interrupted when it is over."""
+        """As `on_tube`, in that epoch alone; Interrupted if it is over."""
         self._thread.epoch = epoch
         try:
             return super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
@@ -193,7 +193,7 @@ class PoolRunner(Runner):
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:
-        """What this thread changes in here."""
+        """A context that collects what this thread changes."""
         dirty: Dirty = {}
         self._thread.dirty = dirty
         try:
@@ -202,7 +202,7 @@ class PoolRunner(Runner):
             self._thread.dirty = None
 
     def written(self, tube: Tube) -> None:
-        """The vault has what this thread changed there."""
+        """Note that the vault has what this thread changed in the tube."""
         dirty = getattr(self._thread, "dirty", None)
         if dirty is not None:
             dirty.pop(tube.no, None)

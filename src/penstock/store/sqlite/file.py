@@ -51,8 +51,8 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 class BusyHandler:
     """Waits in short steps of random length.
 
-    SQLite's own steps grow to 100 ms, and whoever has waited longest looks least often. Six processes that put at the
-    same time waited 229 ms at worst with growing steps, 119 ms with these.
+    SQLite's own steps grow to 100 ms, and the one that has waited longest looks least often. Six processes that put at
+    the same time waited 229 ms at worst with growing steps, 119 ms with these.
     """
 
     def __init__(self, queue: Collection[Pause]) -> None:
@@ -101,11 +101,12 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     try:
         create_private(path)
         db = apsw.Connection(path)
-        # Plans must not depend on bound values, else SQLite prepares hot queries anew at every call.
+        # Plans must not depend on bound values, else SQLite prepares hot queries again at every call.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
-        if _insist(lambda: db.pragma("journal_mode", "wal")) != "wal":  # two may be opening a new file at once
+        # Two processes may be opening a new file at once.
+        if _retry_while_busy(lambda: db.pragma("journal_mode", "wal")) != "wal":
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )
@@ -115,7 +116,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     return db
 
 
-def _insist(step: Callable[[], T]) -> T:
+def _retry_while_busy(step: Callable[[], T]) -> T:
     """Repeat a step while the file is busy: SQLite calls no handler if a step reads before it writes."""
     ends = time.monotonic() + BUSY_SECONDS
     while True:

@@ -1,7 +1,7 @@
 """The store in memory: SQLite without a file, shared by the brokers of one process that use the same URL.
 
-The lock of its only connection is all that orders steps. Nothing is watched: whoever changes something wakes those who
-wait, in the same process. A forked child must connect again, and finds an empty store.
+Steps are ordered by the lock of its only connection. Nothing is watched: a caller that changes something wakes those
+who wait, in the same process. A forked child must connect again, and finds an empty store.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Stores:
         reset_in_child(self)
 
     def after_fork(self) -> None:
-        """What the parent has open is closed here."""
+        """The parent's stores are not open in the child."""
         self.opened.clear()
         self.lock = threading.Lock()
 

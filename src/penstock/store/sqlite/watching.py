@@ -23,7 +23,7 @@ from penstock.store.wake import Wake
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
 # A pause of this length or more is cut short by a write: a long transaction is many writes, and each would cost a poll.
-_HEEDFUL = 0.002
+_LONG_PAUSE = 0.002
 # Polls continue for this long after a write. A commit that takes longer is found by the regular scan.
 _ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
@@ -42,14 +42,14 @@ class Watch:
         self._pause = _FIRST_LOOK
         self._written = time.monotonic()
         self._fd: int | None = None
-        self._blind = not sys.platform.startswith("linux")
+        self._no_inotify = not sys.platform.startswith("linux")
         reset_in_child(self)
 
     def wait(self, wake: threading.Event, seconds: float) -> bool:
         """True when another connection has committed; False when woken, or when the time is over."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            if self._pause < _HEEDFUL or not isinstance(wake, Wake) or not self._hears():
+            if self._pause < _LONG_PAUSE or not isinstance(wake, Wake) or not self._sees_writes():
                 woken = wake.wait(min(left, self._pause))
             else:
                 alert = self._pause < _LAST_LOOK or time.monotonic() - self._written < _ALERT_SECONDS
@@ -63,23 +63,23 @@ class Watch:
         return False
 
     def close(self) -> None:
-        """Give the kernel's watch back."""
+        """Close the kernel's watch."""
         if self._fd is not None:
             os.close(self._fd)
-        self._fd, self._blind = None, True
+        self._fd, self._no_inotify = None, True
 
     def after_fork(self) -> None:
-        """The parent's watch would take its events away."""
-        blind = self._blind
+        """Use a watch of its own: reading the parent's would take its events away."""
+        no_inotify = self._no_inotify
         self.close()
-        self._blind = blind
+        self._no_inotify = no_inotify
 
-    def _hears(self) -> bool:
+    def _sees_writes(self) -> bool:
         """Whether the kernel reports writes."""
-        if not self._blind and self._fd is None:
+        if not self._no_inotify and self._fd is None:
             self._fd = _watch_writes(self._log)
-            self._blind = self._fd is None
-        return not self._blind
+            self._no_inotify = self._fd is None
+        return not self._no_inotify
 
     def _sleep(self, wake: Wake, seconds: float, *, alert: bool) -> bool:
         """Sleep until somebody writes or, while polls continue, another process does. True when woken."""
