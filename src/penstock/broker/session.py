@@ -28,7 +28,7 @@ from penstock.broker.tube_factory import find_tube, open_tube
 from penstock.core import values
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
-from penstock.core.results import Blocked, Joined, Presence, Taken
+from penstock.core.results import Blocked, Event, Joined, Presence, Taken
 from penstock.core.task import Task, home_of
 from penstock.core.values import Seconds, several
 from penstock.engine.store import Store
@@ -335,6 +335,8 @@ class SessionHandle:
                 self.join()
             handle = self.handle
             taken = self.runtime.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked)
+            if taken.tube is not None and self.runtime.has_listener(taken.tube):
+                taken.effects.events += [Event(taken.tube.no, "take", record) for record in taken.records]
             self.runtime.publish(taken.effects)
             if taken.alive:
                 tasks = _tasks(tubes, taken)

@@ -256,7 +256,7 @@ def altered(record: Record, change: Change, state: str) -> Record:
         reason=change.reason,
         progress=change.progress,
         owner=record.owner if state == "t" else None,
-        errors=append(record.errors, change.error),
+        errors=record.errors if change.error is None else append(record.errors, change.error),
     )
 
 

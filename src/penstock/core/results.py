@@ -54,7 +54,8 @@ class Taken(msgspec.Struct, frozen=True):
     """The tasks of a take and the tube they came from.
 
     `wait_ms`: milliseconds until the next deadline in these tubes; 0 if work remains, None if there is no deadline.
-    `alive` is False if the session has ended; nothing was taken then.
+    `alive` is False if the session has ended; nothing was taken then. The effects have no events of the hand-outs: they
+    are known from the records.
     """
 
     tube: Tube | None

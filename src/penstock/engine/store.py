@@ -301,8 +301,6 @@ class Store(ABC):
                     break
                 self._apply_due(step, handed.due, effects)
                 forced = tubes.index(handed.due) + 1
-            if handed.tube is not None:
-                effects.events += [Event(handed.tube.no, "take", record) for record in handed.records]
             return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
         return self._run(take, tubes, size=count, now=now)
@@ -712,7 +710,8 @@ def _are_plain_acks(moves: Sequence[Move]) -> bool:
     """Whether these are acks of different tasks, which a database may remove without reading them."""
     if len(moves) == 1:
         return moves[0].verb == "ack"
-    return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)
+    keys = {move.name or move.id for move in moves if move.verb == "ack"}
+    return len(keys) == len(moves) > 0
 
 
 def ack_plain(

@@ -136,7 +136,7 @@ class Work:
         if change.error is not None:
             self._error_bytes += len(after.errors or b"")
         self._rows[record.id] = Row(record, after, change.events, ending, change.until, change.error, state)
-        if change.state == "-":
+        if change.state == "-" and (record.reply_to is not None or record.group_no is not None):
             self._left(record, change)
         return after
 
@@ -203,6 +203,7 @@ class Work:
         seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
         guess = bool(seen) and len(seen) == len(batch)
         known = seen if guess else self.load_by(list(batch))
+        now = self.now
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
@@ -211,7 +212,7 @@ class Work:
                 continue
             if record is None or self.remove_if_gone(record):
                 continue
-            change = decide(record, moves[place], self.now)
+            change = decide(record, moves[place], now)
             if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
                 later.append(place)
             elif change is not None:
@@ -328,7 +329,7 @@ class Work:
                     effects.events.append(Event(no, event, after))
             if after.state == "-":
                 gone += 1
-                if self.tube.kind.leased and kept_under(after.address, row.ending) is not None:
+                if row.ending and self.tube.kind.leased and kept_under(after.address, row.ending) is not None:
                     effects.ended.append(("task", no, after.id))
         if gone:
             effects.removed[no] = effects.removed.get(no, 0) + gone

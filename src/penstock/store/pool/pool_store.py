@@ -294,9 +294,7 @@ class PoolStore(RedisStore):
         if tube is not None and leased and empty:
             aside = [Move("bury", each.id, each.owner, each.lease, reason=_NO_DATA) for each in empty]
             super().settle(tube, aside, now=now)
-        if empty:
-            records[:] = [record for record in records if record.payload]
-            taken.effects.events[:] = [event for event in taken.effects.events if event.record not in empty]
+        records[:] = [record for record in records if record.payload]
 
     # groups
 

@@ -495,9 +495,7 @@ def _retry_of(wanted: Wanted) -> Wanted:
 
 
 def _taken(tube: Tube, pairs: list[Reply], waits: list[int], effects: Effects) -> Taken:
-    records = read_pairs(pairs)
-    effects.events += [Event(tube.no, "take", record) for record in records]
-    return Taken(tube, records, min(waits, default=None), True, effects)
+    return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
 
 
 def look_at_redis(url: str) -> Schema:

@@ -484,12 +484,15 @@ class SqliteStep(SqlStep):
         return self._acked(tube, gone, moves) if gone else Acked(set())
 
     def _delete_held(self, base: int, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
-        guards: dict[tuple[int | None, int | None], list[int]] = {}
-        for move in moves:
-            if 0 < move.id <= ID_MASK:
-                guards.setdefault((move.session, move.lease), []).append(base | move.id)
+        guards: dict[tuple[int | None, int | None], list[Move]] = {}
+        if len({(move.session, move.lease) for move in moves}) == 1:  # of one take, as mostly
+            guards[moves[0].session, moves[0].lease] = list(moves)
+        else:
+            for move in moves:
+                guards.setdefault((move.session, move.lease), []).append(move)
         gone: list[tuple[Any, ...]] = []
-        for (session, lease), pks in guards.items():
+        for (session, lease), some in guards.items():
+            pks = [base | move.id for move in some if 0 < move.id <= ID_MASK]
             gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
         return gone
 
@@ -582,9 +585,10 @@ class SqliteStep(SqlStep):
             if state == "-":
                 deleted.append(seen)
                 highest = max(highest, before.id)
-                address = kept_under(before.address, row.ending) if tube.kind.leased else None
-                if address is not None and row.ending is not None:
-                    outcomes.append((seen[0], no, address, *astuple(row.ending), self.now + tube.retention))
+                if row.ending is not None and tube.kind.leased:
+                    address = kept_under(before.address, row.ending)
+                    if address is not None:
+                        outcomes.append((seen[0], no, address, *astuple(row.ending), self.now + tube.retention))
                 continue
             if laned:
                 rank2 = 0 if tube.fair and state != "t" else after.rank2
