@@ -50,7 +50,7 @@ def rows(own: Connection, broker: penstock.Broker, monkeypatch: pytest.MonkeyPat
 
     def of(call: Callable[[], object]) -> int:
         for stored in database.step().tubes():
-            database.fold(stored.tube)
+            database.fold(stored)
         before = count()
         looking = count() - before
         before = count()

@@ -29,9 +29,9 @@ def check(step: Step, *, repair: bool) -> list[Finding]:
     found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in step.damage()]
     if found:
         return found  # what else it says cannot be trusted, and a repair could lose more
-    for stored in step.tubes():
-        if not is_hidden(stored.tube.name):
-            found += check_tube(step, stored.tube, repair=repair)
+    for tube in step.tubes():
+        if not is_hidden(tube.name):
+            found += check_tube(step, tube, repair=repair)
     for name, handle in step.stray_waiters(forget=repair):
         found.append(Finding(name, None, f"handle {handle} waits here and is gone", "forget it"))
     return found

@@ -283,16 +283,6 @@ class HandleRow(msgspec.Struct, frozen=True):
     until: int
 
 
-class StoredTube(msgspec.Struct, frozen=True):
-    """A tube's row. A hidden one (dropped, importing, moved) has a name that nobody can give.
-
-    A dropped or moved tube's number is negative, so that no statement finds it by the number that its tasks keep.
-    """
-
-    tube: Tube
-    paused: bool
-
-
 class Audit(msgspec.Struct, frozen=True):
     """What is stored of one tube beside its tasks, and what the tasks say: the facts that `engine.integrity` compares.
 
@@ -338,8 +328,10 @@ class Step(Protocol):
     posts: bool
 
     # tubes
-    def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:
-        """All tubes with these names, or all of them, hidden ones too, by name."""
+    def tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+        """All tubes with these names, or all of them, by name. A hidden one (dropped, importing, moved) has a name that
+        nobody can give. The number of a dropped or moved one is negative, so that no statement finds it by the number
+        that its tasks keep."""
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         """A new tube with its counters; None where the name is in use."""
@@ -400,7 +392,7 @@ class Step(Protocol):
     def next_at(self, tube: Tube) -> int | None:
         """The next known moment of the tube and of sessions; 0 where tasks must follow a group."""
 
-    def overdue(self) -> tuple[list[StoredTube], bool, str]:
+    def overdue(self) -> tuple[list[Tube], bool, str]:
         """The tubes whose tasks, groups or outcomes are due, whether a session is, and `Overdue.altered`: one query,
         with one step in an index per tube."""
 

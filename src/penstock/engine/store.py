@@ -177,7 +177,7 @@ class Store(ABC):
 
         def load(step: Step) -> list[Tube]:
             if frozen:
-                return [stored.tube for stored in step.tubes() if transfer.is_frozen(stored.tube)]
+                return [tube for tube in step.tubes() if transfer.is_frozen(tube)]
             found = (self._find_tube(step, name) for name in names or ())
             return all_tubes(step) if names is None else [tube for tube in found if tube is not None]
 
@@ -185,7 +185,7 @@ class Store(ABC):
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
         """The tube of a name; NoSuchTube if it is being imported here, or was moved away."""
-        found = [stored.tube for stored in step.tubes([name, transfer.importing(name), transfer.moved(name)])]
+        found = step.tubes([name, transfer.importing(name), transfer.moved(name)])
         return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
     def drop_tube(self, tube: Tube) -> Effects:
@@ -205,8 +205,7 @@ class Store(ABC):
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
         """Remove some tasks of dropped tubes, and put their replies. Returns False if nothing is left to remove."""
-        for stored in step.tubes():
-            tube = stored.tube
+        for tube in step.tubes():
             if not transfer.is_dropped(tube):
                 continue
             records = step.load(tube, Page(0, REMOVE_STEP)).records
@@ -390,7 +389,7 @@ class Store(ABC):
 
         def look(step: Step) -> Overdue:
             found, lapsed, altered = step.overdue()
-            tubes = [stored.tube for stored in found if not is_hidden(stored.tube.name)]
+            tubes = [tube for tube in found if not is_hidden(tube.name)]
             return Overdue(tubes or (all_tubes(step)[:1] if lapsed else []), altered, step.now)
 
         return self._read(look, now=now)
@@ -699,7 +698,7 @@ def finish_drops(store: Store) -> Effects:
 
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
-    return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+    return [tube for tube in step.tubes() if not is_hidden(tube.name)]
 
 
 def _until(moment: int | None, now: int) -> int | None:

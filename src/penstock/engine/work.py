@@ -377,7 +377,7 @@ class Work:
             return self.tube
         while True:
             found = self.step.tubes([name])
-            tube = found[0].tube if found else self.step.add_tube(name, REPLY_KIND, {})
+            tube = found[0] if found else self.step.add_tube(name, REPLY_KIND, {})
             if tube is not None:
                 return tube
 

@@ -103,13 +103,11 @@ class MysqlStep(ServerStep):
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
     ) -> bool:
-        values = {
-            "name": tube.name if name is None else name,
-            "options": Raw("options") if given is None else encode_given(given).decode(),
-            "paused": Raw("paused") if paused is None else int(paused),
-        }
+        options = None if given is None else encode_given(given).decode()
+        stops = None if paused is None else int(paused)
         lock = fill(Q.lock_tube, tube=tube.no)
-        return bool(self.send(lock, self.sql(Q.set_tube, tube=tube.no, **values), safe=name is None).results[0])
+        write = self.sql(Q.set_tube, tube=tube.no, name=name, options=options, paused=stops)
+        return bool(self.send(lock, write, safe=name is None).results[0])
 
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)

@@ -6,7 +6,7 @@ owner IS NULL
 -- fragment: untimed
 at IS NULL
 -- fragment: tube
-no, name, kind, options, paused
+no, name, kind, options
 -- fragment: for_update
 -- fragment: skip_locked
 -- fragment: live
@@ -29,7 +29,7 @@ SELECT 1 FROM penstock_tube WHERE no = :tube;
 -- For each tube one step in penstock_timer, penstock_moving_group, penstock_outcome_until and penstock_over_group. Row 0
 -- is no tube: what was altered last, the clock, and whether a session has lapsed. ORDER BY names the tube for MySQL 9, which
 -- sorts all its rows otherwise.
-SELECT * FROM (SELECT $tube FROM penstock_tube t WHERE no > 0 AND (
+SELECT * FROM (SELECT $tube, 0 FROM penstock_tube t WHERE no > 0 AND (
     $first_moment <= $now
     OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = t.no AND g.moving = 1)
     OR (SELECT o.until FROM penstock_outcome o WHERE o.tube = t.no ORDER BY o.tube, o.until LIMIT 1) <= $now
@@ -38,7 +38,8 @@ SELECT * FROM (SELECT $tube FROM penstock_tube t WHERE no > 0 AND (
 CASE WHEN (SELECT min(until) FROM penstock_handle) <= $now
     OR (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL) <= $now THEN 1 ELSE 0 END;
 -- name: set_tube
-UPDATE penstock_tube SET name = :name, options = :options, paused = :paused WHERE no = :tube;
+UPDATE penstock_tube SET name = coalesce(:name, name), options = coalesce(:options, options),
+paused = coalesce(:paused, paused) WHERE no = :tube;
 -- name: set_altered
 INSERT INTO penstock_meta (name, value) VALUES ('altered', :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;

@@ -28,7 +28,7 @@ from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
-from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
+from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow
 from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
@@ -89,15 +89,15 @@ class SqlStep:
 
     # tubes
 
-    def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:
+    def tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
         rows = self.rows(self.Q.all_tubes) if names is None else self.rows(self.Q.tubes_named, texts=names)
-        return [StoredTube(stored_tube(*row[:4]), bool(row[4])) for row in rows]
+        return [stored_tube(*row) for row in rows]
 
-    def overdue(self) -> tuple[list[StoredTube], bool, str]:
+    def overdue(self) -> tuple[list[Tube], bool, str]:
         found = {row[0]: row for row in self.rows(self.Q.overdue)}
         _, altered, _, now, lapsed = found.pop(0)
         self.now = int(now)
-        return [StoredTube(stored_tube(*row[:4]), bool(row[4])) for row in found.values()], bool(lapsed), altered
+        return [stored_tube(*row[:4]) for row in found.values()], bool(lapsed), altered
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         raise NotImplementedError
@@ -105,26 +105,17 @@ class SqlStep:
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
     ) -> bool:
-        stored = self._stored(tube)
-        if stored is None:
-            return False
-        values = {
-            "name": tube.name if name is None else name,
-            "options": encode_given(stored.tube.given if given is None else given).decode(),
-            "paused": int(stored.paused if paused is None else paused),
-        }
-        return self.change(self.Q.set_tube, tube=tube.no, **values) > 0
-
-    def _stored(self, tube: Tube) -> StoredTube | None:
-        return next((stored for stored in self.tubes([tube.name]) if stored.tube.no == tube.no), None)
+        options = None if given is None else encode_given(given).decode()
+        stops = None if paused is None else int(paused)
+        return self.change(self.Q.set_tube, tube=tube.no, name=name, options=options, paused=stops) > 0
 
     def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
         with self.together():
             self.lock_alone(tube)
-            stored = self._stored(tube)
-            if stored is None:
+            found = [stored for stored in self.tubes([tube.name]) if stored.no == tube.no]
+            if not found:
                 return None
-            given = changed_options(stored.tube.given, changes)
+            given = changed_options(found[0].given, changes)
             self.write_tube(tube, given=given)
             self.change(self.Q.set_altered, value=uuid4().hex)
         return make_tube(tube.no, tube.name, tube.kind, given)
@@ -168,7 +159,7 @@ class SqlStep:
     def no_such_tube(self, tube: Tube) -> NoSuchTube:
         """The error for a handle whose tube was dropped or moved."""
         found = self.tubes([importing(tube.name), moved(tube.name)])
-        return hidden(found[0].tube) if found else tube_missing(tube)
+        return hidden(found[0]) if found else tube_missing(tube)
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         """Set the counters of what is stored, by state, and of what is done."""
@@ -344,7 +335,7 @@ class SqlStep:
         pks: dict[int, list[int]] = {}
         for no, pk in self.rows(self.Q.held, session=session, limit=limit):
             pks.setdefault(no, []).append(pk & ID_MASK)
-        tubes = {stored.tube.no: stored.tube for stored in self.tubes()} if pks else {}
+        tubes = {tube.no: tube for tube in self.tubes()} if pks else {}
         return [(tubes[no], self.load(tubes[no], port.ByIds(ids))) for no, ids in pks.items()]
 
     def forget_session(self, session: int) -> None:
@@ -356,7 +347,7 @@ class SqlStep:
             rows: list[Row] = [] if known is None else [(known.no, known.id)]
         else:
             rows = self.rows(self.Q.all_sessions)
-        names = {} if no is not None else {stored.tube.no: stored.tube.name for stored in self.tubes()}
+        names = {} if no is not None else {tube.no: tube.name for tube in self.tubes()}
         found = []
         for number, id in rows:
             presence = self.rows(self.Q.presences, no=number)
@@ -455,7 +446,7 @@ class SqlStep:
 
     def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
         rows = self.rows(self.Q.stray_waiters)
-        names = {stored.tube.no: stored.tube.name for stored in self.tubes()} if rows else {}
+        names = {tube.no: tube.name for tube in self.tubes()} if rows else {}
         for _, handle in rows if forget else ():
             self.change(self.Q.forget_handle_waiters, id=handle)
         return [(names.get(no, ""), handle) for no, handle in rows]
