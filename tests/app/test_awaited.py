@@ -57,7 +57,7 @@ def test_what_is_wrong_is_refused_as_without_a_loop(app: App) -> None:
     async def main() -> None:
         with pytest.raises(penstock.BadValue, match="send.put: to"):
             await send.aio.put(object())  # type: ignore[arg-type]
-        with pytest.raises(penstock.BadValue, match="no put option"):
+        with pytest.raises(penstock.BadValue, match="not a put option"):
             await send.aio.put_many(["ada"], capacity=3)  # type: ignore[call-arg]
         app.broker.tube("default").drop()
         assert (await send.aio.put("ada")).id == 1  # its tube is opened anew

@@ -151,5 +151,5 @@ def test_what_is_known_by_name_only_cannot_be_called(apps: tuple[App, App]) -> N
             web.handler(bad)  # type: ignore[arg-type]
         with pytest.raises(penstock.BadValue, match="tube"):
             web.handler("send", tube=bad or "")  # type: ignore[arg-type]
-    with pytest.raises(penstock.BadValue, match="no put option"):
+    with pytest.raises(penstock.BadValue, match="not a put option"):
         send.options(copies=2)  # type: ignore[call-arg]

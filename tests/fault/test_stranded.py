@@ -11,7 +11,6 @@ import pytest
 import penstock
 from penstock.runtime import heartbeat
 from penstock.store.open import with_pool
-from penstock.store.postgres import postgres_connection
 from tests.servers import running
 from tests.servers.proxy import Proxy, proxied
 
@@ -63,7 +62,7 @@ def early_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 def broker(urls: tuple[str, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
     proxy.swallow = False  # whatever became of the test before
     # While answers are lost, new connections are too: no call waits for one as long as for a server that restarts.
-    monkeypatch.setattr(postgres_connection, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.5)
     with penstock.connect(urls[0]) as broker:
         yield broker
         assert broker.check() == []

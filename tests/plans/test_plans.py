@@ -197,7 +197,7 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 
 # Of one row, by its primary key, or a new one.
 COUNTED = {
-    "count_takes", "count_deliveries", "tube_lives", "add_group", "add_waiter",
+    "clock", "look_at_tube", "count_takes", "count_deliveries", "tube_lives", "add_group", "add_waiter",
 }  # fmt: skip
 # At open, at tube and session changes, in transfers and in check: not on the way of a task.
 RARE = {
