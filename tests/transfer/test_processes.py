@@ -52,10 +52,11 @@ def move(old: str, new: str) -> int:
     while True:
         try:
             # A timeout ends it by SIGKILL.
-            subprocess.run(words, env=environment(), check=True, capture_output=True, timeout=seconds)
+            done = subprocess.run(words, env=environment(), check=False, capture_output=True, timeout=seconds)
         except subprocess.TimeoutExpired:
             seconds, killed = seconds * 1.5, killed + 1
         else:
+            assert done.returncode == 0, done.stderr.decode()
             return killed
 
 
