@@ -11,7 +11,6 @@ import msgspec
 
 from penstock.core.attempts import LAPSED, SESSION_ENDED, Failure, StoredAttempt, append, entry_of
 from penstock.core.ending import STATUS_OF, Ending
-from penstock.core.lease import next_lease
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 
@@ -229,20 +228,6 @@ def failed(record: Record, burial: Change) -> Change:
 def expired(record: Record, now: int) -> bool:
     """Whether a task is past its ttl and therefore gone; a taken one is kept until it is released."""
     return record.expires is not None and record.expires <= now and record.state != "t"
-
-
-def handed_out(record: Record, session: int, call: int, now: int) -> Record:
-    """The task after a take leased it to a session."""
-    return msgspec.structs.replace(
-        record,
-        state="t",
-        attempts=record.attempts + 1,
-        lease=next_lease(record.lease, call),
-        taken=now,
-        owner=session,
-        at=None if record.ttr is None else now + record.ttr,
-        progress=None,
-    )
 
 
 def altered(record: Record, change: Change, state: str) -> Record:

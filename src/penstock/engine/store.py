@@ -364,8 +364,8 @@ class Store(ABC):
             pass
 
     def _apply_due(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
-        """Apply what is due in sessions and in a tube. Returns whether more may be due. After a conflict it leaves the
-        rest to the process that was faster."""
+        """End lapsed sessions and apply passed deadlines of a tube. Returns whether more remain. After a
+        conflict, the process that was faster does the rest."""
         try:
             sessions.end_lapsed(step, effects)
             return Work(step, tube, effects).advance(limit)

@@ -242,7 +242,7 @@ class Work:
     def turn_group(self, no: int, to: str) -> Group | None:
         """Start or cancel a group and flush that; None if it is forgotten.
 
-        TubeFull if its work would need room that no task of its own makes.
+        TubeFull if the tube is full and its end or cancel work replaces no task.
         """
         group, tube = self.group(no), self.tube
         if group is None:

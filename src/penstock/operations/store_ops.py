@@ -136,7 +136,7 @@ def put_entries(
 
 
 def _split(items: Iterable[object]) -> list[Item]:
-    """The data of each item, and its options if it has any of its own."""
+    """The data of each item, and the options given with it, if any."""
     return [
         (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, None)
         for item in items

@@ -239,7 +239,7 @@ def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[An
     heard = connection.pgconn.notice_handler, connection.pgconn.notify_handler
     twin: psycopg.Connection[Any] = psycopg.Connection(connection.pgconn)
     connection.pgconn.notice_handler, connection.pgconn.notify_handler = heard
-    twin._pool = None  # as if it were another's to close
+    twin._pool = None  # the original connection closes it
     return twin
 
 

@@ -197,7 +197,7 @@ class PostgresStep(ServerStep):
 
     @property
     def soon(self) -> int:
-        """When to retry what is due and was not applied: at once if some of it was; otherwise others work on it."""
+        """When to retry what remains: at once if some deadlines were applied; otherwise another client applies them."""
         return self.now if self.moved else self.now + BUSY_MS
 
     # sessions

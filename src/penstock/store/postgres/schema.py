@@ -40,7 +40,7 @@ _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Loads whose tasks may be changed next, so that their groups are needed.
 _LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
-# Flushes of what is due or follows a group skip what others have locked: those do it.
+# Flushes of passed deadlines and group moves skip locked rows: the client that locked them applies them.
 _PASSING = ("flush", "change_group")
 
 

@@ -1,6 +1,6 @@
 """The engine's step on Redis: tasks are read by one script, and what was decided about them is written by another.
 
-The scripts keep indexes, counters and outcomes, as they do for puts, takes and what is due. Nothing is locked between
+The scripts keep indexes, counters and outcomes, as they do for puts, takes and advance. Nothing is locked between
 two of them: a row whose task has changed since is left out, and the engine reads it again.
 """
 
@@ -365,7 +365,7 @@ class RedisStep:
         left = {moves[place - 1].shown for place in missed}
         return Acked(cast("set[str]", {move.shown for move in moves} - left), judged=True, beside=flushed.beside)
 
-    # what is due
+    # deadlines
 
     def advance(
         self, effects: Effects, limit: int, *, closed: bool = False, reply: list[Reply] | None = None

@@ -26,7 +26,7 @@ _OPTIONAL = {
     "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,), "lanes": (MICRO_QUEUES,),
     "names": (UNLEASED,), "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
 }  # fmt: skip
-# What `lanes` stands for: all that micro-queues need.
+# The parts that `lanes` includes: everything for micro-queues.
 _LANES = ("encode", "decode", "tasks", "micro_queues")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 

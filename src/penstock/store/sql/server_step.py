@@ -224,7 +224,7 @@ class ServerStep(SqlStep):
 
     @property
     def soon(self) -> int:
-        """When to retry what is due and was not applied."""
+        """When to retry deadlines that passed and were not applied."""
         return self.now
 
     def count_changes(self, tube: Tube) -> None:

@@ -92,7 +92,7 @@ local function wait_ms()
 end
 
 -- script: advance_tube
--- Apply what is due, up to a number of tasks, and forget outcomes past their retention.
+-- Apply passed deadlines of at most a number of tasks, and forget outcomes past their retention.
 -- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
 -- Returns: now, readied, removed, log, 1 if more is due, ms until the next deadline or -1, left_over, {entry of the outbox
 --   that was left behind, ...}
