@@ -56,7 +56,7 @@ def test_what_is_wrong_is_refused_as_without_a_loop(app: App) -> None:
 
     async def main() -> None:
         with pytest.raises(penstock.BadValue, match="send.put: to"):
-            await send.aio.put(object())  # type: ignore[arg-type]
+            await send.aio.put(object())  # type: ignore[call-overload]
         with pytest.raises(penstock.BadValue, match="not a put option"):
             await send.aio.put_many(["ada"], capacity=3)  # type: ignore[call-arg]
         app.broker.tube("default").drop()

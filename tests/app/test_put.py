@@ -45,7 +45,7 @@ def test_put_options_stand_among_the_keywords(app: App) -> None:
     @app.task(tube="mail", ttr=30, max_attempts=5)
     def send(to: str) -> None: ...
 
-    send.put("ada", delay=10, pri=3)  # type: ignore[call-arg]
+    send.put("ada", delay=10, pri=3)
     send.options(max_attempts=2).put("bob")
     one, two = app.broker.tube("mail").tasks()
     assert (one.status, one.pri, record_of(one).options.max_attempts, record_of(one).ttr) == ("~", 3, 5, 30_000)

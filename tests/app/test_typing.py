@@ -1,4 +1,4 @@
-"""A type checker sees wrong arguments of `.put`: mypy, as users run it."""
+"""Type checkers accept put options in `.put` and see wrong arguments: mypy, as users run it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.app.arguments import PUT_OPTIONS
+from penstock.app.handler import Handler
+from penstock.app.put_signature import Put
 from tests.processes.peer import environment
 
 # A line with a comment must be refused, with that in the message; all others must pass.
@@ -38,10 +41,22 @@ async def fetch(url: str) -> bytes:
 def tick() -> None: ...
 
 
+@app.task(batch=10)
+def store(rows: list[int]) -> None: ...
+
+
 send.put("ada", subject="hello")
 send.options(pri=1, max_attempts=3).put(to="ada")
 send.put_many([("ada",), {"to": "bob"}], pri=1)
 send.options(delay=10).put("ada", subject="hello")
+send.put("ada", delay=10)
+send.put("ada", "hello", delay=10, pri=1)
+send.put("ada", subject="hello", delay=10)
+send.put(to="ada", subject="hello", at=None, max_attempts=3)
+tick.put(delay=3)
+store.put(7, delay=3)
+send.bind(object()).put("ada", delay=10)
+later: int = send.put("ada", subject="hello", ttl=60).result()
 count: int = send.put("ada").result(10)
 body: bytes = fetch.put("x").result()
 tick.put()
@@ -59,18 +74,26 @@ async def main() -> None:
     body: bytes = await fetch("x")
     body = await (await fetch.aio.put("x")).result(10)
     await send.options(delay=10).aio.put("ada", subject="hello")
-    await send.aio.put(1)  # arg-type
-    await send.aio.put("ada", delay=10)  # call-arg
-    await send.aio.put("ada", nope=1)  # call-arg
+    await send.aio.put("ada", delay=10)
+    await send.aio.put("ada", subject="hello", delay=10)
+    await send.aio.put(1)  # call-overload
+    await send.aio.put(1, delay=10)  # call-overload
+    await send.aio.put("ada", nope=1)  # call-overload
     other: str = await (await send.aio.put("ada")).result()  # assignment
 
 
-send.put(1)  # arg-type
-send.put()  # call-arg
-send.put("ada", subject=3)  # arg-type
-send.put("ada", nope=3)  # call-arg
-send.put("ada", delay=10)  # call-arg
-send.put(1, delay=3)  # call-arg arg-type
+send.put(1)  # call-overload
+send.put()  # call-overload
+send.put("ada", subject=3)  # call-overload
+send.put("ada", nope=3)  # call-overload
+send.put(1, delay=3)  # call-overload
+send.put("ada", 3, delay=3)  # call-overload
+send.put("ada", delay="soon")  # call-overload
+send.put(1, subject="hello", delay=3)  # call-overload
+send.put("ada", subject="hello", delay="soon")  # call-overload
+send.put("ada", capacity=3)  # call-overload
+tick.put(1, delay=3)  # call-overload
+store.put("row", delay=3)  # call-overload
 send.options(delay="soon")  # arg-type
 send.options(delay=10).put(1)  # arg-type
 send.options(delay=10).put("ada", nope=1)  # call-arg
@@ -80,7 +103,7 @@ send.call(subject=3)  # call-overload
 send.call("ada").options(capacity=3)  # call-arg
 wrong: str = send.put("ada").result()  # assignment
 send(1)  # arg-type
-tick.put(1)  # call-arg
+tick.put(1)  # call-overload
 app.task(rocket=True)  # call-overload
 """
 
@@ -103,3 +126,12 @@ def test_help_shows_what_a_verb_returns() -> None:
     assert returned == {"put": "Task", "put_many": "list[Task]", "take": "Task | None", "ack": "None"}
     assert penstock.Tube.put.__annotations__["return"] == "Task"
     assert "-> 'Task'" in pydoc.render_doc(penstock.Tube.put)
+
+
+def test_every_put_option_has_an_overload_beside_keyword_arguments() -> None:
+    beside = re.findall(r"\*, (\w+):", inspect.getsource(Put))
+    assert sorted(beside) == sorted(PUT_OPTIONS)
+
+
+def test_help_of_a_handler_s_put_shows_the_handle() -> None:
+    assert "-> 'Handle[R]'" in pydoc.render_doc(Handler.put)

@@ -72,7 +72,7 @@ def test_exceptions_are_raised_and_nothing_is_retried(app: App) -> None:
             work.put_many(["one", "bad", "two"])
         work.put("good")
         with pytest.raises(penstock.BadValue, match="an argument of work does not fit"):
-            work.put(3)  # type: ignore[arg-type]
+            work.put(3)  # type: ignore[call-overload]
         with pytest.raises(penstock.NotFound, match="no handler named 'nobody'"):
             app.put("nobody")
         work.put("last")

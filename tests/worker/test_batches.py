@@ -176,8 +176,8 @@ def test_what_does_not_fit_is_refused(app: App) -> None:
     with pytest.raises(penstock.BadValue, match="give batch="):
         own.task(linger=1)(one)  # type: ignore[call-overload]
     with pytest.raises(penstock.BadValue, match="annotate it as list"):
-        own.task(batch=3)(plain).put(1)  # type: ignore[arg-type]
+        own.task(batch=3)(plain).put(1)  # type: ignore[arg-type,call-overload]
     with pytest.raises(penstock.BadValue, match="Expected `int`"):
-        jobs.store_rows.put("x")  # type: ignore[arg-type]
+        jobs.store_rows.put("x")  # type: ignore[call-overload]
     with pytest.raises(penstock.BadValue, match="places and exceptions"):
         penstock.Failures({0: "no"})  # type: ignore[dict-item]

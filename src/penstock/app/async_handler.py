@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
 from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
+from penstock.app.put_signature import with_options
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
 from penstock.core.values import Seconds
@@ -31,8 +32,9 @@ class AwaitedHandler(Generic[P, R]):
         self._handler = handler
         self._options = options
 
-    async def put(self, *args: P.args, **kwargs: P.kwargs) -> AwaitedHandle[R]:
-        """As the handler's put. Options: `send.options(delay=10).aio.put(…)`."""
+    @with_options
+    async def put(self, /, *args: P.args, **kwargs: P.kwargs) -> AwaitedHandle[R]:
+        """As the handler's put."""
         return await self._handler.make_call(args, kwargs, self._options).aio.put()
 
     async def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[AwaitedHandle[R]]:

@@ -13,6 +13,7 @@ from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions, UnknownA
 from penstock.app.call import Call
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
+from penstock.app.put_signature import with_options
 from penstock.app.rules import DEFAULT_TUBE, Rules
 from penstock.broker.tube import Tube, fast_put
 from penstock.core import names
@@ -67,9 +68,8 @@ class Handler(Generic[P, R, C]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    # Put options are also accepted among the keywords, but no type checker can express "these parameters and some more
-    # keywords". `options(…).put(…)` is checked completely.
-    def put(self, *args: P.args, **given: P.kwargs) -> Handle[R]:
+    @with_options
+    def put(self, /, *args: P.args, **given: P.kwargs) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
         return self.put_calls([(args, *self.arguments.split(given))])[0] if handle is None else handle

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
+from penstock.app.put_signature import with_options
 from penstock.app.tracing import Sending
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle
@@ -39,7 +40,8 @@ class BoundHandler(Generic[P, R]):
         self._handler.must_be_options("options", options)
         return BoundHandler(self._handler, self._connection, {**self._options, **options})
 
-    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    @with_options
+    def put(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Put a task that calls the function with these arguments; a full tube raises TubeFull at once."""
         return self._put([self._handler.make_call(args, kwargs, self._options).given])[0]
 
