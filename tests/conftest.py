@@ -170,7 +170,7 @@ def killer(request: pytest.FixtureRequest) -> Iterator[ServerKiller | None]:
         return
     server = running(_SERVER[store])
     forbidden = partial(_has_sessions, server) if store in _POOLS else None
-    killer = request.node.stash[_KILLER] = ServerKiller(partial(server.strike, dice), dice, forbidden)
+    killer = request.node.stash[_KILLER] = ServerKiller(partial(server.restart_some, dice), dice, forbidden)
     yield killer
     killer.stop()
     request.node.user_properties.append(("kills", killer.kills))

@@ -1,6 +1,6 @@
-"""The processes of a campaign: `python -m tests.fault.actors ROLE NAME URL FOLDER SEED [SABOTAGE]`.
+"""The processes of a campaign: `python -m tests.fault.actors ROLE NAME URL FOLDER SEED [DEFECT]`.
 
-Each works until SIGTERM and records what it does. A sabotage breaks this build of penstock in one place, to show
+Each works until SIGTERM and records what it does. A defect breaks this build of penstock in one place, to show
 that the checker sees it.
 """
 
@@ -277,7 +277,7 @@ def _leases_that_repeat() -> None:
 
 
 # name -> what it breaks
-SABOTAGE: dict[str, Callable[[], None]] = {
+DEFECTS: dict[str, Callable[[], None]] = {
     "ack without the lease guard": lambda: _without_guard("ack"),
     "release without the lease guard": lambda: _without_guard("release"),
     "promote without the micro-queue check": _promote_unchecked,
@@ -286,9 +286,9 @@ SABOTAGE: dict[str, Callable[[], None]] = {
 }
 
 
-def main(role: str, name: str, url: str, folder: str, seed: str, *sabotage: str) -> None:
-    for broken in sabotage:
-        SABOTAGE[broken]()
+def main(role: str, name: str, url: str, folder: str, seed: str, *defects: str) -> None:
+    for defect in defects:
+        DEFECTS[defect]()
     if role == "awaited":
         return asyncio.run(work_awaited(name, url, Path(folder), int(seed)))
     return Actor(name, url, Path(folder), int(seed)).run(ROLES[role])

@@ -1,4 +1,4 @@
-"""A campaign: producers, takers and an admin on one store; a nemesis kills and freezes them, and their server."""
+"""A campaign: producers, takers and an admin on one store; they and their server are killed and frozen at random."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from tests.processes.peer import ROOT, environment
 from tests.support.forked import fork
 from tests.support.threads import until
 
-# So much longer at most, for enough to happen: a busy machine takes its time to start a process.
+# How much longer a campaign may run until enough has happened: a busy machine starts processes slowly.
 PATIENCE = 240.0
 DRAIN_SECONDS = 240.0
-Deeds = Counter[tuple[str, bool | None]]
-CREW = {"producer": 2, "taker": 4, "admin": 1, "awaited": 1}
+CallCounts = Counter[tuple[str, bool | None]]
+ACTORS = {"producer": 2, "taker": 4, "admin": 1, "awaited": 1}
 
 
 class Campaign:
     """One run in one folder; the histories stay there."""
 
-    def __init__(self, folder: Path, seed: int, sabotage: str = "", outages: Outages | None = None) -> None:
+    def __init__(self, folder: Path, seed: int, defect: str = "", outages: Outages | None = None) -> None:
         self.folder = folder
         self.url = outages.url if outages else f"sqlite:///{folder}/queue.db?durability=relaxed"
         self._outages = outages
         self._seed = seed
         self._random = random.Random(seed)
-        self._sabotage = [sabotage] if sabotage else []
-        self._crew: dict[str, tuple[str, ForkServerProcess]] = {}
-        self._recorder = Recorder(folder, "nemesis")
+        self._defects = [defect] if defect else []
+        self._actors: dict[str, tuple[str, ForkServerProcess]] = {}
+        self._recorder = Recorder(folder, "faults")
         self._started = 0
         self._crashed: list[Violation] = []
         self._pause = threading.Event()
 
-    def run(self, enough: Callable[[Deeds], bool], seconds: float = 0) -> list[Violation]:
-        """Let them work until enough has happened, for so long at least, then judge."""
+    def run(self, enough: Callable[[CallCounts], bool], seconds: float = 0) -> list[Violation]:
+        """Run for at least that many seconds and until enough has happened. Returns what the checker finds."""
         with penstock.connect(self.url) as broker:
             for name, kind in TUBES.items():
                 broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
@@ -62,44 +62,44 @@ class Campaign:
                 self._recorder.call("element", put, tube=ROUND, id=element)
         with ExitStack() as ending:
             ending.callback(self._stop)
-            for role, number in CREW.items():
+            for role, number in ACTORS.items():
                 for _ in range(number):
                     self._start(role)
             ends = time.monotonic() + seconds
-            while time.monotonic() < ends or not enough(self.deeds()):
-                assert time.monotonic() < ends + PATIENCE, f"too little happened to mean anything: {self.told()}"
-                self._strike()
+            while time.monotonic() < ends or not enough(self.call_counts()):
+                assert time.monotonic() < ends + PATIENCE, f"too little happened to mean anything: {self.description()}"
+                self._inject_fault()
         return self._judge()
 
-    def deeds(self) -> Deeds:
-        """How often each call was made until now, by what became of it."""
+    def call_counts(self) -> CallCounts:
+        """How often each call was made so far, by its result."""
         return Counter((call.op, call.ok) for call in read(self.folder))
 
-    def told(self) -> str:
-        """For messages: what happened, and how to look at it and to run it again."""
-        return f"PENSTOCK_SEED={self._seed}, histories in {self.folder}, {dict(self.deeds())}"
+    def description(self) -> str:
+        """For messages: what happened, where the histories are, and the seed that repeats the run."""
+        return f"PENSTOCK_SEED={self._seed}, histories in {self.folder}, {dict(self.call_counts())}"
 
     def _start(self, role: str) -> None:
         self._started += 1
         name = f"{role}{self._started}"
-        words = [role, name, self.url, str(self.folder), str(self._seed), *self._sabotage]
-        self._crew[name] = role, fork(act, *words, env=environment(), cwd=ROOT)
+        words = [role, name, self.url, str(self.folder), str(self._seed), *self._defects]
+        self._actors[name] = role, fork(act, *words, env=environment(), cwd=ROOT)
 
-    def _strike(self) -> None:
+    def _inject_fault(self) -> None:
         self._pause.wait(self._random.uniform(0.1, 0.5) * (3 if self._outages else 1))
         if self._outages and self._random.random() < 0.5:
-            return self._outages.strike(self._random, self._recorder)
-        # Those that have begun: else, where a start takes longer than a life, nobody ever does anything.
-        begun = [name for name in self._crew if (self.folder / f"{name}.jsonl").exists()]
+            return self._outages.inject(self._random, self._recorder)
+        # Only those that have begun: where starts are slow, all others would be killed before they did anything.
+        begun = [name for name in self._actors if (self.folder / f"{name}.jsonl").exists()]
         if not begun:
             return None
         name = self._random.choice(begun)
-        role, process = self._crew[name]
+        role, process = self._actors[name]
         if process.exitcode is not None:
             self._ended(name, process.exitcode)
         if self._random.random() < 0.4 or process.exitcode is not None:
             self._recorder.call("kill", lambda: self._kill(process), process=name)
-            del self._crew[name]
+            del self._actors[name]
             self._start(role)
         else:
             _send(process, signal.SIGSTOP)
@@ -112,9 +112,9 @@ class Campaign:
         process.join()
 
     def _stop(self) -> None:
-        for _, process in self._crew.values():
+        for _, process in self._actors.values():
             process.terminate()
-        for name, (_, process) in self._crew.items():
+        for name, (_, process) in self._actors.items():
             process.join(20)
             if process.exitcode is None:
                 self._recorder.call("kill", partial(self._kill, process), process=name)
@@ -122,7 +122,7 @@ class Campaign:
                 self._ended(name, process.exitcode)
 
     def _ended(self, name: str, code: int) -> None:
-        """An actor ends when told to (also before it listens), and never by an error of its own."""
+        """An actor ends by SIGTERM (also before it handles that), and never by an error of its own."""
         if code not in (0, -signal.SIGTERM):
             self._crashed.append(Violation("L2", f"{name} crashed with exit code {code}; its traceback is above"))
 

@@ -1,4 +1,4 @@
-"""What befalls the server of a campaign: it is killed and started again, connections are cut, answers are lost."""
+"""Faults of the server of a campaign: it is killed and started again, connections are cut, answers are lost."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tests.servers.vaults import bare_url
 POOLS = tuple(os.environ.get("PENSTOCK_POOL", "sqlite").split(","))
 STORES = ("postgres", "mariadb", "redis", *(f"pool-{name}" for name in POOLS))
 CLUSTER = "redis-cluster"
-# A pool's database loses nothing when its Redis does: that is one of its strikes.
+# A pool's database loses nothing when its Redis does: that is one of its faults.
 TAILS = ("postgres", "mariadb", "redis")
 
-Strike = tuple[str, Callable[[], None]]
+Fault = tuple[str, Callable[[], None]]
 
 
 class Outages:
@@ -47,14 +47,14 @@ class Outages:
         self._server = self._started(Redis if self.pooled else DURABLE[name])
         self._proxy = self._opened.enter_context(proxied(self._server))
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
-        restart = partial(self._server.strike, self._dice)
-        self._strikes: list[Strike] = [("restart", restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
-        self._coming: list[Strike] = []
+        restart = partial(self._server.restart_some, self._dice)
+        self._faults: list[Fault] = [("restart", restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
+        self._next_faults: list[Fault] = []
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
-            self._strikes.append(("flush", self._flush))
+            self._faults.append(("flush", self._flush))
         if loses_tails or self.pooled:
-            self._strikes[0] = ("restart", self._copy)
+            self._faults[0] = ("restart", self._copy)
 
     def _started(self, make: type[Server]) -> Server:
         return self._opened.enter_context(started(make))
@@ -63,11 +63,11 @@ class Outages:
         if name == "sqlite":
             return f"sqlite:///{self._copies}/pool.db?durability=relaxed"
         behind = self._started(DURABLE[name])
-        self._strikes.append(("restart", behind.restart))
+        self._faults.append(("restart", behind.restart))
         return bare_url(behind)
 
-    def strike(self, dice: random.Random, recorder: Recorder) -> None:
-        """One of them, each as often as the others; it is over when this returns."""
+    def inject(self, dice: random.Random, recorder: Recorder) -> None:
+        """Inject one fault, each as often as the others. Returns when it is over."""
         if self._copied is not None and dice.random() < 0.3:
             nodes = self._server.nodes
             if len(nodes) > 1 and dice.random() < 0.5:  # of a cluster's nodes, each is replicated by itself
@@ -75,9 +75,9 @@ class Outages:
             else:
                 recorder.call("lose_tail", partial(self._lose_tail, nodes), since=self._copied)
             return
-        if not self._coming:
-            self._coming = dice.sample(self._strikes, len(self._strikes))
-        recorder.call(*self._coming.pop())
+        if not self._next_faults:
+            self._next_faults = dice.sample(self._faults, len(self._faults))
+        recorder.call(*self._next_faults.pop())
 
     def _copy(self) -> None:
         """Killed and started again; its data is copied in between."""
@@ -90,7 +90,7 @@ class Outages:
         self._while_down(self._server.nodes, copy)
 
     def _lose_tail(self, nodes: Sequence[Server]) -> None:
-        """As where a replica is promoted that lacks the newest writes: these start with their last copies."""
+        """As when a replica without the newest writes is promoted: these nodes start with their last copies."""
         self._while_down(nodes, lambda node: _replace(self._copy_of(node), node.folder))
 
     def _copy_of(self, node: Server) -> Path:
@@ -111,15 +111,15 @@ class Outages:
         self._server.ask("FLUSHALL")
 
     @property
-    def deeds(self) -> set[str]:
-        """What all befalls it."""
-        return {name for name, _ in self._strikes} | ({"lose_tail"} if self.loses_tails or self.pooled else set())
+    def faults(self) -> set[str]:
+        """The names of all faults that it injects."""
+        return {name for name, _ in self._faults} | ({"lose_tail"} if self.loses_tails or self.pooled else set())
 
     def close(self) -> None:
         self._opened.close()
 
     def _swallow(self) -> None:
-        """For so long every answer is lost, and its connection with it."""
+        """Lose every answer for a moment, and its connection with it."""
         self._proxy.swallow = True
         time.sleep(0.05)
         self._proxy.swallow = False

@@ -1,4 +1,4 @@
-"""Real processes under a nemesis, judged by their histories; and broken builds, which must be caught."""
+"""Real processes that are killed and frozen, checked by their histories; and broken builds, which must be caught."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.actors import SABOTAGE
-from tests.fault.campaign import PATIENCE, Campaign, Deeds, seed
+from tests.fault.actors import DEFECTS
+from tests.fault.campaign import PATIENCE, CallCounts, Campaign, seed
 from tests.fault.checker import summary
 from tests.fault.invariants import Violation
 from tests.fault.outages import CLUSTER, STORES, TAILS, Outages
@@ -19,24 +19,24 @@ from tests.fault.outages import CLUSTER, STORES, TAILS, Outages
 ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and a cluster
 LONG = ASKED == "long"
 SECONDS, SERVER_SECONDS = (1800.0, 600.0) if LONG else (0.0, 0.0)
-if asked := os.environ.get("PENSTOCK_CAMPAIGN_SECONDS"):  # at least so long, each
+if asked := os.environ.get("PENSTOCK_CAMPAIGN_SECONDS"):  # the minimum of each run
     SECONDS = SERVER_SECONDS = float(asked)
 BROKEN_TRIES = 8  # caught in the first or second as a rule; each is longer than the one before
 
 
-def much(deeds: Deeds) -> bool:
+def much(counts: CallCounts) -> bool:
     """Work, processes that died in it, and leases that were over when their holder woke."""
-    return deeds["ack", True] > 100 and deeds["ack", False] > 0 and deeds["kill", True] > 8
+    return counts["ack", True] > 100 and counts["ack", False] > 0 and counts["kill", True] > 8
 
 
-def some(deeds: Deeds, strikes: set[str]) -> bool:
-    """The same with a server, and of what befalls it everything."""
-    return deeds["ack", True] > 50 and all(deeds[strike, True] for strike in ("kill", *strikes))
+def some(counts: CallCounts, faults: set[str]) -> bool:
+    """The same with a server, after every one of its faults."""
+    return counts["ack", True] > 50 and all(counts[fault, True] for fault in ("kill", *faults))
 
 
 def judge(campaign: Campaign, violations: list[Violation]) -> None:
-    sys.stdout.write(f"{campaign.told()}\n")  # shown by pytest -rP
-    assert not violations, f"{summary(violations)}\n{campaign.told()}"
+    sys.stdout.write(f"{campaign.description()}\n")  # shown by pytest -rP
+    assert not violations, f"{summary(violations)}\n{campaign.description()}"
 
 
 @pytest.mark.timeout(SECONDS + PATIENCE + 240)
@@ -51,7 +51,7 @@ def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> N
 def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(store: str, tmp_path: Path) -> None:
     with closing(Outages(store)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
-        violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
+        violations = campaign.run(partial(some, faults=outages.faults), SERVER_SECONDS)
     judge(campaign, violations)
 
 
@@ -60,12 +60,12 @@ def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(st
 def test_no_older_hand_out_settles_anything_after_the_newest_writes_are_lost(store: str, tmp_path: Path) -> None:
     with closing(Outages(store, loses_tails=True)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
-        violations = campaign.run(partial(some, strikes=outages.deeds), SERVER_SECONDS)
+        violations = campaign.run(partial(some, faults=outages.faults), SERVER_SECONDS)
     judge(campaign, violations)
 
 
-def enough(deeds: Deeds, attempt: int, strikes: set[str]) -> bool:
-    return deeds["ack", True] > 60 * attempt and all(deeds[strike, True] >= attempt for strike in strikes)
+def enough(counts: CallCounts, attempt: int, faults: set[str]) -> bool:
+    return counts["ack", True] > 60 * attempt and all(counts[fault, True] >= attempt for fault in faults)
 
 
 # what is broken -> the invariants of which one must be seen not to hold
@@ -81,16 +81,16 @@ LOSES_TAILS = {"leases without their random part"}
 
 
 @pytest.mark.timeout(PATIENCE * BROKEN_TRIES)
-@pytest.mark.parametrize("broken", SABOTAGE)
+@pytest.mark.parametrize("broken", DEFECTS)
 def test_a_broken_build_is_caught(broken: str, tmp_path: Path) -> None:
     seen: set[str] = set()
     for attempt in range(1, BROKEN_TRIES + 1):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         with closing(Outages("redis", loses_tails=True)) if broken in LOSES_TAILS else nullcontext() as outages:
-            strikes = {"lose_tail"} if outages else set()
+            faults = {"lose_tail"} if outages else set()
             campaign = Campaign(folder, seed(), broken, outages)
-            violations = campaign.run(partial(enough, attempt=attempt, strikes=strikes))
+            violations = campaign.run(partial(enough, attempt=attempt, faults=faults))
         seen |= {violation.name for violation in violations}
         if seen & EXPECTED[broken]:
             return

@@ -86,7 +86,7 @@ def test_each_rule_sees_what_breaks_it(
         call("release", 2, None, lease=1),
         call("bury", 2, by="admin"),
         call("release_all", 2, by="admin"),
-        call("kill", 2, by="nemesis", process="w1"),
+        call("kill", 2, by="faults", process="w1"),
         call("close", 2, process="w1"),
     ],
     ids=lambda made: f"{made.op} {made.ended}",
@@ -138,7 +138,7 @@ def message(op: str, begun: float, **facts: Any) -> Call:
 
 POPPED = message("pop", 1, ids=["1-1"], data=["d"])
 PUSHED, ACKED = message("push", 0, ids=["1-1"], pushed=["d"]), message("remove", 2, asked=["1-1"], ids=["1-1"])
-LOST = Call("nemesis", "lose_tail", 5, {"since": 0.5}, 6)
+LOST = Call("faults", "lose_tail", 5, {"since": 0.5}, 6)
 
 
 @pytest.mark.parametrize(

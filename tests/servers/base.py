@@ -125,7 +125,7 @@ class Server(ABC):
         self.kill()
         self.start()
 
-    def strike(self, dice: random.Random) -> None:
+    def restart_some(self, dice: random.Random) -> None:
         """A restart; of a cluster, of a part of it."""
         self.restart()
 

@@ -86,7 +86,7 @@ class RedisCluster(Redis):
     def answers(self) -> bool:
         return super().answers() and all(_is_whole(node) for node in self.nodes if self.others)
 
-    def strike(self, dice: random.Random) -> None:
+    def restart_some(self, dice: random.Random) -> None:
         """One node, or all of them."""
         struck = self.nodes if dice.random() < 0.25 else [dice.choice(self.nodes)]
         for node in struck:
