@@ -151,6 +151,8 @@ class Campaign:
             found += rules.addresses(calls, left)
             found += rules.rounds(calls, left, PERIOD, losses)
             found += rules.messages(calls, left)
+            if found:  # what was lost is not drained either, however long this waits for it
+                return found
             self._cancel_open(tubes["grouped"], calls)
             found += [violation for tube in tubes.values() for violation in self._drained(tube)]
             return found + list(rules.groups(read(self.folder)))
