@@ -239,7 +239,8 @@ class SessionHandle:
 
         `stop` is called before and after each sleep, which `wake_blocked` ends; True ends the waiting.
         """
-        limit = values.timeout(timeout)
+        usual = timeout is None or (type(timeout) is int and timeout == 0)  # and so in order
+        limit = cast("int | None", timeout) if usual else values.timeout(timeout)
         op = TakeOp(self, tubes, count, max_pri)
         tasks: list[Task]
         tasks, _ = yield op

@@ -611,10 +611,13 @@ def taken_tasks(tube: Tube, records: Iterable[Record]) -> list[Task]:
     """Taken records as tasks. A task whose data cannot be decoded is buried and left out."""
     tasks = []
     for record in records:
+        payload = record.payload
         try:
-            tasks.append(Task(record, tube, codec.decode(record.payload), leased=True))
-        except BadValue as error:
-            tube._set_aside(record, error)
+            data = payload[1:] if payload[:1] == codec.RAW else codec.decode_json(payload)
+        except codec.UNREADABLE as error:
+            tube._set_aside(record, codec.unreadable(error))
+        else:
+            tasks.append(Task(record, tube, data, leased=True))
     return tasks
 
 

@@ -17,9 +17,12 @@ from penstock.errors import BadValue
 
 T = TypeVar("T")
 
-_RAW = b"\0"
+#: What the payload of bytes begins with.
+RAW = b"\0"
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+#: `decode` of a payload that is JSON: msgspec's own function, for takes. It raises one of UNREADABLE.
+decode_json = msgspec.json.Decoder().decode
+UNREADABLE = (msgspec.DecodeError, RecursionError, ValueError)
 _ATOMS = frozenset({str, bool, type(None)})
 # Deeper data could overflow a reader's stack, whatever recursion limit the writer had.
 MAX_DEPTH = 200
@@ -38,7 +41,7 @@ def encode(data: object) -> bytes:
     """The bytes to store for a JSON value, bytes, dataclass, msgspec struct or pydantic model."""
     kind = type(data)
     if kind is bytes:
-        return _RAW + cast(bytes, data)
+        return RAW + cast(bytes, data)
     try:
         if kind is not str:
             data = _plain(data)
@@ -55,27 +58,32 @@ def encode(data: object) -> bytes:
 
 def is_raw(payload: bytes) -> bool:
     """Whether the payload holds bytes rather than JSON."""
-    return payload[:1] == _RAW
+    return payload[:1] == RAW
 
 
 def size(payload: bytes) -> int:
     """The size of the caller's data, without the marker byte."""
-    return len(payload) - (payload[:1] == _RAW)
+    return len(payload) - (payload[:1] == RAW)
 
 
 def decode(payload: bytes) -> object:
     """The data that was put. Raises BadValue if the stored bytes are damaged."""
-    if payload[:1] == _RAW:
+    if payload[:1] == RAW:
         return payload[1:]
     try:
-        return _decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise BadValue(f"the stored data cannot be decoded: {error}") from None
+        return decode_json(payload)
+    except UNREADABLE as error:
+        raise unreadable(error) from None
+
+
+def unreadable(error: Exception) -> BadValue:
+    """The error for stored bytes that are damaged."""
+    return BadValue(f"the stored data cannot be decoded: {error}")
 
 
 def decode_as(payload: bytes, kind: type[T]) -> T:
     """The data that was put, as a dataclass, msgspec struct, pydantic model or any annotated type."""
-    if kind is bytes or payload[:1] == _RAW:
+    if kind is bytes or payload[:1] == RAW:
         value = decode(payload)
         if not isinstance(value, kind):
             raise BadValue(f"data is {kind_of(value)}, not {kind.__name__}: decode it as what was put")

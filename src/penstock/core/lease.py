@@ -1,7 +1,7 @@
 """The stored form of a lease: one number that is never repeated, even after an older copy of a store is restored.
 
 `lease = number * 2**28 + call`. `number` is public and grows by one with each hand-out of the task. `call` is a random
-number per take (1 .. 2**28 - 1), so a lease cannot be guessed from its number. Leases stay below 2**53, where a double
+number of 28 bits per take, so a lease cannot be guessed from its number. Leases stay below 2**53, where a double
 is exact.
 """
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -34,7 +35,7 @@ from penstock.core.chain import Link
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import Kind
-from penstock.core.lease import CALL_MASK
+from penstock.core.lease import CALL_BITS
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects, Lane, Lease, Presence, SessionRecord
@@ -52,11 +53,8 @@ class Conflict(Exception):
 _numbers = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_numbers.seed)
-
-
-def new_call() -> int:
-    """The number that a take gives its leases."""
-    return _numbers.getrandbits(32) % CALL_MASK + 1
+#: Draws the number that a take gives its leases.
+new_call = partial(_numbers.getrandbits, CALL_BITS)
 
 
 # ---- what to load
