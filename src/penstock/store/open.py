@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from penstock.core.names import shown
 from penstock.engine.store import Store
@@ -22,7 +21,49 @@ Clock = Callable[[], int]
 _SCHEMES = ("sqlite", "memory", "postgresql", "mysql", "redis", "rediss", "redis+sentinel", "redis+cluster")
 # The databases that can stand behind a pool.
 _VAULTS = ("sqlite", "postgresql", "mysql")
+# The driver of a scheme, and the extra that installs it; of others, redis is both.
+_DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
+
+
+class _Kind(NamedTuple):
+    """What can be made of a store's URL: the store, the place it names, its schema, and a database behind a pool."""
+
+    open: Callable[[str, Clock | None], Store]
+    locate: Callable[[str], object]
+    look: Callable[[str], Schema]
+    vault: Callable[[str], Database] | None = None
+
+
+def _kind(scheme: str) -> _Kind:
+    """Import a store; StoreUnavailable, which says how to install its driver, if that is missing."""
+    try:
+        if scheme == "memory":
+            from penstock.store.sqlite import file, memory
+
+            return _Kind(memory.open_memory, file.parameters, lambda url: Schema(0, 0, []))
+        if scheme == "sqlite":
+            from penstock.store.sqlite import file, sqlite_store, sqlite_vault
+
+            return _Kind(sqlite_store.open_sqlite, file.locate, sqlite_store.look_at_sqlite, sqlite_vault.SqliteVault)
+        if scheme == "postgresql":
+            from penstock.store.postgres import postgres_connection, postgres_store, schema
+
+            postgres = postgres_store.open_postgres, postgres_connection.locate, schema.look
+            return _Kind(*postgres, postgres_store.PostgresVault)
+        if scheme == "mysql":
+            from penstock.store.mysql import mysql_connection, mysql_store
+
+            mysql = mysql_store.open_mysql, mysql_connection.parse, mysql_store.look_at_mysql
+            return _Kind(*mysql, mysql_store.MysqlVault)
+        from penstock.store.redis import location, redis_store, sharded
+
+        return _Kind(sharded.open_redis, location.locate, redis_store.look_at_redis)
+    except ImportError as error:
+        driver, extra = _DRIVERS.get(scheme, ("redis", "redis"))
+        raise StoreUnavailable(
+            f"store URL {scheme}:// needs the {driver} driver ({error}): pip install 'penstock[{extra}]'"
+        ) from error
 
 
 def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
@@ -30,10 +71,10 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
     `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
     """
-    _scheme(url)
+    scheme = _scheme(url)
     url, pool = _split_pool(url, pool)
     if pool is None:
-        return _open(url, clock)
+        return _kind(scheme).open(url, clock)
     database = _vault(url, pool)
     from penstock.store.pool.pool_store import open_pool
 
@@ -42,36 +83,27 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
 def check_url(url: str) -> None:
     """BadValue for a URL that no store understands, StoreUnavailable if its driver is missing. Nothing is opened."""
-    _scheme(url)
+    scheme = _scheme(url)
     url, pool = _split_pool(url, None)
     if pool is not None:
         _vault(url, pool)
-    scheme = url.partition("://")[0]
-    with _driver(scheme):
-        match scheme:
-            case "memory":
-                _parameters(url, {})
-            case "sqlite":
-                _sqlite_file(url)
-            case "postgresql":
-                from penstock.store.postgres.postgres_connection import locate as locate_postgres
+    _kind(scheme).locate(url)
 
-                locate_postgres(url)
-            case "mysql":
-                import penstock.store.mysql.mysql_store
-                from penstock.store.mysql.mysql_connection import parse
 
-                parse(url)
-            case _:
-                import penstock.store.redis.redis_store  # noqa: F401
-                from penstock.store.redis.location import locate as locate_redis
-
-                locate_redis(url)
+def look_at_schema(url: str) -> Schema:
+    """Which schema a store has, and what opening it would change; nothing is changed here."""
+    if has_pool(url):
+        raise UnsupportedOption(
+            "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
+        )
+    return _kind(url.partition("://")[0]).look(url)
 
 
 def sqlite_path(url: str) -> str:
     """The file of a sqlite:// URL."""
-    return _sqlite_file(url)[0]
+    from penstock.store.sqlite.file import locate
+
+    return locate(url).path
 
 
 def _scheme(url: object) -> str:
@@ -153,8 +185,7 @@ def _vault(url: str, pool: object) -> Database:
     scheme = url.partition("://")[0]
     if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
-    with _driver(scheme):
-        import penstock.store.redis.redis_store  # noqa: F401
+    _kind(scheme)
     return open_vault(pool)
 
 
@@ -167,102 +198,6 @@ def open_vault(pool: object) -> Database:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {shown(scheme)} is not a database for a pool: use {known}")
     _parts("pool", pool)
-    if scheme == "sqlite":
-        from penstock.store.sqlite.sqlite_vault import SqliteVault
-
-        path, durable = _sqlite_file(pool)
-        return SqliteVault(path, durable=durable)
-    with _driver(scheme):
-        if scheme == "postgresql":
-            from penstock.store.postgres.postgres_store import PostgresVault
-
-            return PostgresVault(pool)
-        from penstock.store.mysql.mysql_store import MysqlVault
-
-        return MysqlVault(pool)
-
-
-@contextmanager
-def _driver(scheme: str) -> Iterator[None]:
-    """Say how to install the driver of a scheme if it is missing."""
-    driver, extra = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}.get(scheme, ("redis",) * 2)
-    try:
-        yield
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL {scheme}:// needs the {driver} driver ({error}): pip install 'penstock[{extra}]'"
-        ) from error
-
-
-def look_at_schema(url: str) -> Schema:
-    """Which schema a store has, and what opening it would change; nothing is changed here."""
-    if has_pool(url):
-        raise UnsupportedOption(
-            "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
-        )
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
-        from penstock.store.sqlite.sqlite_store import look_at_sqlite
-
-        return look_at_sqlite(_sqlite_file(url)[0])
-    if scheme == "postgresql":
-        from penstock.store.postgres.schema import look
-    elif scheme == "mysql":
-        from penstock.store.mysql.mysql_store import look_at_mysql as look
-    elif scheme.startswith("redis"):
-        from penstock.store.redis.redis_store import look_at_redis as look
-    else:
-        return Schema(0, 0, [])
-    return look(url)
-
-
-def _open(url: str, clock: Clock | None) -> Store:
-    scheme = url.partition("://")[0]
-    if scheme == "memory":
-        from penstock.store.sqlite.memory import open_memory
-
-        _parameters(url, {})
-        return open_memory(url, clock)
-    if scheme == "sqlite":
-        from penstock.store.sqlite.sqlite_store import open_sqlite
-
-        path, durable = _sqlite_file(url)
-        return open_sqlite(path, durable=durable, clock=clock)
-    with _driver(scheme):
-        if scheme == "postgresql":
-            from penstock.store.postgres.postgres_store import open_postgres
-
-            return open_postgres(url, clock)
-        if scheme == "mysql":
-            from penstock.store.mysql.mysql_store import open_mysql
-
-            return open_mysql(url, clock)
-        from penstock.store.redis.sharded import open_redis
-
-        return open_redis(url, clock)
-
-
-def _sqlite_file(url: str) -> tuple[str, bool]:
-    """The file that a URL names, and whether a commit is on disk."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.netloc or not path or path.startswith(":"):
-        raise BadValue(
-            f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
-            "(absolute), or memory:// for a queue that ends with the process"
-        )
-    if parts.fragment:
-        raise BadValue(f"store URL {shown(url)} has a # in it, which is no part of a file's name there: write %23")
-    given = _parameters(url, {"durability": ("full", "relaxed")})
-    return path, given.get("durability", "full") == "full"
-
-
-def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
-    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    for name, value in given.items():
-        if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise BadValue(f"parameter {shown(name)} of store URL {shown(url)} is unknown: {has}")
-        if value not in known[name]:
-            raise BadValue(f"parameter {name}={value} of store URL {shown(url)}: use {' or '.join(known[name])}")
-    return given
+    vault = _kind(scheme).vault
+    assert vault is not None
+    return vault(pool)

@@ -1,4 +1,4 @@
-"""The file: where it may be, how it is opened, how to wait for its lock, and its errors as penstock's."""
+"""The file: its URL, where it may be, how it is opened, how to wait for its lock, and its errors as penstock's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import re
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 
 import apsw
 
-from penstock.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.core.names import shown
+from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
 T = TypeVar("T")
@@ -46,6 +48,40 @@ _NETWORK = frozenset(
 _FOREIGN = re.compile(r"no such (table|column)|has no column|\d+ columns but")
 # How mountinfo writes the space, tab, newline and backslash of a path.
 _OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class Location(NamedTuple):
+    """The file that a URL names, and whether a commit is on disk."""
+
+    path: str
+    durable: bool
+
+
+def locate(url: str) -> Location:
+    """The parts of a sqlite:// URL; BadValue says what is wrong with it."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path or path.startswith(":"):
+        raise BadValue(
+            f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
+            "(absolute), or memory:// for a queue that ends with the process"
+        )
+    if parts.fragment:
+        raise BadValue(f"store URL {shown(url)} has a # in it, which is no part of a file's name there: write %23")
+    level = parameters(url, "durability").get("durability", "full")
+    if level not in ("full", "relaxed"):
+        raise BadValue(f"parameter durability={level} of store URL {shown(url)}: use full or relaxed")
+    return Location(os.path.abspath(path), level == "full")
+
+
+def parameters(url: str, *known: str) -> dict[str, str]:
+    """The parameters of a URL; BadValue for one that is not known."""
+    given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    for name in given:
+        if name not in known:
+            has = ", ".join(known) or "none"
+            raise BadValue(f"parameter {shown(name)} of store URL {shown(url)} is unknown: it has {has}")
+    return given
 
 
 class BusyHandler:

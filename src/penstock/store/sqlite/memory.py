@@ -15,6 +15,7 @@ from penstock.core.results import Description
 from penstock.engine.store import Store
 from penstock.errors import StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
+from penstock.store.sqlite.file import parameters
 from penstock.store.sqlite.sqlite_connection import Connection
 from penstock.store.sqlite.sqlite_store import SqliteStore, migrate, wall_clock
 
@@ -92,6 +93,7 @@ opened = _stores.opened
 
 def open_memory(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store of that URL in this process. Its clock is that of the first opener."""
+    parameters(url)
     with _stores.lock:
         connection = opened.get(url)
         if connection is None:

@@ -52,7 +52,7 @@ class Connection:
     their turn leaves the transaction open for the next of them, and all wait for the same sync of the disk.
     """
 
-    def __init__(self, path: str, *, durable: bool) -> None:
+    def __init__(self, path: str, durable: bool) -> None:
         self.path = path
         self.lock = threading.Lock()
         self._db: apsw.Connection | None = None

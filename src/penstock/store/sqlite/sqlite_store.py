@@ -41,6 +41,7 @@ from penstock.store.sql.migrations import Schema, load_migrations, must_fit, sch
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
 from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, with_waits
 from penstock.store.sqlite import sqlite_queries as queries
+from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
 from penstock.store.sqlite.sqlite_queries import COUNTERS, NEW_FIELDS, STORED, Q, add_counts, insert_rows
@@ -149,9 +150,9 @@ class SqliteStore(Store):
         self._connection.close()
 
 
-def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> Store:
+def open_sqlite(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store in a file, created or brought up to date."""
-    connection = Connection(os.path.abspath(path), durable=durable)
+    connection = Connection(*locate(url))
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
     try:
         store = SqliteStore(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch)
@@ -177,11 +178,12 @@ def migrate(connection: Connection) -> str:
         return str(id)
 
 
-def look_at_sqlite(path: str) -> Schema:
+def look_at_sqlite(url: str) -> Schema:
     """Which schema a file has; a missing file is not created."""
+    path = locate(url).path
     if not os.path.exists(path):
         return schema_of(None, MIGRATIONS)
-    connection = Connection(os.path.abspath(path), durable=True)
+    connection = Connection(path, durable=True)
     try:
         with connection.reading as db:
             return schema_of(_stored_schema(db, path), MIGRATIONS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 import apsw
 
 from penstock.store.sql.sql_queries import load_queries
+from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.sqlite_connection import Connection
 from penstock.store.sqlite.sqlite_store import PROMISES
 
@@ -40,8 +40,8 @@ class SqliteVault:
     # SQLite's own limit of a row, less what else is in it.
     most_bytes = 10**9 - 10**6
 
-    def __init__(self, path: str, *, durable: bool) -> None:
-        self._connection = Connection(os.path.abspath(path), durable=durable)
+    def __init__(self, url: str) -> None:
+        self._connection = Connection(*locate(url))
         self.label = f"SQLite {self._connection.path}"
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
