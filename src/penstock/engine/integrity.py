@@ -81,10 +81,8 @@ def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Pro
     for record in audit.orphans:
         yield record.id, "taken, but no live session holds it", "release it"
     if repair and audit.orphans:
-        work = Work(step, tube, Effects())
-        for record in audit.orphans:
-            work.change(record, came_back(record, step.now, "release"))
-        work.flush()
+        released = Work(step, tube, Effects()).change_each
+        released(audit.orphans, lambda record: came_back(record, step.now, "release"))
 
 
 def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:

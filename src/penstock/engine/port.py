@@ -92,17 +92,11 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """Tasks of a group, in id order."""
+    """Tasks of a group, in id order; or those that wait for its start (state g), in take order."""
 
     group: int
     limit: int
-
-
-class Unstarted(msgspec.Struct, frozen=True):
-    """Tasks that wait for the start of their group (state g), in take order."""
-
-    group: int
-    limit: int
+    unstarted: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -113,7 +107,7 @@ class Page(msgspec.Struct, frozen=True):
     upto: int | None = None
 
 
-Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Listing
+Select = ByIds | ByNames | Due | Taken | Buried | Members | Page | Listing
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -336,11 +330,11 @@ class Step(Protocol):
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> bool:
-        """Set what is given, also of a hidden tube; False when the tube is gone. Wakes takers of a resumed one."""
+    ) -> None:
+        """Set what is given, also of a hidden tube. Wakes takers of a resumed one."""
 
-    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
-        """Change its options and `Overdue.altered`, both or none. Returns the changed tube, None if it is gone."""
+    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
+        """Change its options and `Overdue.altered`, both or none. Returns the changed tube."""
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool

@@ -85,6 +85,7 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
     """End the handles whose heartbeat lapsed, then the sessions whose time is over, and release their tasks; those of a
     `dead` one get one more error."""
     handles, ended = step.lapsed()
+    end = lost if dead else came_back
     for handle in handles:
         step.remove_handle(handle, handle.until)
     if handles:
@@ -93,11 +94,7 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
         while held := step.held(session, ADVANCE_STEP):
             for tube, loaded in held:
                 work = Work(step, tube, effects)
-                for record in work.know(loaded):
-                    work.change(record, (lost if dead else came_back)(record, step.now, "release"))
-                    if work.heavy:
-                        work.flush()
-                work.flush()
+                work.change_each(work.know(loaded), lambda record: end(record, step.now, "release"))
             if sum(len(loaded.records) for _, loaded in held) < ADVANCE_STEP:
                 break
         step.forget_session(session)
@@ -143,7 +140,4 @@ class LostTakes:
 
 def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:
     """Release these tasks; their attempts do not count."""
-    work = Work(step, tube, effects)
-    for record in records:
-        work.change(record, undone(record, step.now))
-    work.flush()
+    Work(step, tube, effects).change_each(records, lambda record: undone(record, step.now))

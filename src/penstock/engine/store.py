@@ -45,7 +45,7 @@ from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tube_exists, tube_missing
+from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tube_exists
 from penstock.core.reply import reply_payload
 from penstock.core.results import (
     ADVANCE_STEP,
@@ -68,9 +68,9 @@ from penstock.core.results import (
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
-from penstock.engine import integrity, port, puts, sessions
+from penstock.engine import integrity, port, sessions
 from penstock.engine.port import Conflict, Page, Request, Step
-from penstock.engine.work import Work
+from penstock.engine.work import Work, put_linked
 from penstock.errors import NoSuchTube, StoreBusy, StoreError
 
 T = TypeVar("T")
@@ -238,24 +238,14 @@ class Store(ABC):
         return altered
 
     def _pause(self, tube: Tube, paused: bool) -> object:
-        if not self._run(lambda step, _: step.write_tube(tube, paused=paused), (tube,)):
-            raise self._missing(tube)
-        return None
+        return self._run(lambda step, _: step.write_tube(tube, paused=paused), (tube,))
 
     def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
-        altered = self._run(lambda step, _: step.alter_tube(tube, changes), (tube,))
-        if altered is None:
-            raise self._missing(tube)
-        return altered
+        return self._run(lambda step, _: step.alter_tube(tube, changes), (tube,))
 
     def _repair_queues(self, tube: Tube) -> None:
         """Give its micro-queues the heads that its limit allows."""
         self._run(lambda step, _: integrity.check_tube(step, tube, repair=True), (tube,), size=2)
-
-    def _missing(self, tube: Tube) -> Exception:
-        """The error for a handle whose tube was dropped or moved."""
-        self._read(lambda step: self._find_tube(step, tube.name))
-        return tube_missing(tube)
 
     # tasks
 
@@ -265,7 +255,7 @@ class Store(ABC):
         if linked(entries):
 
             def put(step: Step, guess: bool) -> list[Record]:
-                return puts.put_linked(Work(step, tube, effects), entries, guess=guess and self.remote)
+                return put_linked(Work(step, tube, effects), entries, guess=guess and self.remote)
 
             return Stored(self._run(put, (tube,), now=now), effects)
         put_plain = self.plain_put(tube, entries[0]) if now is None and len(entries) == 1 else None
@@ -337,21 +327,15 @@ class Store(ABC):
         effects = Effects()
         settled: list[Record | None] = []
 
-        def decide(work: Work, after: int) -> list[Record]:
-            if sweep.verb == "release":
-                taken = work.load(port.Taken(after, ADVANCE_STEP))
-                return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
-            wanted = ADVANCE_STEP if sweep.count is None else min(sweep.count - len(settled), ADVANCE_STEP)
-            return [work.change(record, lifecycle.kicked(record)) for record in work.load(port.Buried(wanted))]
-
         def apply(step: Step, _: bool) -> None:
             self._catch_up(step, tube, effects)
-            after = 0
+            after, kicks = 0, sweep.verb == "kick"
+            decide = lifecycle.kicked if kicks else lambda record: lifecycle.came_back(record, step.now, "release")
             while True:
                 work = Work(step, tube, effects)
-                records = decide(work, after)
-                missed, _fresh = work.flush()
-                settled.extend([record for record in records if record.id not in missed])
+                wanted = ADVANCE_STEP if sweep.count is None else min(sweep.count - len(settled), ADVANCE_STEP)
+                records = work.load(port.Buried(wanted) if kicks else port.Taken(after, wanted))
+                settled.extend(work.change_each(records, decide))
                 if len(records) < ADVANCE_STEP:
                     return
                 after = records[-1].id

@@ -7,13 +7,15 @@ reply, the count of its group, and the end of that group with its work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from msgspec.structs import replace
 
 from penstock.core import chain
 from penstock.core import group as rules
+from penstock.core.address import addresses, plan_put, replaced
 from penstock.core.chain import Link
 from penstock.core.ending import Ending, kept_under
 from penstock.core.entry import plain_entry
@@ -38,7 +40,6 @@ from penstock.engine.port import (
     Row,
     Select,
     Step,
-    Unstarted,
 )
 
 # Bytes of errors of attempts in one flush.
@@ -140,6 +141,17 @@ class Work:
             self._left(record, change)
         return after
 
+    def change_each(self, records: Iterable[Record], decide: Callable[[Record], Change]) -> list[Record]:
+        """Decide on each of these tasks and flush that. Returns the records as they are then, without those that
+        others overtook."""
+        after, missed = list[Record](), set[int]()
+        for record in records:
+            after.append(self.change(record, decide(record)))
+            if self.heavy:
+                missed |= self.flush()[0]
+        missed |= self.flush()[0]
+        return [record for record in after if record.id not in missed] if missed else after
+
     def rewrite(self, before: Record, after: Record, event: str) -> None:
         """Give a task new content."""
         self._rows[before.id] = Row(before, after, (event,))
@@ -232,11 +244,7 @@ class Work:
         loaded = self.step.load(self.tube, Due(limit))
         records = self.know(loaded)
         moving = sorted(group.no for group in loaded.groups.values() if group.moving)
-        for record in records:
-            self.change(record, became_due(record, self.now))
-            if self.heavy:
-                self.flush()
-        self.flush()
+        self.change_each(records, lambda record: became_due(record, self.now))
         return self.follow(moving, limit - len(records)) or len(records) == limit
 
     def turn_group(self, no: int, to: str) -> Group | None:
@@ -273,7 +281,7 @@ class Work:
             for record in records:
                 self.change(record, cancelled(record))
         else:
-            records = self.load(Unstarted(no, limit))
+            records = self.load(Members(no, limit, unstarted=True))
             for record in records:
                 self.change(record, rules.followed(record, self.now))
         if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
@@ -288,11 +296,6 @@ class Work:
     def heavy(self) -> bool:
         """Whether its errors of attempts fill the packet of a server, so that it must be flushed first."""
         return self._error_bytes > _HEAVY
-
-    @property
-    def pending(self) -> int:
-        """How many rows the next flush writes."""
-        return len(self._rows)
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write what was decided. Returns the ids of rows that were left out, and the new tasks of this tube."""
@@ -388,3 +391,88 @@ def _held(move: Move) -> Record | None:
     if record is None or record.attempts > 1:  # what was handed out before may have errors, which a take does not read
         return None
     return record if record.state == "t" and record.lease == move.lease else None
+
+
+# puts that depend on what is there: tasks with an address or a group, and elements of round tubes
+
+
+def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Record]:
+    """Store the entries, or give new content to the tasks that are there. Returns the task of each entry, in order.
+
+    With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
+    """
+    held = [] if guess else _holders(work, entries)
+    leaving = [record for record in held if work.is_gone(record)]
+    there = {record.id: record for record in held}
+    for record in leaving:
+        del there[record.id]
+    plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
+    if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
+        _must_live(work, plan.fresh, leaving)
+        _must_hold(work, len(plan.fresh), leaving)
+    ends = _ends_a_group(work, leaving, plan.fresh)
+    for record in leaving:
+        work.remove_if_gone(record)
+    if ends:
+        work.flush()  # it is over before its name is put to again; else replies come after what is put
+    for name, no in _given_groups(plan.fresh):
+        if guess:
+            work.know_group(Group(no, name))
+        else:
+            work.group(no)
+    opened: dict[str, int] = {}
+    work.put([entry if entry.group is None else _in_group(work, entry, opened) for entry in plan.fresh])
+    kept = dict(there)
+    for id, entry in plan.replaced.items():
+        kept[id] = replaced(there[id], entry, work.now)
+        work.rewrite(there[id], kept[id], "put")
+    _, stored = work.flush()
+    return [stored[place] if place >= 0 else kept[-place] for place in plan.places]
+
+
+def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
+    """The tasks that hold addresses of these entries, in id order."""
+    names = list(dict.fromkeys(addresses(entries)))
+    return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
+
+
+def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry]) -> bool:
+    """Whether a group that an entry names is over with those that leave."""
+    if not leaving:
+        return False
+    going = Counter(record.group_no for record in leaving if record.group_no is not None)
+    groups = [(group, count) for no, count in going.items() if (group := work.group(no)) is not None]
+    over = {group.name for group, count in groups if group.state != rules.OPEN and group.left == count}
+    return any(entry.group in over for entry in entries)
+
+
+def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
+    """The groups that entries are for, by name and number; each once."""
+    return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
+
+
+def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
+    """The entry with the number of its group, which is loaded into the work once."""
+    if entry.group is None or entry.group_no is not None:
+        return entry
+    if entry.group not in opened:
+        opened[entry.group] = work.know_group(work.step.open_group(work.tube, entry.group)).no
+    return replace(entry, group_no=opened[entry.group])
+
+
+def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) -> None:
+    """NotFound where an entry is for one group, and that has ended, or ends with those that leave."""
+    going = Counter(record.group_no for record in leaving)
+    for name, no in _given_groups(entries):
+        group = rules.must_live(work.group(no), name, work.now)
+        if group.state != rules.OPEN and 0 < going[no] == group.left:
+            raise rules.ended(name)
+
+
+def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:
+    """TubeFull if there is no room; the flush of a server checks again, under its lock."""
+    capacity = work.tube.capacity
+    if capacity is not None and more > 0:
+        stored = work.step.counters(work.tube).counts.stored - len(leaving)
+        if stored + more > capacity:
+            raise tube_full(work.tube, stored, more)

@@ -102,12 +102,13 @@ class MysqlStep(ServerStep):
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> bool:
+    ) -> None:
         options = None if given is None else encode_given(given).decode()
         stops = None if paused is None else int(paused)
         lock = fill(Q.lock_tube, tube=tube.no)
         write = self.sql(Q.set_tube, tube=tube.no, name=name, options=options, paused=stops)
-        return bool(self.send(lock, write, safe=name is None).results[0])
+        if not self.send(lock, write, safe=name is None).results[0]:
+            raise self.no_such_tube(tube)
 
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)

@@ -118,11 +118,10 @@ class PostgresStep(ServerStep):
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> bool:
-        written = super().write_tube(tube, name=name, given=given, paused=paused)
-        if written and paused is False:
+    ) -> None:
+        super().write_tube(tube, name=name, given=given, paused=paused)
+        if paused is False:
             self._notify(tube, always=True)
-        return written
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
@@ -175,7 +174,7 @@ class PostgresStep(ServerStep):
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
     ) -> tuple[str, dict[str, object]]:
-        self.passing = isinstance(select, (port.Due, port.Members, port.Unstarted))
+        self.passing = isinstance(select, (port.Due, port.Members))
         return super()._selected(tube, select, self.on(tube))
 
     def watch(self, tube: Tube) -> None:

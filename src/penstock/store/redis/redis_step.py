@@ -115,10 +115,8 @@ class RedisStep:
                 if not delivered and tube.kind.hand_out == DELIVER:
                     return self._undelivered(tube, select)
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
-            case port.Members(group, limit):
-                return self._members(tube, group, b"m", limit)
-            case port.Unstarted(group, limit):
-                return self._members(tube, group, b"u", limit)
+            case port.Members(group, limit, unstarted):
+                return self._members(tube, group, b"u" if unstarted else b"m", limit)
             case port.Taken(after, limit):
                 ids = self._taken_ids(tube, after)
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))

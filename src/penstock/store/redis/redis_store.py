@@ -35,11 +35,10 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.engine import puts as linked_puts
 from penstock.engine.port import Conflict, Step, new_call
 from penstock.engine.sessions import LostTake, LostTakes, give_back
 from penstock.engine.store import Store, ack_plain
-from penstock.engine.work import Work
+from penstock.engine.work import Work, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, SchemaMismatch, StoreError, TubeFull, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts
@@ -244,7 +243,7 @@ class RedisStore(TransferCalls, Store):
                     effects.events += [Event(tube.no, "put", record) for record in records]
                     effects.readied |= {tube.no: readied} if readied else {}
                     return records
-            return linked_puts.put_linked(Work(step, tube, effects), entries, guess=False)
+            return put_linked(Work(step, tube, effects), entries, guess=False)
 
         try:
             return Stored(self._run(put, (tube,), now=now), effects)

@@ -38,8 +38,8 @@ _FIELDS = len(Record.__struct_fields__)
 _FOREVER = 2**62
 # The queries for what is loaded.
 _LOADS: dict[type, str] = {
-    port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members",
-    port.Unstarted: "unstarted", port.Page: "page", Holders: "holders",
+    port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members", port.Page: "page",
+    Holders: "holders",
 }  # fmt: skip
 _FOUND = {None: "find_all", "r": "find_ready", "~": "find_delayed", "!": "find_buried"}
 
@@ -104,17 +104,18 @@ class SqlStep:
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> bool:
+    ) -> None:
         options = None if given is None else encode_given(given).decode()
         stops = None if paused is None else int(paused)
-        return self.change(self.Q.set_tube, tube=tube.no, name=name, options=options, paused=stops) > 0
+        if not self.change(self.Q.set_tube, tube=tube.no, name=name, options=options, paused=stops):
+            raise self.no_such_tube(tube)
 
-    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
+    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
         with self.together():
             self.lock_alone(tube)
             found = [stored for stored in self.tubes([tube.name]) if stored.no == tube.no]
             if not found:
-                return None
+                raise self.no_such_tube(tube)
             given = changed_options(found[0].given, changes)
             self.write_tube(tube, given=given)
             self.change(self.Q.set_altered, value=uuid4().hex)
@@ -212,6 +213,8 @@ class SqlStep:
                 return (Q.by_ids, {"ids": pks}) if len(ids) != 1 else (Q.by_id, {"pk": pks[0] if pks else 0})
             case port.ByNames(names):
                 return Q.by_names, {"tube": tube.no, "texts": names}
+            case port.Members(_, _, True):
+                return Q.unstarted, values
             case Find("t"):
                 return Q.find_taken if tube.kind.leased else Q.find_delivered, values
             case Find(status):
@@ -477,7 +480,8 @@ class SqlStep:
             self.set_serial(tube, counters.counts.take)
             for no, (total, failed) in sorted(totals.items()):
                 self.change(self.Q.set_group_total, no=no, total=total, failed=failed)
-            return self.write_tube(tube, name=name)
+            self.write_tube(tube, name=name)
+            return True
 
     # what a store adds
 

@@ -39,7 +39,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, with_waits
+from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, group_values, with_waits
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues
@@ -539,7 +539,8 @@ class SqliteStep(SqlStep):
     def flush(self, delta: port.Delta) -> Flushed:
         flushed = Flushed()
         for group in delta.groups:
-            self._write_group(group)
+            if not self.change(Q.change_group, **group_values(group)):
+                raise port.Conflict
         if delta.rows:
             readied = self._write_rows(delta.tube, delta.rows)
             if readied is None and delta.whole:
@@ -559,17 +560,6 @@ class SqliteStep(SqlStep):
             base = first_pk(delta.tube)
             self.rows(Q.erase, low=base, high=base | delta.erase_upto)
         return flushed
-
-    def _write_group(self, row: port.GroupRow) -> None:
-        before, after = row.before, row.after
-        values = {
-            "state": after.state, "total": after.total - before.total, "remaining": after.left - before.left,
-            "end_work": after.end, "cancel_work": after.cancel, "moving": int(after.moving), "until": after.until,
-            "failed": after.failed - before.failed, "on_failure": after.on_failure,
-        }  # fmt: skip
-        guard = {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
-        if not self.change(Q.change_group, **guard, **values):
-            raise port.Conflict
 
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
@@ -603,8 +593,7 @@ class SqliteStep(SqlStep):
                 rewritten.append((*_rewritten(after), *seen))
         written = (queries.DELETE, deleted), (queries.UPDATE_STATE, updated), (queries.UPDATE_RECORD, rewritten)
         for query, values in written:
-            if values:
-                self._write(query, values)
+            self._write(query, values)
         if not self.db.changes():
             return None
         if outcomes:

@@ -34,9 +34,10 @@ class _Session:
 class SqliteVault:
     """Keeps the contract of `store.pool.vault.Database` in one file."""
 
-    queries: SimpleNamespace = load_queries(
-        "penstock.store.sqlite", "vault.sql", shared=True, base="penstock.store.pool"
-    )
+    queries: SimpleNamespace = load_queries("penstock.store.pool", fragments={
+        "int": "INTEGER", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "for_update": "",
+        "table_end": ") STRICT", "keyed_end": ") STRICT, WITHOUT ROWID",
+    })  # fmt: skip
     # SQLite's own limit of a row, less what else is in it.
     most_bytes = 10**9 - 10**6
 
