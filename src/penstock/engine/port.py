@@ -251,19 +251,12 @@ class Acked(msgspec.Struct, frozen=True):
     beside: Effects | None = None
 
 
-class SessionRow(msgspec.Struct, frozen=True):
-    """A session. `until`: its end, once no handle is left; `lapse`: when its last handle lapses, 0 without handles."""
+class SessionRow(NamedTuple):
+    """A session, and when it ends if nobody beats or joins it."""
 
     no: int
     id: str
-    ttr: int
-    until: int | None
-    lapse: int
-
-    @property
-    def end(self) -> int:
-        """When it ends if nobody beats or joins it."""
-        return self.lapse + self.ttr if self.until is None else self.until
+    end: int
 
 
 class HandleRow(msgspec.Struct, frozen=True):

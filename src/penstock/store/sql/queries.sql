@@ -218,12 +218,12 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
 WHERE k.pk IN $ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
+-- fragment: session
+no, id, coalesce(until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no) + ttr)
 -- name: session_by_id
-SELECT no, id, ttr, until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no)
-FROM penstock_session s WHERE id = :id;
+SELECT $session FROM penstock_session s WHERE id = :id;
 -- name: session_by_no
-SELECT no, id, ttr, until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no)
-FROM penstock_session s WHERE no = :no;
+SELECT $session FROM penstock_session s WHERE no = :no;
 -- name: all_sessions
 SELECT no, id FROM penstock_session ORDER BY no;
 -- name: add_session

@@ -56,7 +56,7 @@ class Connection:
         self.path = path
         self.lock = threading.Lock()
         self._db: apsw.Connection | None = None
-        self._file = (0, 0)
+        self._file: tuple[int, int] | None = None
         self._log: tuple[int, int] | None = None  # of its write-ahead log, once there is one
         self._look_at_log = 0.0
         self._synchronous = ""
@@ -118,14 +118,17 @@ class Connection:
 
     def must_be_there(self) -> None:
         """The file and its log are those that were opened: what is written to others, nobody would ever read."""
-        if _inode(self.path) != self._file:
+        found = _inode(self.path)
+        if found is None:
+            raise StoreUnavailable(f"{self.path} is gone from under this broker: put it back, or connect again")
+        if found != self._file:
             raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect again")
         if time.monotonic() < self._look_at_log:
             return
         self._look_at_log = time.monotonic() + _LOG_SECONDS
         if self._log is None:
-            self._log = _log_inode(self.path)
-        elif self._log != _log_inode(self.path):
+            self._log = _inode(f"{self.path}-wal")
+        elif self._log != _inode(f"{self.path}-wal"):
             self._look_at_log = 0.0
             raise StoreUnavailable(
                 f"{self.path}-wal was removed under this broker, with what was committed since the last checkpoint: "
@@ -358,21 +361,10 @@ def _row(db: apsw.Connection, query: str, values: Values) -> tuple[int, ...] | N
     return row
 
 
-def _inode(path: str) -> tuple[int, int]:
-    """What identifies the file at a path now."""
+def _inode(path: str) -> tuple[int, int] | None:
+    """What identifies the file at a path now; None if there is none."""
     try:
         found = os.stat(path)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{path} is gone from under this broker ({error.strerror}): put it back, or close and connect again"
-        ) from error
-    return found.st_dev, found.st_ino
-
-
-def _log_inode(path: str) -> tuple[int, int] | None:
-    """What identifies the write-ahead log of the file, or None while it has none."""
-    try:
-        found = os.stat(f"{path}-wal")
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_dev, found.st_ino
