@@ -6,23 +6,27 @@ xdist's own groups (`--dist loadgroup`) do not work with pytest 9.2, which ignor
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Folders whose tests run in one test process, one after the other, the longest first: those that share a server or a
-# table that takes seconds to fill, and those that start processes by the dozen and mostly wait for them.
-_FOLDERS = ("fault", "processes", "postgres", "redis", "mysql", "worker", "pool", "cli", "plans")
+# Folders and modules whose tests run in one test process, one after the other, the longest first: those that share a
+# server or a table that takes seconds to fill, and those that start processes by the dozen and mostly wait for them.
+_TOGETHER = ("test_campaign", "worker", "redis", "processes", "fault", "postgres", "cli", "mysql", "pool", "plans")
 _STORE = re.compile(r"[\[-](memory|pool-\w+|sqlite|postgres|mariadb|redis(?:-cluster)?)[\]-]")
 
 
+def _together(module: PurePath) -> str | None:
+    """The module, or else its folder, if its tests run in one process."""
+    return next((name for name in (module.stem, module.parent.name) if name in _TOGETHER), None)
+
+
 def unit(nodeid: str) -> str:
-    """The tests of one unit run in one process: those of such a folder, else those of a module on a store."""
+    """The tests of one unit run in one process: those of such a folder or module, else those of a module on a store."""
     module, _, test = nodeid.partition("::")
-    folder = PurePosixPath(module).parent.name
     store = _STORE.search(test)
-    return folder if folder in _FOLDERS else f"{module} {store[1] if store else ''}"
+    return _together(PurePosixPath(module)) or f"{module} {store[1] if store else ''}"
 
 
 def is_quick(item: pytest.Item) -> bool:
@@ -33,12 +37,12 @@ def is_quick(item: pytest.Item) -> bool:
 
 def place(item: pytest.Item) -> int:
     """Sorts long units first, so that all processes end together. A test with a time limit of its own is long."""
-    folder = item.path.parent.name
-    if folder in _FOLDERS:
-        return _FOLDERS.index(folder)
-    if folder == "behaviour":  # many small units, to fill the gaps at the end
-        return 2 + len(_FOLDERS)
-    return len(_FOLDERS) + (item.get_closest_marker("timeout") is None)
+    together = _together(item.path)
+    if together is not None:
+        return _TOGETHER.index(together)
+    if item.path.parent.name == "behaviour":  # many small units, to fill the gaps at the end
+        return 2 + len(_TOGETHER)
+    return len(_TOGETHER) + (item.get_closest_marker("timeout") is None)
 
 
 class Units(LoadScopeScheduling):  # type: ignore[misc]  # xdist brings no types
