@@ -58,7 +58,9 @@ def test_hold_waits_for_a_buried_call(app: App) -> None:
         group.put_many([report.call("a"), report.call("bad")])
     run_queued(app, raises=False)
     assert (group.status, group.progress()) == ("running", penstock.Progress(1, 2, 0))
-    assert [outcome.status for _, outcome in group.results()] == ["done", "buried"]
+    done, buried = [outcome for _, outcome in group.results()]
+    assert (done.status, buried.status) == ("done", "buried")
+    assert [attempt.error for attempt in buried.errors] == [buried.error]
     app.broker.tube("reports").kick()
     run_queued(app, raises=False)
     assert group.status == "running"

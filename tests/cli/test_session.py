@@ -126,7 +126,9 @@ def test_a_lease_alone_is_enough(shell: Shell) -> None:
     assert "is not held" in shell.refused("ack", "mail", "1", "--lease", "1")
     assert shell("touch", "mail", "1", "5", "--lease", taken["lease"]) == "touched 1 of mail"
     assert shell("ack", "mail", "1", "--lease", taken["lease"]) == "acked 1 of mail"
-    assert "is not held" in shell.refused("ack", "mail", "1", "--lease", taken["lease"])
+    late = shell.refused("ack", "mail", "1", "--lease", taken["lease"])
+    assert "is not held" in late
+    assert "--session" not in late  # the lease says who took it
 
 
 def test_a_lease_narrows_a_settle_to_one_hand_out(shell: Shell) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 
-from penstock.broker.outcome import Outcome, make_outcome
+from penstock.broker.outcome import Outcome, buried_outcome, make_outcome
 from penstock.core import group as rules
 from penstock.core import names
 from penstock.core.entry import encode_payload
@@ -126,7 +126,7 @@ class Group:
                 if sought.ending is not None and sought.last is not None:
                     yield sought.last, make_outcome(sought.ending)
                 elif sought.id in buried:
-                    yield sought.id, Outcome("buried", error=buried[sought.id].reason)
+                    yield sought.id, buried_outcome(buried[sought.id])
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[str]:

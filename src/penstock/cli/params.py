@@ -82,7 +82,7 @@ def held(url: str, name: str, id: str | None, session: str | None, lease: str | 
         try:
             yield find_tube(broker.runtime, session_handle, name)
         except NotTaken as error:
-            if session is None:
+            if session is None and lease is None:
                 raise NotTaken(f"{error}; name the session that took it with --session ID") from None
             raise
 
