@@ -101,6 +101,32 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         assert order(new, "tied") == order(new, "twin")
 
 
+@pytest.mark.parametrize("altered", [False, True], ids=["as it was", "altered"])
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+@pytest.mark.parametrize("sides", PAIRS, ids="-".join)
+def test_a_killed_move_knows_whose_the_pause_was(
+    sides: tuple[str, str], paused: bool, altered: bool, tmp_path: Path, clock: Clock
+) -> None:
+    first, second = (STORES[name](tmp_path) for name in sides)
+    with opened(first, clock) as old, opened(second, clock) as new:
+        for step in count(1):
+            tube = old.tube(f"jobs-{step}")
+            tube.put("x")
+            if paused:
+                tube.pause()
+            with pytest.raises(Killed):
+                move(old, new, Death(step, after=True), tube.name)
+            if not visible(old, tube.name):  # frozen, after the last step that may mistake it
+                break
+            if altered:
+                tube.alter(ttl=60)
+            move(old, new, Death(1000, after=True), tube.name)
+            there = new.tube(tube.name)
+            assert (new.runtime.store.counters(there.stored).paused, step) == (paused, step)
+            assert there.stored.given == ({"ttl": 60} if altered else {})
+        assert step > 8
+
+
 def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         tubes = {name: old.tube(name) for name in "abcde"}

@@ -24,8 +24,11 @@ GroupTotals = Mapping[int, tuple[int, int]]
 MOVE_STEP = 1000
 # No name given by a caller can start with these.
 _IMPORTING, _MOVED, _DROPPED, _INTERNAL = "<", ">", "!", "."
-# Options of hidden tubes: where a frozen tube went; that its tasks are erased; the former name of a dropped tube.
-_MOVED_TO, _ERASED, _NAMED = "moved", "erased", "named"
+# Options of hidden tubes: where a frozen tube went; that its tasks are erased; the former name of a dropped tube; that
+# an importing tube is to be paused.
+_MOVED_TO, _ERASED, _NAMED, _PAUSES = "moved", "erased", "named", "pauses"
+# What removes the last one.
+NO_PAUSE_DUE = {_PAUSES: None}
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -163,9 +166,19 @@ def dropped_name(tube: Tube) -> str:
     return str(tube.given[_NAMED])
 
 
+def importing_options(given: Mapping[str, object], *, paused: bool) -> dict[str, object]:
+    """The options of an importing tube, which say in the step that creates it that it is to be paused."""
+    return {**given, _PAUSES: True} if paused else dict(given)
+
+
+def pause_is_due(tube: Tube) -> bool:
+    """Whether an importing tube is to be paused."""
+    return _PAUSES in tube.given
+
+
 def own_options(tube: Tube) -> dict[str, object]:
-    """The tube's own options, without those of a frozen tube."""
-    return {option: value for option, value in tube.given.items() if option not in (_MOVED_TO, _ERASED)}
+    """The tube's own options, without those of a frozen or an importing one."""
+    return {option: value for option, value in tube.given.items() if option not in (_MOVED_TO, _ERASED, _PAUSES)}
 
 
 def hidden(tube: Tube) -> NoSuchTube:

@@ -23,7 +23,17 @@ import msgspec
 from penstock.core import names
 from penstock.core.chain import reply_tube
 from penstock.core.options import Tube
-from penstock.core.transfer import importing, is_erased, moved, moved_to, own_options, plain_name
+from penstock.core.transfer import (
+    NO_PAUSE_DUE,
+    importing,
+    importing_options,
+    is_erased,
+    moved,
+    moved_to,
+    own_options,
+    pause_is_due,
+    plain_name,
+)
 from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.runtime.runtime import BrokerRuntime
@@ -105,16 +115,20 @@ class Move:
         tube = load_tube(self._source, name)
         assert tube is not None, "it was there a moment ago"
         coming = load_tube(self._target, importing(name))
-        if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
-            discard(self._target, coming)  # it was begun for another tube of that name
+        if coming is not None and coming.kind != tube.kind:  # it was begun for another tube of that name
+            discard(self._target, coming)
+            coming = None
+        elif coming is not None and own_options(coming) != tube.given:  # the tube was altered since
+            self._give_up(tube, coming)
             coming = None
         if coming is None:
             left = load_tube(self._target, moved(name))
             if left is not None:  # it comes back
                 self._target.erase_tube(left, forget=True)
-            paused = self._source.counters(tube).paused
-            coming = self._target.save_tube(importing(name), tube.kind, dict(tube.given), exist_ok=True)
-            self._target.write_tube(coming, paused=paused)
+            options = importing_options(tube.given, paused=self._source.counters(tube).paused)
+            coming = self._target.save_tube(importing(name), tube.kind, options, exist_ok=True)
+        if pause_is_due(coming):
+            coming = self._target.write_tube(coming, paused=True, changes=NO_PAUSE_DUE)
         return tube, coming
 
     def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
@@ -157,9 +171,14 @@ class Move:
         for tube, coming in tubes:
             frozen = self._frozen(tube.name)
             if frozen is None or moved_to(frozen) != self._to:
-                with suppress(NoSuchTube):
-                    self._source.write_tube(tube, paused=self._target.counters(coming).paused)
-                discard(self._target, coming)
+                self._give_up(tube, coming)
+
+    def _give_up(self, tube: Tube, coming: Tube) -> None:
+        """Resume a tube that only the move has paused, then remove its import, which knows that."""
+        if not (pause_is_due(coming) or self._target.counters(coming).paused):
+            with suppress(NoSuchTube):
+                self._source.write_tube(tube, paused=False)
+        discard(self._target, coming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
         """Step 3. Returns the number of tasks copied and the tubes that they reply to."""
