@@ -14,7 +14,7 @@ import penstock
 from penstock.engine.store import load_tube
 from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.schema import MIGRATIONS
+from penstock.store.postgres.postgres_store import MIGRATIONS
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres

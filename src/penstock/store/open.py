@@ -47,9 +47,9 @@ def _kind(scheme: str) -> _Kind:
 
             return _Kind(sqlite_store.open_sqlite, file.locate, sqlite_store.look_at_sqlite, sqlite_vault.SqliteVault)
         if scheme == "postgresql":
-            from penstock.store.postgres import postgres_connection, postgres_store, schema
+            from penstock.store.postgres import postgres_connection, postgres_store
 
-            postgres = postgres_store.open_postgres, postgres_connection.locate, schema.look
+            postgres = postgres_store.open_postgres, postgres_connection.locate, postgres_store.look_at_postgres
             return _Kind(*postgres, postgres_store.PostgresVault)
         if scheme == "mysql":
             from penstock.store.mysql import mysql_connection, mysql_store

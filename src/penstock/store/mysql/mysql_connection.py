@@ -20,20 +20,15 @@ from penstock.engine.port import Conflict
 from penstock.errors import (
     BadValue,
     PayloadTooLarge,
-    PenstockError,
-    SchemaMismatch,
     StoreBusy,
-    StoreCorrupt,
     StoreError,
-    StoreFull,
     StoreUnavailable,
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, literal
 from penstock.store.polling import READABLE, make_poll
-from penstock.store.sql.migrations import ANOTHER_SCHEMA
-from penstock.store.sql.server import Server
+from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -41,6 +36,8 @@ CONNECT_SECONDS = 10
 READ_SECONDS = 120
 # How long a step waits for a row that another transaction holds before it starts again.
 LOCK_WAIT_SECONDS = 2
+# How long one process waits for another one's migration.
+_MIGRATE_SECONDS = 60
 
 # Statements pass ids on by GROUP_CONCAT, which cuts at this length. MariaDB makes joins of long lists, without indexes.
 NEEDED = "group_concat_max_len = 67108864 /*M! , in_predicate_conversion_threshold = 0 */"
@@ -264,31 +261,23 @@ DUPLICATE_KEY = 1062
 GUARDS = {1242, DUPLICATE_KEY, 1048}
 
 TOO_MANY_PREPARED = 1461
-NO_SUCH_TABLE = 1146
-LOCK_WAIT = 1205
+NO_TABLE = {1146, 1109}
 # The transaction was undone, or is when we say so: all of it may be retried. After a deadlock, a lock wait, and where a
 # row changed since it was read (MariaDB snapshots).
-RESTARTABLE = {1213, LOCK_WAIT, 1020}
+RESTARTABLE = {1213, 1205, 1020}
 
 # The connection is gone, and the call may or may not have been done.
 _LOST = {2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0}
-# The server refused or ended the statement itself, so nothing of it was done.
-_AWAY = {2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317}
-_DENIED = {1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061}
-_IDS_USED_UP = {4025, 3819}  # the check of penstock_id
-_FULL = {1021, 1041, 1114, 1037, 1038, 28}
-_DAMAGED = {126, 127, 1030, 1034, 1035, 1194, 1195, 1712, 1877, 1932}
-_FOREIGN = {1054, 1109, NO_SUCH_TABLE, 1304, 1305, 1318, 1356}
-
-_MEANINGS: list[tuple[set[int], type[StoreError], str]] = [
-    (_AWAY, StoreUnavailable, "cannot be reached ({text}): check the server, and try again"),
-    (RESTARTABLE, StoreBusy, "has rows that others kept locking, and this call needs them: try again"),
-    ({1049}, StoreUnavailable, "does not exist: create it, or name another one in the URL"),
-    (_DENIED, StoreUnavailable, "refused this user ({text}): check the URL and the user's rights"),
-    (_IDS_USED_UP, StoreFull, "has a tube that has used up its 2**40 ids: use another tube"),
-    (_FULL, StoreFull, "has no space left ({text}): free some; deletes and acks still work"),
-    (_DAMAGED, StoreCorrupt, "is damaged ({text}): it was left as it is; restore a backup"),
-    (_FOREIGN, SchemaMismatch, f"has another schema than this penstock ({{text}}): {ANOTHER_SCHEMA}"),
+# What the other errors mean. Of the first ones, the server refused or ended the statement, so nothing of it was done.
+_MEANINGS: list[tuple[set[int], Meaning]] = [
+    ({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317, *_LOST}, AWAY),
+    (RESTARTABLE, BUSY),
+    ({1049}, (StoreUnavailable, "does not exist: create it, or name another one in the URL")),
+    ({1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061}, DENIED),
+    ({4025, 3819}, USED_UP),  # the check of penstock_id
+    ({1021, 1041, 1114, 1037, 1038, 28}, FULL),
+    ({126, 127, 1030, 1034, 1035, 1194, 1195, 1712, 1877, 1932}, DAMAGED),
+    ({1054, 1304, 1305, 1318, 1356, *NO_TABLE}, FOREIGN),
 ]
 
 
@@ -303,16 +292,6 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, (pymysql.err.OperationalError, pymysql.err.InterfaceError)):
         return error_number(error) in _LOST
     return isinstance(error, OSError)
-
-
-def translated(error: BaseException, place: str) -> StoreError:
-    """The error to raise instead, saying what to do next."""
-    code = next(iter(_AWAY)) if is_lost(error) else error_number(error)
-    text = (error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by the caller of bind
-    for codes, kind, message in _MEANINGS:
-        if code in codes:
-            return kind(f"{place} {message.format(text=text)}")
-    return StoreError(f"{place}: {text}")
 
 
 class Refused(Conflict):
@@ -332,11 +311,9 @@ class MysqlServer(Server[Link]):
         self.location = location
         super().__init__(location.pool_size, f"database {location.name}")
 
-    def connect(self, seconds: float = 0) -> Link:
-        try:
+    def open(self, seconds: float = 0) -> Link:
+        with self.translating():
             return Link.open(self.location)
-        except self.errors as error:
-            raise self.translated(error) from error
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         """Send statements as one transaction. Conflict if others were in the way, Refused if a guard failed."""
@@ -357,14 +334,57 @@ class MysqlServer(Server[Link]):
     def is_lost(self, connection: Link, error: Exception) -> bool:
         return is_lost(error)
 
-    def translated(self, error: Exception) -> PenstockError:
-        return translated(error, self.place)
+    def meaning(self, error: Exception) -> Meaning:
+        code = error_number(error)
+        found = AWAY if is_lost(error) else next((meaning for codes, meaning in _MEANINGS if code in codes), None)
+        return found or (StoreError, "failed: {text}")
+
+    def said(self, error: Exception) -> str:
+        return str(error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by bind's caller
 
     def may_retry(self, connection: Link, error: Exception, *, safe: bool, restart: bool) -> bool:
         if error_number(error) == TOO_MANY_PREPARED:
             connection.prepares = False
             return True
         return super().may_retry(connection, error, safe=safe, restart=restart)
+
+    # the schema
+
+    def must_suit(self, link: Link) -> None:
+        version = str(link.rows(Q.settings)[0][0])
+        least = (10, 6) if "mariadb" in version.lower() else (8, 0)  # the first with SKIP LOCKED and JSON_TABLE
+        if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
+            raise StoreUnavailable(f"{self.place} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
+
+    def meta(self, link: Link) -> dict[str, str]:
+        try:
+            return dict(link.rows(Q.all_meta))
+        except pymysql.MySQLError as error:
+            if error_number(error) not in NO_TABLE:
+                raise
+            return {}
+
+    def set_meta(self, link: Link, meta: dict[str, str]) -> None:
+        for name, value in meta.items():
+            link.change(Q.set_meta, (name, value))
+        link.finish()
+
+    @contextmanager
+    def alone(self, link: Link) -> Iterator[None]:
+        (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
+        if not locked:
+            raise StoreBusy(f"another process migrates {self.place} for over {_MIGRATE_SECONDS} s: look there")
+        try:
+            yield
+        finally:
+            link.rows(Q.unlock_schema)
+
+    def apply(self, link: Link, sql: str) -> None:
+        """Its statements, of which each ends with a line's `;`. Each may run twice: they commit by themselves."""
+        lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
+        for text in "\n".join(lines).split(";\n"):
+            if statement := text.strip().rstrip(";"):
+                link.change(statement)
 
 
 class BoundLink(Link):
@@ -388,15 +408,10 @@ class BoundServer(MysqlServer):
         begun = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS  # type: ignore[attr-defined]
         if connection.get_autocommit() and not begun:
             raise BadValue("the connection is in no transaction: call its begin() first")
-        try:
+        with self.translating():
             self._link = BoundLink(connection)
             self._link.change(f"SET SESSION {NEEDED}")
-            meta = dict(self._link.rows(Q.all_meta))
-        except pymysql.MySQLError as error:
-            failure = self.translated(error)
-            if not isinstance(failure, SchemaMismatch):
-                raise failure from error
-            meta = {}
+            meta = self.meta(self._link)
         if f"mysql:{meta.get('id')}" != identity:
             raise BadValue(f"the connection does not lead to this store: bind one on {self.place}")
 

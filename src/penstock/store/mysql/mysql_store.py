@@ -9,9 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
-from uuid import uuid4
-
-import pymysql
 
 from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
@@ -19,28 +16,17 @@ from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
 from penstock.engine.store import Store, finish_drops
-from penstock.errors import StoreBusy, StoreUnavailable
-from penstock.store.mysql.mysql_connection import (
-    NO_SUCH_TABLE,
-    BoundServer,
-    Link,
-    Location,
-    MysqlServer,
-    error_number,
-    parse,
-)
+from penstock.store.mysql.mysql_connection import BoundServer, Link, MysqlServer, parse
 from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.wire import LONGEST, counted, joined, literal, packed
-from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
+from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server_step import ServerStore
 from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
 T = TypeVar("T")
 Clock = Callable[[], int]
 MIGRATIONS = load_migrations("penstock.store.mysql")
-# How long one process waits for another one's migration.
-_MIGRATE_SECONDS = 60
 # A put of the default max_payload needs twice its size, and some.
 _LEAST_PACKET = 4 * 1024 * 1024
 # A transaction that is open for longer keeps enough removed rows to slow down takes.
@@ -91,7 +77,7 @@ class MysqlStore(ServerStore):
         return MysqlStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
-        return self.server.attempt(lambda link: _describe(link, self.server.location), safe=True)
+        return self.server.attempt(lambda link: _describe(link, self.server), safe=True)
 
     def fold(self, tube: Tube) -> None:
         packet = [f"SET @p_t={abs(tube.no)}", Q.fold_find, Q.fold_add, Q.fold_drop]
@@ -140,8 +126,9 @@ class Watch:
         return True
 
 
-def _describe(link: Link, location: Location) -> Description:
+def _describe(link: Link, server: MysqlServer) -> Description:
     """What the store promises by the server's real settings, and what should be done about them."""
+    location = server.location
     version, flush, log_bin, sync_binlog, connections = link.rows(Q.settings)[0]
     advice = []
     if log_bin and sync_binlog != 1:
@@ -155,7 +142,7 @@ def _describe(link: Link, location: Location) -> Description:
         oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
         if oldest > _LONG_SECONDS:
             advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
-    name, schema = "MariaDB" if "mariadb" in version.lower() else "MySQL", int(_meta(link)["schema"])
+    name, schema = "MariaDB" if "mariadb" in version.lower() else "MySQL", int(server.meta(link)["schema"])
     link.finish()
     return Description(name, version, location.name, promise(flush), schema, advice)
 
@@ -170,7 +157,7 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
     """The store of a mysql:// URL, created if the database is empty."""
     server = MysqlServer(parse(url))
     try:
-        identity = f"mysql:{server.attempt(lambda link: _migrate(link, server.place), safe=True)}"
+        identity = f"mysql:{migrate(server, MIGRATIONS, server.place, new='database')}"
         watch = Watch(lambda: server.send([Q.watch], safe=True).results)
         store = MysqlStore(server, identity, clock, watch)
         finish_drops(store)
@@ -182,59 +169,7 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
 
 def look_at_mysql(url: str) -> Schema:
     """Which schema a store has; nothing is changed."""
-    server = MysqlServer(parse(url))
-    try:
-        return schema_of(_stored(server.attempt(_meta, safe=True)), MIGRATIONS)
-    finally:
-        server.close()
-
-
-def _migrate(link: Link, place: str) -> str:
-    """Bring the schema up to date, one process at a time. Returns the store's random id."""
-    meta = _meta(link)
-    must_fit(place, _stored(meta), MIGRATIONS, new="database")
-    if _stored(meta) == MIGRATIONS[-1].number and "id" in meta:
-        link.finish()
-        return meta["id"]
-    version = str(link.rows(Q.settings)[0][0])
-    least = (10, 6) if "mariadb" in version.lower() else (8, 0)  # the first with SKIP LOCKED and JSON_TABLE
-    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
-        raise StoreUnavailable(f"{place} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
-    (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
-    if not locked:
-        raise StoreBusy(f"another process migrates {place} for over {_MIGRATE_SECONDS} s: look there")
-    try:
-        meta = _meta(link)  # again: another process may have been faster
-        for migration in MIGRATIONS:
-            if migration.number > (_stored(meta) or 0):
-                for statement in _split(migration.sql):  # each may run twice: they commit by themselves
-                    link.change(statement)
-        meta = {"id": str(uuid4()), **meta, "schema": str(MIGRATIONS[-1].number)}
-        for name, value in meta.items():
-            link.change(Q.set_meta, (name, value))
-        link.finish()
-    finally:
-        link.rows(Q.unlock_schema)
-    return meta["id"]
-
-
-def _meta(link: Link) -> dict[str, str]:
-    try:
-        return dict(link.rows(Q.all_meta))
-    except pymysql.err.ProgrammingError as error:
-        if error_number(error) != NO_SUCH_TABLE:
-            raise
-        return {}
-
-
-def _stored(meta: dict[str, str]) -> int | None:
-    return int(meta["schema"]) if "schema" in meta else None
-
-
-def _split(sql: str) -> list[str]:
-    """The statements of a migration: each ends with a line's `;`."""
-    lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
-    return [statement for text in "\n".join(lines).split(";\n") if (statement := text.strip().rstrip(";"))]
+    return look(MysqlServer(parse(url)), MIGRATIONS)
 
 
 # a pool's database

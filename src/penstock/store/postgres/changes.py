@@ -22,7 +22,7 @@ from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
 from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
-from penstock.store.postgres.schema import WEIGHTS
+from penstock.store.postgres.postgres_queries import WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import first_pk, group_values, mark_queued

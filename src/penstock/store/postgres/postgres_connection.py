@@ -21,20 +21,10 @@ from psycopg.rows import tuple_row
 
 from penstock.core.names import kind_of, shown
 from penstock.engine.port import Conflict
-from penstock.errors import (
-    BadValue,
-    PenstockError,
-    SchemaMismatch,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    UnsupportedOption,
-)
+from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreError, StoreUnavailable, UnsupportedOption
+from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.wire import Call, Link, Row, Wire
-from penstock.store.sql.migrations import ANOTHER_SCHEMA
-from penstock.store.sql.server import Server, first_line
+from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
 # How long a statement waits for what others have locked; then the call looks again.
 PATIENCE = "2s"
@@ -52,6 +42,23 @@ CONFLICTS = (
     pg.DeadlockDetected, pg.SerializationFailure, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable
 )  # fmt: skip
 
+_MEANINGS: list[tuple[tuple[type[Exception], ...], Meaning]] = [
+    ((pg.LockNotAvailable, pg.QueryCanceled, pg.DeadlockDetected, pg.SerializationFailure), BUSY),
+    ((pg.TooManyConnections,), (StoreBusy, "takes no more connections: raise max_connections, or lower pool_size")),
+    ((pg.SequenceGeneratorLimitExceeded,), USED_UP),
+    ((pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded), FULL),
+    ((pg.DataCorrupted, pg.IndexCorrupted), DAMAGED),
+    ((pg.ReadOnlySqlTransaction,), (StoreUnavailable, "is read-only, a standby perhaps: connect to the primary")),
+    ((pg.InsufficientPrivilege,), DENIED),
+    ((pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedObject, pg.UndefinedColumn), FOREIGN),
+    ((pg.FeatureNotSupported,), FOREIGN),
+    (
+        (pg.DuplicatePreparedStatement, pg.InvalidSqlStatementName),
+        (StoreUnavailable, "is behind a proxy that pools transactions ({text}): use notify=off"),
+    ),
+    ((psycopg.OperationalError,), AWAY),
+]
+_OLDEST_SERVER = 130000
 
 # Our own parameters: the default, what is allowed, and how to say that. A schema's name is short enough for the names
 # that are derived from it, and safe between quotes.
@@ -123,12 +130,11 @@ class PostgresServer(Server[Link]):
 
     errors = (psycopg.Error,)
 
-    def __init__(
-        self, location: Location, begin: Callable[[Link], None] = lambda link: None, each: Sequence[Call] = ()
-    ) -> None:
+    def __init__(self, location: Location, begin: Callable[[Link], None] = lambda link: None) -> None:
         self.location = location
+        self.queries = Queries(location.quoted, location.channel)
         self._begin = begin
-        self._each = each  # what is sent first with every call
+        self.each: Sequence[Call] = ()  # what is sent first with every call
         super().__init__(location.pool_size, location.place)
 
     @property
@@ -137,7 +143,6 @@ class PostgresServer(Server[Link]):
         return self.location.notify
 
     def open(self, seconds: float = 0, begin: Callable[[Link], None] = lambda link: None) -> Link:
-        """A new connection, not of the pool. With `seconds`, retry that long: the server may be restarting."""
         ends, prepare = time.monotonic() + seconds, 1 if self.prepares else None
         settings: dict[str, Any] = {"autocommit": True, "fallback_application_name": "penstock"}
         if seconds:
@@ -150,7 +155,7 @@ class PostgresServer(Server[Link]):
                 except BaseException:
                     link.close()
                     raise
-                link.wire.prepares, link.each = self.prepares, self._each
+                link.wire.prepares, link.each = self.prepares, self.each
                 return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
@@ -170,8 +175,41 @@ class PostgresServer(Server[Link]):
     def is_lost(self, connection: Link, error: Exception) -> bool:
         return connection.broken
 
-    def translated(self, error: Exception) -> PenstockError:
-        return translated(error, self.place)
+    def meaning(self, error: Exception) -> Meaning:
+        return next(
+            (meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), (StoreError, "failed: {text}")
+        )
+
+    # the schema
+
+    def must_suit(self, link: Link) -> None:
+        version, standby = link.run([(self.queries.server, {})])[0][0]
+        if version < _OLDEST_SERVER:
+            raise StoreUnavailable(f"{self.place} runs PostgreSQL {version // 10000}: penstock needs 13 or later")
+        if standby:
+            raise StoreUnavailable(f"{self.place} is a standby, which cannot be written: connect to the primary")
+
+    def meta(self, link: Link) -> dict[str, str]:
+        try:
+            with link.transaction():
+                return dict(link.run([(self.queries.meta, {})])[0])
+        except (pg.UndefinedTable, pg.InvalidSchemaName):
+            return {}
+
+    def set_meta(self, link: Link, meta: dict[str, str]) -> None:
+        link.run([(self.queries.set_meta, {"name": name, "value": value}) for name, value in meta.items()])
+
+    @contextmanager
+    def alone(self, link: Link) -> Iterator[None]:
+        with link.transaction():
+            link.run([(self.queries.lock_schema, {"schema": self.location.schema})])
+            if not self.meta(link):
+                link.execute(f"CREATE SCHEMA IF NOT EXISTS {self.location.quoted}".encode())
+                link.run([(self.queries.create_meta, {})])
+            yield
+
+    def apply(self, link: Link, sql: str) -> None:
+        link.execute(sql.replace("{schema}", self.location.quoted).encode())
 
     def after_fork(self) -> None:
         # Never freed, so never closed: that would end the parent's sessions in the server.
@@ -185,17 +223,16 @@ class BoundServer(PostgresServer):
     bound = True
     prepares = False
 
-    def __init__(self, own: PostgresServer, connection: object, queries: SimpleNamespace, identity: str) -> None:
+    def __init__(self, own: PostgresServer, connection: object, identity: str) -> None:
         if isinstance(connection, psycopg.AsyncConnection):
             connection = _blocking(connection)
         if not isinstance(connection, psycopg.Connection):
             raise UnsupportedOption(
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
-        self.location, self.place = own.location, own.place
+        self.location, self.place, self.queries = own.location, own.place, own.queries
         self._db = connection
         self._wire = Wire(connection)
-        self._queries = queries
         try:
             found = self._joined()
         except SchemaMismatch:
@@ -208,10 +245,10 @@ class BoundServer(PostgresServer):
         """A savepoint, with the settings that statements need; the caller's own are put back."""
         if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
             self._joined()
-        query, settings = settings_call(self._queries, local=True)
+        query, settings = settings_call(self.queries, local=True)
         try:
             with self._db.transaction():
-                (before,), _ = self._wire.run([(self._queries.settings_now, settings), (query, settings)])
+                (before,), _ = self._wire.run([(self.queries.settings_now, settings), (query, settings)])
                 yield self._wire
                 self._wire.run([(query, {**settings, "setting": before[0]})])  # type: ignore[dict-item]
         except psycopg.Error as error:
@@ -225,7 +262,7 @@ class BoundServer(PostgresServer):
             raise BadValue("the connection is in a pipeline() block: end it before calling the bound broker")
         try:
             # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts.
-            found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self._queries.meta.sent, prepare=False)
+            found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self.queries.meta.sent, prepare=False)
             return next((value for name, value in found if name == "id"), None)
         except psycopg.Error as error:
             raise self.translated(error) from error
@@ -241,33 +278,3 @@ def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[An
     connection.pgconn.notice_handler, connection.pgconn.notify_handler = heard
     twin._pool = None  # the original connection closes it
     return twin
-
-
-def translated(error: Exception, place: str) -> PenstockError:
-    """The error to raise instead when the connection lives or was never made, saying what to do next."""
-    text = first_line(error)
-    match error:
-        case pg.LockNotAvailable() | pg.QueryCanceled() | pg.DeadlockDetected() | pg.SerializationFailure():
-            return StoreBusy(f"{place}: another transaction held a lock for too long ({text}): try again")
-        case pg.TooManyConnections():
-            return StoreBusy(f"{place} takes no more connections: raise max_connections, or lower pool_size")
-        case pg.SequenceGeneratorLimitExceeded():
-            return StoreFull(f"{place} has used up the ids of a tube ({text}): use another tube")
-        case pg.DiskFull() | pg.OutOfMemory() | pg.ConfigurationLimitExceeded():
-            return StoreFull(f"{place} has no room left ({text}): free some; deletes and acks may still work")
-        case pg.DataCorrupted() | pg.IndexCorrupted():
-            return StoreCorrupt(f"{place} is damaged ({text}): it was left as it is; restore a backup")
-        case pg.ReadOnlySqlTransaction():
-            return StoreUnavailable(f"{place} is read-only, a standby perhaps: connect to the primary")
-        case pg.InsufficientPrivilege():
-            return StoreUnavailable(f"{place} refuses this user ({text}): grant it the schema")
-        case (
-            pg.UndefinedTable() | pg.UndefinedFunction() | pg.InvalidSchemaName() | pg.UndefinedObject()
-            | pg.UndefinedColumn() | pg.FeatureNotSupported()
-        ):  # fmt: skip
-            return SchemaMismatch(f"{place} has another schema than this penstock ({text}): {ANOTHER_SCHEMA}")
-        case pg.DuplicatePreparedStatement() | pg.InvalidSqlStatementName():
-            return StoreUnavailable(f"{place} is behind a proxy that pools transactions ({text}): use notify=off")
-        case psycopg.OperationalError():
-            return StoreUnavailable(f"{place} cannot be reached ({text}): check that it runs and accepts this user")
-    return StoreError(f"{place}: {text}")

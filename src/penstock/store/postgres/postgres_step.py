@@ -27,7 +27,7 @@ from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.listener import PROCESS
-from penstock.store.postgres.schema import COUNTERS
+from penstock.store.postgres.postgres_queries import COUNTERS
 from penstock.store.postgres.wire import Call, Query, Row
 from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COLUMNS, ID_MASK

@@ -16,13 +16,13 @@ from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
 from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate, settings_call
 from penstock.store.postgres.postgres_step import PostgresStep
-from penstock.store.postgres.schema import Queries, migrate
 from penstock.store.postgres.wire import Link, Row
+from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server_step import ServerStore
 from penstock.store.sql.sql_queries import load_queries
 
 T = TypeVar("T")
-
+MIGRATIONS = load_migrations("penstock.store.postgres")
 # A transaction that is open longer keeps enough dead rows to slow down takes.
 _LONG_SECONDS = 300
 
@@ -35,11 +35,11 @@ class PostgresStore(ServerStore):
     fold_chance = 0.002  # stats and capacity then read about a thousand rows
 
     def __init__(
-        self, server: PostgresServer, asked: Queries, identity: str, clock: Callable[[], int] | None,
-        notifier: Notifier, listener: Listener | None,
+        self, server: PostgresServer, identity: str, clock: Callable[[], int] | None, notifier: Notifier,
+        listener: Listener | None,
     ) -> None:  # fmt: skip
         super().__init__(server, identity, clock, listener)
-        self.queries = asked
+        self.queries = server.queries
         self.notifier = notifier
 
     def step(
@@ -55,8 +55,8 @@ class PostgresStore(ServerStore):
         self.server.send([(self.queries.fold, {})], safe=True)
 
     def bind(self, connection: object) -> PostgresStore:
-        bound = BoundServer(self.server, connection, self.queries, self.identity)
-        return PostgresStore(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
+        bound = BoundServer(self.server, connection, self.identity)
+        return PostgresStore(bound, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
 
     def describe(self) -> Description:
         row = self.server.send([(self.queries.describe, {})], safe=True)[0][0]
@@ -66,8 +66,6 @@ class PostgresStore(ServerStore):
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store in a schema, created or brought up to date."""
     location = locate(url)
-    ask = Queries(location)
-    settings = settings_call(ask, local=not location.notify)
 
     def begin(db: Link) -> None:
         """Give a new connection its settings, and mend temporary tubes whose tasks a crash of the server removed."""
@@ -78,17 +76,24 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
                 if db.run([(ask.mend, {"tube": no})])[0]:
                     db.run([(ask.empty, {"tube": no})])
 
-    server = PostgresServer(location, begin, () if location.notify else (settings,))
+    server = PostgresServer(location, begin)
+    ask, settings = server.queries, settings_call(server.queries, local=not location.notify)
+    server.each = () if location.notify else (settings,)
     listener = Listener(server) if location.notify else None
     try:
-        with server.open() as db:
-            identity = f"postgresql:{migrate(db, location)}"
-        store = PostgresStore(server, ask, identity, clock, Notifier(location.notify), listener)
+        place = f"schema {location.schema} of {location.place}"
+        identity = f"postgresql:{migrate(server, MIGRATIONS, place, new='schema (?schema=…)')}"
+        store = PostgresStore(server, identity, clock, Notifier(location.notify), listener)
         finish_drops(store)
     except BaseException:
         server.close()
         raise
     return store
+
+
+def look_at_postgres(url: str) -> Schema:
+    """Which schema a store has; nothing is changed."""
+    return look(PostgresServer(locate(url)), MIGRATIONS)
 
 
 def _described(row: Row, location: Location) -> Description:

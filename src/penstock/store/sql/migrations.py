@@ -6,11 +6,17 @@ only run once no old code is left; `migrate` applies the first sort at open.
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import msgspec
 
 from penstock.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from penstock.store.sql.server import Server
 
 # What to do where a statement meets a schema that it does not know, while the store is open.
 ANOTHER_SCHEMA = "a newer penstock has migrated it, or someone changed its tables: upgrade penstock and restart"
@@ -61,3 +67,30 @@ def must_fit(place: str, stored: int | None, migrations: list[Migration], *, new
             f"{place} has schema {stored}, this penstock reads {oldest} and later: export its tubes with the penstock "
             f"that made it and import them here, or use a new {new}"
         )
+
+
+def migrate(server: Server[Any], migrations: list[Migration], place: str, *, new: str) -> str:
+    """Bring the schema of a store up to date, one process at a time. Returns the store's random id."""
+    newest = str(migrations[-1].number)
+    with server.translating(), closing(server.open()) as link:
+        server.must_suit(link)
+        meta = server.meta(link)
+        must_fit(place, _number(meta), migrations, new=new)
+        if meta.get("schema") != newest:
+            with server.alone(link):
+                meta = {"id": str(uuid4()), **server.meta(link)}  # again: another process may have been faster
+                for migration in migrations:
+                    if migration.number > (_number(meta) or 0):
+                        server.apply(link, migration.sql)
+                server.set_meta(link, {**meta, "schema": newest})
+        return meta["id"]
+
+
+def look(server: Server[Any], migrations: list[Migration]) -> Schema:
+    """Which schema a store has; nothing is changed."""
+    with server.translating(), closing(server.open()) as link:
+        return schema_of(_number(server.meta(link)), migrations)
+
+
+def _number(meta: dict[str, str]) -> int | None:
+    return int(meta["schema"]) if "schema" in meta else None

@@ -6,13 +6,22 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from penstock.engine.port import Conflict
-from penstock.errors import OutcomeUnknown, PenstockError, StoreBusy, StoreUnavailable
+from penstock.errors import (
+    OutcomeUnknown,
+    SchemaMismatch,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from penstock.store.forks import reset_in_child
+from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
 # How long a call waits for a connection: a server that restarts is back by then.
 WAIT_SECONDS = 5.0
@@ -21,6 +30,16 @@ WAIT_SECONDS = 5.0
 RETRY_SECONDS = 5.0
 # An idle connection is closed after this time.
 IDLE_SECONDS = 600.0
+
+# What an error of a server means: the error to raise, and what it says after the server's name.
+Meaning = tuple[type[StoreError], str]
+AWAY: Meaning = StoreUnavailable, "cannot be reached ({text}): check that it runs and accepts this user"
+BUSY: Meaning = StoreBusy, "has rows that others kept locking ({text}): try again"
+DENIED: Meaning = StoreUnavailable, "refused this user ({text}): check the URL and the user's rights"
+USED_UP: Meaning = StoreFull, "has used up the ids of a tube ({text}): use another tube"
+FULL: Meaning = StoreFull, "has no space left ({text}): free some; deletes and acks may still work"
+DAMAGED: Meaning = StoreCorrupt, "is damaged ({text}): it was left as it is; restore a backup"
+FOREIGN: Meaning = SchemaMismatch, f"has another schema than this penstock ({{text}}): {ANOTHER_SCHEMA}"
 
 T = TypeVar("T")
 
@@ -117,9 +136,8 @@ class Pool(Generic[C]):
 
 
 class Server(ABC, Generic[C]):
-    """Runs transactions on the connections of a pool. A store adds how it connects, and what errors of its driver mean.
-
-    `place` names the server in messages.
+    """Runs transactions on the connections of a pool. A store adds how it connects, what errors of its driver mean, and
+    how its schema is kept. `place` names the server in messages.
     """
 
     #: Whether calls are part of the caller's own transaction.
@@ -133,8 +151,36 @@ class Server(ABC, Generic[C]):
         reset_in_child(self)
 
     @abstractmethod
-    def connect(self, seconds: float = 0) -> C:
+    def open(self, seconds: float = 0) -> C:
         """Open a connection. A server that is away is retried for that many seconds, if its store does so."""
+
+    def connect(self, seconds: float = 0) -> C:
+        """Open a connection for the pool."""
+        return self.open(seconds)
+
+    # the schema (see `migrations`)
+
+    @abstractmethod
+    def must_suit(self, link: C) -> None:
+        """StoreUnavailable if the server is too old, or cannot be written."""
+
+    @abstractmethod
+    def meta(self, link: C) -> dict[str, str]:
+        """What is known of the store; nothing of a new one."""
+
+    @abstractmethod
+    def set_meta(self, link: C, meta: dict[str, str]) -> None:
+        """Write what is known of the store."""
+
+    @abstractmethod
+    def alone(self, link: C) -> AbstractContextManager[None]:
+        """Keep other processes from migrating meanwhile."""
+
+    @abstractmethod
+    def apply(self, link: C, sql: str) -> None:
+        """Run a migration."""
+
+    # errors
 
     @abstractmethod
     def conflict(self, error: Exception) -> Conflict | None:
@@ -145,8 +191,27 @@ class Server(ABC, Generic[C]):
         """Whether the connection broke, so that the outcome of the call is unknown."""
 
     @abstractmethod
-    def translated(self, error: Exception) -> PenstockError:
+    def meaning(self, error: Exception) -> Meaning:
+        """What an error means if the connection lives or was never made."""
+
+    def said(self, error: Exception) -> str:
+        """What an error says, without details of the statement."""
+        return str(error).strip().partition("\n")[0]
+
+    def translated(self, error: Exception) -> StoreError:
         """The error to raise instead, saying what to do next."""
+        kind, message = self.meaning(error)
+        return kind(f"{self.place} {message.format(text=self.said(error))}")
+
+    @contextmanager
+    def translating(self) -> Iterator[None]:
+        """Raise what the driver raises as ours."""
+        try:
+            yield
+        except self.errors as error:
+            raise self.translated(error) from error
+
+    # calls
 
     def may_retry(self, connection: C, error: Exception, *, safe: bool, restart: bool) -> bool:
         """Whether to make a call again that failed."""
@@ -207,7 +272,7 @@ class Server(ABC, Generic[C]):
             return found
         if not self.is_lost(connection, error):
             return self.translated(error)
-        broke = f"the connection to {self.place} broke during the call ({first_line(error)})"
+        broke = f"the connection to {self.place} broke during the call ({self.said(error)})"
         if unknown:
             return OutcomeUnknown(f"{broke}: it may or may not be stored; look before you retry")
         return StoreUnavailable(f"{broke}: check that the server runs")
@@ -219,8 +284,3 @@ class Server(ABC, Generic[C]):
     def after_fork(self) -> None:
         """In a forked child: the parent's connections must not be used here."""
         self.pool.reset()
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without details of the statement."""
-    return str(error).strip().partition("\n")[0]

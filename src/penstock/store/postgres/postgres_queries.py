@@ -1,0 +1,68 @@
+"""The named queries of this store, and what they are made of."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+from penstock.core.results import Counts
+from penstock.store.postgres.wire import Query
+from penstock.store.sql.sql_queries import BRIEF, COLUMNS, RECORD, load_queries
+
+# Counters by the names of `Counts`: what is stored, then calls; and those that a change of tasks may add to.
+COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
+WEIGHTS = tuple(name for name in COUNTERS if name != "put")
+
+_FRAGMENTS = {
+    "brief": BRIEF.replace("state", "state::text"),
+    "record": RECORD.replace("state", "state::text"),  # a state is one letter, of a type of its own
+    "counters": ", ".join(COUNTERS.values()),
+    "sums": ", ".join(f"coalesce(sum({column}), 0)::bigint AS {column}" for column in COUNTERS.values()),
+    "folded": ", ".join(f"{column} = c.{column} + n.{column}" for column in COUNTERS.values()),
+    "raised": ", ".join(f"{column} = {column} + :{name}" for name, column in COUNTERS.items()),
+    "weighed": ", ".join(COUNTERS[name] for name in WEIGHTS),
+    "weights": ", ".join(f"n * w[{place}]" for place in range(1, len(WEIGHTS) + 1)),
+    "for_update": "FOR UPDATE",
+    "skip_locked": "FOR UPDATE SKIP LOCKED",
+    "imported": ", ".join(column for field, column in COLUMNS.items() if field != "id"),
+}
+_TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
+_LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
+# Loads whose tasks may be changed next, so that their groups are needed.
+_LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
+# Flushes of passed deadlines and group moves skip locked rows: the client that locked them applies them.
+_PASSING = ("flush", "change_group")
+
+
+def _texts() -> dict[str, str]:
+    texts = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
+    for name in _LOADS:
+        texts[name] = texts["with_groups"].replace("{load}", texts[name])
+    for name in _PASSING:
+        texts[f"{name}_passing"] = _LOCKS.sub("FOR UPDATE SKIP LOCKED", texts[name])
+    return texts
+
+
+_TEXTS = _texts()
+
+
+class Queries(SimpleNamespace):
+    """The named queries on all tasks of one schema; `durable` and `temporary` have those on the tasks of such tubes.
+
+    Each is made when it is first used, because few of them are. The server cuts the names of statements at 63 bytes.
+    """
+
+    def __init__(self, schema: str, channel: str, table: str = "task") -> None:
+        super().__init__(schema=schema, channel=channel, table=table)
+        if table == "task":
+            self.durable, self.temporary = (Queries(schema, channel, name) for name in ("durable", "temporary"))
+
+    def __getattr__(self, name: str) -> Query:
+        if name not in _TEXTS:
+            raise AttributeError(name)
+        text = _TEXTS[name].replace("penstock_task", f"penstock_{self.table}")
+        # After the tables, because a channel's name may look like a table's.
+        text = _TABLE.sub(f"{self.schema}.penstock_", text).replace("{channel}", self.channel)
+        query = Query(text, f"{self.channel[-8:]}.{self.table[:4]}.{name}")
+        setattr(self, name, query)
+        return query
