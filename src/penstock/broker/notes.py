@@ -54,6 +54,11 @@ class Notes:
             return {}
         return {str(record.address): make_task(record, tube).data for record in self._records(tube, self._most)}
 
+    def count(self) -> int:
+        """How many there are, by the counter of their tube; those that have just ended may be among them."""
+        tube = self._open(create=False)
+        return 0 if tube is None else self._runtime.store.counters(tube.stored).counts.stored
+
     def has(self, key: str) -> bool:
         """Whether there is a value under that key."""
         tube = self._open(create=False)

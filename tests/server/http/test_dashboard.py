@@ -20,7 +20,8 @@ from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.http import bulk
+from penstock.server.http import bulk, navigation
+from penstock.server.http.audit import Audit
 from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
 from penstock.worker.worker_stats import Runs
@@ -581,6 +582,19 @@ def test_the_pointer_shows_the_values_of_a_time(server: Serving, beside: penstoc
 def test_the_navigation_counts(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(server.url)
     expect(page.locator("#navigation a").first).to_have_text(f"Tubes {len(filled.tubes())}")
+
+
+def test_the_navigation_counts_audit_lines_without_reading_them(
+    server: Serving, filled: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(navigation, "MAX_AGE", 0.0)
+    audit = page.locator("#navigation a", has_text="Audit")
+    page.goto(server.url)
+    expect(audit).to_have_text("Audit")
+    monkeypatch.setattr(Audit, "newest_first", None)
+    page.goto(f"{server.url}/tubes/mail")
+    press(page, "Pause")
+    expect(audit).to_have_text("Audit 1")
 
 
 def test_a_phone_shows_pages_in_its_width(server: Serving, filled: penstock.Broker, browser: Browser) -> None:

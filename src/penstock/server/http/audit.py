@@ -50,3 +50,7 @@ class Audit:
         """All lines that are kept."""
         kept = await self._access.call(self._notes.read)
         return list(reversed([msgspec.convert(value, AuditLine) for value in kept.values()]))
+
+    async def count(self) -> int:
+        """How many lines are kept, without reading them."""
+        return await self._access.call(self._notes.count)

@@ -15,7 +15,11 @@ MAX_AGE = 5.0
 
 
 class Navigation:
-    """The numbers by the path of their link."""
+    """The numbers by the path of their link.
+
+    Groups and callbacks have none: no store keeps a counter of live groups, or of tasks with a callback, so a number
+    would mean counting rows in every tube.
+    """
 
     def __init__(self, server: Server, sampler: Sampler, history: History) -> None:
         self._server = server
@@ -36,6 +40,7 @@ class Navigation:
                 "/sessions": len(workers),
                 "/schedules": await self._schedules(),
                 "/bulk": sum(job.ended is None for job in await self._server.jobs.newest_first()),
+                "/audit": await self._server.audit.count(),
             }
 
     async def _schedules(self) -> int:
