@@ -83,6 +83,21 @@ def test_each_link_gets_the_result_before_it(chains: App) -> None:
     assert [handle.status for handle in last.handles] == ["done"] * 4
 
 
+def test_a_link_has_its_id_from_its_put_until_its_outcome_is_forgotten(chains: App) -> None:
+    handler = chains.handlers
+    last = put_chain(handler["add"].call(1), handler["broken"].call(), handler["add"].call())
+    first, middle, _ = last.handles
+    id = first.id
+    assert (id is None, middle.id, last.id) == (False, None, None)
+    run_queued(chains, raises=False)
+    assert (first.status, first.id) == ("done", id)
+    buried = middle.id
+    assert (middle.status, buried is None) == ("buried", False)
+    assert middle.cancel()
+    assert (middle.status, middle.id) == ("cancelled", buried)
+    assert (last.status, last.id) == ("failed", None)  # it was never put
+
+
 def test_a_link_may_go_without_the_result_and_none_is_handed_on(chains: App) -> None:
     handler = chains.handlers
     last = put_chain(handler["nothing"].call(1), handler["show"].call("a"), handler["double"].call(4).without_result())

@@ -139,8 +139,7 @@ class ChainHandle(Handle[R], Generic[R]):
     @property  # type: ignore[override]
     def id(self) -> int | None:
         """Its id; None while it is pending, or when it is gone."""
-        record = self._look().record
-        return None if record is None else record.id
+        return self._look().id
 
     @id.setter
     def id(self, _: int) -> None:

@@ -22,10 +22,12 @@ R = TypeVar("R")
 class Found(NamedTuple):
     """What is known about a task: its status; its record while it is in its tube; its outcome if it ended or is buried.
 
+    `id`: of the task, as long as it is in its tube or its outcome is kept.
     `before`, of a pending link of a chain: the link that it waits for.
     """
 
     status: str
+    id: int | None = None
     record: Record | None = None
     outcome: Outcome | None = None
     before: tuple[Tube, Record] | None = None
@@ -36,14 +38,14 @@ def find(tube: Tube, key: int | str) -> Found:
     while True:
         sought = tube.runtime.store.outcomes(tube.stored, [key])[0]
         if sought.ending is not None:
-            return Found(sought.ending.status, outcome=make_outcome(sought.ending))
+            return Found(sought.ending.status, sought.last, outcome=make_outcome(sought.ending))
         if sought.id is None:
             word = "unknown" if sought.unknown or isinstance(key, str) else "gone"
             return Found(word, outcome=Outcome(word))
         record = current_record(tube, sought.id)
         if record is not None:  # else it has ended between the two looks
             outcome = buried_outcome(record) if record.state == "!" else None
-            return Found(STATUS[record.state].name.lower(), record, outcome)
+            return Found(STATUS[record.state].name.lower(), record.id, record, outcome)
 
 
 class Handle(Generic[R]):
