@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -180,6 +181,24 @@ def test_a_call_in_a_transaction_is_put_at_its_commit(backend: Any) -> None:
         tasks.note.enqueue()
         raise RuntimeError
     assert work(backend) == 1
+
+
+def test_a_put_by_on_commit_is_put_at_the_commit_and_not_at_a_rollback(backend: Any) -> None:
+    app = penstock.App(backend.app.connection.url)
+
+    @app.task(tube="mail")
+    def send(user: str) -> None: ...
+
+    tube = app.broker.tube("mail")
+    with transaction.atomic():
+        transaction.on_commit(partial(send.put, "ada"))
+        assert tube.stats().tasks.total == 0
+    assert tube.stats().tasks.total == 1
+    with pytest.raises(RuntimeError), transaction.atomic():
+        transaction.on_commit(partial(send.put, "eve"))
+        raise RuntimeError
+    assert [task.data["args"] for task in tube.take_many(9, 0)] == [{"user": "ada"}]
+    app.close()
 
 
 def test_enqueue_now_does_not_wait_for_a_commit(use: Use) -> None:

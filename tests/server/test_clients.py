@@ -38,6 +38,16 @@ def test_redis_cli_pushes_pops_and_acks(cli: str, server: Serve) -> None:
     assert run(cli, server, "MQ.ACK", "mail", *ids) == "(empty array)\n"
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_one_malformed_id_does_not_keep_the_rest_from_being_acked(server: Serve, at: int) -> None:
+    client = server.client()
+    ids = client.execute_command("MQ.PUSH", "mail", "one", "two")
+    client.execute_command("MQ.POP", 2, "mail")
+    given = [*ids[:at], b"1-1xyz", *ids[at:]]
+    assert client.execute_command("MQ.ACK", "mail", *given) == ids
+    assert client.execute_command("MQ.INSPECT", "mail", "PENDING", 0, 10) == []
+
+
 def test_redis_cli_reads_commands_from_a_pipe(cli: str, server: Serve) -> None:
     script = 'TUBE.CREATE mail fifottl\nTUBE.PUT mail "hello world" PRI 5\nTUBE.TAKE mail\nTUBE.ACK mail 1\nNOSUCH\n'
     assert run(cli, server, stdin=script) == (
