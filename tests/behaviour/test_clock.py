@@ -101,6 +101,16 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
     until(lambda: not store.overdue().tubes)
 
 
+def test_all_old_outcomes_are_forgotten(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t", retention=5)
+    tube.put_many([(n, {"address": str(n)}) for n in range(2500)])
+    assert all(tube.ack_many(tube.take_many(2500)))
+    clock.advance(5)
+    store = tube.runtime.store
+    assert store.overdue().tubes
+    until(lambda: not store.advance(tube.stored).more and not store.overdue().tubes)
+
+
 def test_overdue_names_only_tubes_with_something_due(broker: penstock.Broker, clock: Clock) -> None:
     store = broker.runtime.store
     assert not store.overdue().tubes

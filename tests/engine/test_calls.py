@@ -55,6 +55,14 @@ def test_an_ack_wakes_the_waiters_of_the_task(store: Store) -> None:
     assert settled.effects.ended == [("task", tube.no, 1)]
 
 
+def test_old_outcomes_are_forgotten_a_thousand_at_a_time(store: Store) -> None:
+    tube = store.save_tube("t", find_kind("fifottl"), {"retention": 5}, exist_ok=False)
+    store.put(tube, [make_entry(tube, n, {"address": str(n), "ttl": 0.01}) for n in range(2500)], now=0)
+    assert [store.advance(tube, now=20).more for _ in range(3)] == [True, True, False]
+    assert [store.advance(tube, now=5020).more for _ in range(3)] == [True, True, False]
+    assert not store.overdue(now=5020).tubes
+
+
 def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
     """Not even a task past its ttl is removed for it: nobody would be told."""
     tube = store.save_tube("t", find_kind("fifottl"), {"capacity": 1}, exist_ok=False)

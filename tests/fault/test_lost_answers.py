@@ -26,9 +26,9 @@ def broker(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[penstock.Br
         yield broker
 
 
-def ask(tube: penstock.Tube, blocked: Blocked) -> Taken:
+def ask(tube: penstock.Tube, blocked: Blocked, waiter: int = 1) -> Taken:
     tube.session_handle.join()
-    return tube.runtime.store.take([tube.stored], 1, tube.session_handle.handle, blocked=blocked)
+    return tube.runtime.store.take([tube.stored], 1, tube.session_handle.handle, blocked=blocked, waiter=waiter)
 
 
 def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
@@ -53,10 +53,10 @@ def test_a_take_that_enters_twice_is_counted_once(broker: penstock.Broker, proxy
 def test_a_take_that_leaves_twice_leaves_the_others_waiting(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     ask(tube, "register")
-    ask(tube, "register")
+    ask(tube, "register", waiter=2)
     lose(proxy, tube, "unregister")
     with pytest.raises(penstock.TubeBusy):
         tube.drop()
-    ask(tube, "unregister")
+    ask(tube, "unregister", waiter=2)
     tube.drop()
     assert broker.check() == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import apsw
 import pytest
 
+from penstock.store.sql.sql_queries import COUNTED as COUNTERS
 from penstock.store.sql.sql_queries import ID_BITS
-from penstock.store.sqlite.sqlite_queries import COUNTERS, DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
+from penstock.store.sqlite.sqlite_queries import DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
 
 TUBE = 1
 KEY = TUBE << ID_BITS

@@ -36,7 +36,7 @@ def test_the_command_rebuilds_the_index(front: str, database: str, server: Redis
         old = take(tube)
         if lost:
             server.ask("FLUSHALL")
-        assert Shell(tmp_path, front)("--pool", database, "rebuild") == "the index is whole, 450 tasks"
+        assert Shell(tmp_path, front)("--pool", database, "rebuild") == "the index is complete: 450 tasks"
         with pytest.raises(penstock.NotTaken):
             old.ack()
         assert [task.data for task in tube.take_many(1000)] == list(range(450))

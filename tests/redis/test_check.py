@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock.store.redis.encoding import task_key
 from penstock.store.redis.redis_store import RedisStore
+from tests.behaviour.verbs import drain
 from tests.redis.still import broker as broker  # a beat would mend some of the damage
 from tests.redis.still import clock as clock
 
@@ -30,7 +31,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "not taken": (lambda store, no: run(store, no, "DEL", "taken"), "taken index"),
     "counter": (lambda store, no: run(store, no, "HINCRBY", "meta", "taken", 3), "counter taken"),
     "total": (lambda store, no: run(store, no, "HINCRBY", "meta", "ack", -1), "counter done"),
-    "no session": (lambda store, no: run(store, no, "DEL", "ends"), "which is not there"),
+    "no session": (lambda store, no: run(store, no, "DEL", "ends"), "no live session holds it"),
     "waits": (lambda store, no: run(store, no, "HSET", "waits", "nobody", 1), "nobody"),
 }
 LANE_DAMAGES: dict[str, tuple[Damage, str]] = {
@@ -85,3 +86,16 @@ def _damage(broker: penstock.Broker, tube: penstock.Tube, do: Damage, what: str)
         task.ack()
         taken += 1
     assert taken == 7
+
+
+def test_a_task_that_nothing_makes_ready(broker: penstock.Broker) -> None:
+    tube, store = broker.tube("t"), broker.runtime.store
+    tube.put_many(["a", "b"])
+    assert isinstance(store, RedisStore)
+    stored = run(store, tube.stored.no, "HGET", "tasks", task_key(1))
+    assert isinstance(stored, bytes)
+    run(store, tube.stored.no, "HSET", "tasks", task_key(1), b"q" + stored[1:])
+    assert (1, "in state q, which nothing ends") in [(found.id, found.what) for found in broker.check()]
+    broker.check(repair=True)
+    assert broker.check() == []
+    assert drain(tube) == ["a", "b"]

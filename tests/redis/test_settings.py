@@ -97,12 +97,12 @@ def test_settings_that_lose_tasks_are_warned_of(
     assert warning in caplog.text
 
 
-def test_the_store_describes_itself(broker: penstock.Broker) -> None:
+def test_the_store_describes_itself(broker: penstock.Broker, server: Redis) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     assert "last second" in store.describe().durability
     seen = store.describe()
-    assert (seen.store, seen.schema, seen.advice) == ("Redis", SCHEMA, [])
+    assert (seen.store, seen.schema, seen.advice) == (server.product, SCHEMA, [])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
     told = {line.split(": ")[0]: line for line in seen.advice}
     assert "maxmemory-policy is allkeys-lru" in told[f"node 127.0.0.1:{careless.port}"]
     assert "cannot be reached now" in told[f"node 127.0.0.1:{lost.port}"]
-    assert (len(told), seen.store) == (2, "Redis Cluster")
+    assert (len(told), seen.store) == (2, f"{cluster.product} Cluster")
     assert f"node 127.0.0.1:{careless.port}: none" in seen.durability
     assert advice(url) == []
 

@@ -37,6 +37,11 @@ class Redis(Server):
         return cli("-p", str(self.port), *command)
 
     @property
+    def product(self) -> str:
+        """Redis, or Valkey."""
+        return "Valkey" if "valkey_version:" in self.ask("INFO", "server") else "Redis"
+
+    @property
     def url(self) -> str:
         """The server."""
         return f"redis://127.0.0.1:{self.port}/0"
@@ -103,6 +108,9 @@ class RedisCluster(Redis):
             for name, value in said:
                 node.ask("CONFIG", "SET", name, str(value))
                 node.settings += (f"--{name}", str(value))
+            if f":{port or node.port}@" not in node.ask("CLUSTER", "NODES"):  # Redis 6 reads its own at the start
+                node.kill()
+                node.start()
         there = [f":{port or node.port}@" for node, port in zip(self.nodes, ports, strict=True)]
         while any(port not in node.ask("CLUSTER", "NODES") for node in self.nodes for port in there):
             time.sleep(0.02)  # they tell each other at their next ping

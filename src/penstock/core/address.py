@@ -35,10 +35,10 @@ def addresses(entries: Iterable[Entry]) -> list[str]:
 def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
     """Plan the entries as if they were put one by one. Raises DuplicateAddress for the first that is not allowed.
 
-    `there` has the live tasks that hold these addresses.
+    `there`: the live tasks that hold these addresses, by address.
     """
     named = addresses(entries)
-    if not there and len(set(named)) == len(named):  # as mostly: each of them is a new task
+    if not there and len(set(named)) == len(named):  # the usual case: only new tasks
         return Plan(list(entries), {}, list(range(len(entries))))
     plan = Plan([], {}, [])
     held = {address: -record.id for address, record in there.items()}

@@ -10,7 +10,7 @@ from penstock.errors import BadValue
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Attempt n waits base * factor**(n-1) seconds, at most limit, give or take the jitter share."""
+    """Exponential back-off: after attempt n, wait base * factor**(n-1) seconds, at most `limit`, ± the jitter share."""
 
     base: Seconds = 1
     factor: float = 2
@@ -23,7 +23,7 @@ class Backoff(msgspec.Struct, frozen=True):
         for name in ("base", "limit"):
             msgspec.structs.force_setattr(self, name, plain_seconds(getattr(self, name)))
         if number("backoff factor", self.factor) < 1:
-            raise BadValue(f"backoff factor {shown(self.factor)} is below 1: waits would shrink")
+            raise BadValue(f"backoff factor {shown(self.factor)} is below 1, so waits would shrink: give 1 or more")
         if not 0 <= number("backoff jitter", self.jitter) <= 1:
             raise BadValue(f"backoff jitter {shown(self.jitter)} is not a share: give 0 to 1")
 
@@ -33,6 +33,6 @@ class Backoff(msgspec.Struct, frozen=True):
         assert isinstance(self.limit, (int, float))
         try:
             grown = self.base * float(self.factor) ** max(attempt - 1, 0)
-        except OverflowError:  # beyond every limit
+        except OverflowError:  # above any limit
             grown = self.limit if self.base else 0
         return min(grown, self.limit) * (1 + self.jitter * (2 * chance - 1))

@@ -17,10 +17,10 @@ from penstock.errors import BadValue
 
 T = TypeVar("T")
 
-#: What the payload of bytes begins with.
+#: First byte of a payload that holds bytes.
 RAW = b"\0"
 _encode = msgspec.json.Encoder().encode
-#: `decode` of a payload that is JSON: msgspec's own function, for takes. It raises one of UNREADABLE.
+#: Decodes a payload that is JSON, by msgspec's own function, because takes need the speed. Raises one of UNREADABLE.
 decode_json = msgspec.json.Decoder().decode
 UNREADABLE = (msgspec.DecodeError, RecursionError, ValueError)
 _ATOMS = frozenset({str, bool, type(None)})

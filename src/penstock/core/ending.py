@@ -60,5 +60,5 @@ def encode_code(value: object) -> str | None:
 
 
 def decode_code(stored: str | None) -> str | int | None:
-    """The code as it was given."""
+    """The error code that the caller gave."""
     return None if stored is None else msgspec.json.decode(stored, type=str | int)

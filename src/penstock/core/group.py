@@ -53,7 +53,7 @@ class Group(msgspec.Struct):
 
 
 def member_address(no: int, place: int) -> str:
-    """The address of the n-th task that `app.group` puts; its outcome is found by it."""
+    """The address of the task that `app.group` puts at that place; its outcome is found by this address."""
     return f"group:{no}.{place}"
 
 
@@ -89,7 +89,7 @@ def forgotten(group: Group, now: int) -> bool:
 
 
 def turn(group: Group, to: str) -> bool:
-    """Start or cancel the group. Returns False if it already was, or is over."""
+    """Start or cancel the group. Returns False if it already is started or cancelled, or is over."""
     if group.state not in LIVE or (to == STARTED and group.state == STARTED):
         return False
     group.state = STARTED if to == STARTED else CANCELLING
@@ -98,13 +98,13 @@ def turn(group: Group, to: str) -> bool:
 
 
 def needs_room(group: Group, to: str) -> bool:
-    """Whether starting or cancelling it puts work at once, without a task leaving to make room."""
+    """Whether a start or cancel puts work at once, although no task leaves the tube to make room for it."""
     work = group.end if to == STARTED else group.cancel
     return group.left == 0 and work is not None and group.state in LIVE and not (to == group.state == STARTED)
 
 
 def end(group: Group, until: int) -> bytes | None:
-    """Mark the group as over if no task is left. Returns the work to put, if any, and only once."""
+    """Mark the group as over if no task is left. Returns the work to put, if any; a second call returns None."""
     if group.left > 0 or group.state not in (STARTED, CANCELLING):
         return None
     work = group.end if group.state == STARTED else group.cancel

@@ -46,6 +46,6 @@ def shown_mark(mark: Mark) -> str:
 
 
 def needed_mark(last: Mark, newest: Record | None) -> Mark | None:
-    """The last message id that a tube should have stored; None if it is correct."""
+    """The last message id that a tube should have stored; None if the stored one is correct."""
     mark = None if newest is None or newest.address is None else read_mark(newest.address)
     return mark if mark is not None and mark > last else None

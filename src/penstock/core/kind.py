@@ -62,9 +62,7 @@ class Kind(msgspec.Struct, frozen=True, dict=True):
         listed = list(words)
         for word in listed:
             if not isinstance(word, str) or word not in known:
-                raise BadValue(
-                    f"kind {self.name} has {names.shown(word)} in {field}: known are {', '.join(sorted(known))}"
-                )
+                raise BadValue(f"kind {self.name} has {names.shown(word)} in {field}: use {', '.join(sorted(known))}")
         return listed
 
     def has(self, option: str) -> bool:

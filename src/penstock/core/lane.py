@@ -1,7 +1,7 @@
 """Micro-queues: which ready tasks are heads, that is, may be taken.
 
-The first (limit - taken) ready tasks of a micro-queue are its heads. Between steps no room is left while
-someone waits. A store keeps three numbers per micro-queue and asks here what follows from a change.
+The first (limit - taken) ready tasks of a micro-queue are its heads; the others wait. So after every step, a
+micro-queue has either no room for another head or no waiting task. A store keeps a LaneState per micro-queue.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 
 
 class LaneState(msgspec.Struct):
-    """The numbers that a store keeps for one micro-queue. `turn` orders micro-queues when the tube is fair."""
+    """The counters of one micro-queue. `turn` orders micro-queues when the tube is fair."""
 
     taken: int = 0
     heads: int = 0
@@ -23,10 +23,10 @@ class LaneState(msgspec.Struct):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of it is ready or taken."""
+        """Whether the micro-queue has no ready and no taken task."""
         return not (self.taken or self.heads or self.waiting)
 
 
 def next_turn(turn: int, now: int) -> int:
-    """The turn of a micro-queue that was served or became non-empty: behind all that were served before."""
+    """The turn of a micro-queue that was served or became non-empty: after all that were served before."""
     return max(now, turn + 1)

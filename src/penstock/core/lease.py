@@ -15,7 +15,7 @@ from penstock.errors import NotTaken
 
 CALL_BITS = 28
 CALL_MASK = (1 << CALL_BITS) - 1
-#: The number stays here if a task is handed out more often.
+#: The number stops growing here.
 MAX_NUMBER = 2**25 - 1
 
 
@@ -48,7 +48,7 @@ class HandOut(NamedTuple):
 
 
 def hand_out(id: int, text: str) -> HandOut:
-    """The hand-out described by that text. Raises NotTaken if no take could have made it."""
+    """The hand-out with that lease text. Raises NotTaken if no take could have made that text."""
     lease = int(text, 16) if _TEXT.fullmatch(text) else _MAX_LEASE
     if lease >= _MAX_LEASE:
         raise NotTaken(f"task {id} is not held with lease {shown(text)}: give the lease as the take gave it")

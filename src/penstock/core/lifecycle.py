@@ -45,22 +45,22 @@ class Change(msgspec.Struct, frozen=True):
     attempts: int = 0
     reason: str | None = None
     progress: float | None = None
-    ending: Ending | None = None  # of a task that is gone, if somebody may ask for it or gets a reply
-    until: int | None = None  # the decision holds before this moment: then a lease or a ttl that it relied on ends
-    error: StoredAttempt | None = None  # of the attempt that ends by it
+    ending: Ending | None = None  # the outcome of a task that is gone, if someone may ask for it or gets a reply
+    until: int | None = None  # valid before this time: then the lease or ttl that the decision relied on ends
+    error: StoredAttempt | None = None  # the error of the attempt that this change ends
 
 
 class Move(msgspec.Struct, frozen=True):
-    """One guarded step of one task.
+    """One verb on one task, with its guard.
 
-    `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete,
-    cancel (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is the
-    delay of a release or the time of a touch, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail,
-    as JSON text; `progress` goes with touch. `max_attempts` of a release stands in place of the task's own; `ttr` of a
-    touch, in ms, lets the lease end that long from now, also one that had no end. In a tube of an unleased kind `name`
-    is the task's id, in place of `id`, and a delivered one is acked by nobody's session, None. `seen` is the task as
-    its holder knows it: a store may decide by it, without reading it again, where its guard tells whether it is so.
-    `failure` is kept with the task: how the attempt ended that ends by this move (a handler's release, bury or fail).
+    ack, fail, release, touch: only by the session that holds the live lease. bury, delete, cancel: by anyone, or, with
+    `lease`, only while that lease is live. kick: by anyone, of a buried task.
+    `extra`: the delay of a release or the extension of a touch, in ms. `result`: of an ack, encoded. `code`: of a fail,
+    beside its `reason`, as JSON text. `progress`: of a touch. `max_attempts`: of a release, overrides the task's own.
+    `ttr`: of a touch, in ms: the lease ends that long from now, even if it had no end. `name`: in unleased kinds, the
+    task's id in place of `id`; `session` is None there. `seen`: the task as its holder knows it; a store may decide by
+    it instead of reading the task if its guard detects that it changed. `failure`: how a handler's attempt failed,
+    stored with the task.
     """
 
     verb: str
@@ -81,7 +81,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> int | str:
-        """The id that people see."""
+        """The public id."""
         return self.id if self.name is None else self.name
 
 
@@ -97,7 +97,7 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
         change = msgspec.structs.replace(change, error=entry_of(record.attempts, now, failure))
     ends = record.at if move.verb in LEASED_VERBS or move.lease is not None else None
     if record.expires is not None and record.expires > now and (ends is None or record.expires < ends):
-        ends = record.expires  # from then on it would be gone, or go
+        ends = record.expires  # after its ttl the decision would differ
     return change if ends is None else msgspec.structs.replace(change, until=ends)
 
 

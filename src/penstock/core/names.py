@@ -6,7 +6,7 @@ import unicodedata
 
 from penstock.errors import BadValue
 
-# Longest name in UTF-8 bytes: fits an index entry of every store with room to spare.
+# Longest name in UTF-8 bytes: far below the limit of an index entry in every store.
 MAX_NAME = 200
 # Ids are exact in a Redis score (a double) up to here.
 MAX_ID = 2**53 - 1
@@ -60,7 +60,7 @@ def label(what: str, value: object) -> str:
 def utube(value: object) -> str:
     """Validate the label of a micro-queue; `1` and `"1"` are the same."""
     if type(value) is int:
-        if abs(value) >= 10**MAX_NAME:  # Python may refuse to make a text of it
+        if abs(value) >= 10**MAX_NAME:  # Python may refuse to convert it to text
             raise _too_long("utube", value)
         value = str(value)
     return label("utube", value)
@@ -87,7 +87,7 @@ def text(what: str, value: object) -> str | None:
 
 
 def plain(text: str) -> str:
-    """A plain str with the text of a str subclass: drivers accept only str, and str() of an enum is its name."""
+    """The text of a str subclass as a plain str: drivers accept only str, and str() of an enum is its name."""
     return str.__str__(text)
 
 

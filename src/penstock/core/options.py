@@ -42,7 +42,7 @@ class TubeOptions(TypedDict, total=False):
 
 
 class AlterOptions(TypedDict, total=False):
-    """The options that `tube.alter` changes; None: back to the default."""
+    """The options that `tube.alter` changes; None resets one to its default."""
 
     ttl: Seconds | None
     ttr: Seconds | None
@@ -85,7 +85,7 @@ class TimedOptions(PutOptions, total=False):
 
 
 class Tube(msgspec.Struct, frozen=True):
-    """A tube as stores know it: its number, kind and options, in milliseconds."""
+    """A stored tube: its number, kind and options, in milliseconds. `given` has the options in the caller's units."""
 
     no: int
     name: str
@@ -113,7 +113,7 @@ class Tube(msgspec.Struct, frozen=True):
     shards: int = 1
 
     def shown(self, record: Record) -> Record:
-        """The task with the id that people see: that of a shard differs from its own."""
+        """The task with its public id, which differs from the stored id in a shard."""
         return record
 
 
@@ -126,7 +126,7 @@ def callback_url(what: str, value: object) -> str:
     except ValueError:
         good = False
     if not good or len(text) > 2000 or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
-        visible = f"***@{text.rpartition('@')[2]}" if "@" in text else value  # what is left out may be a password
+        visible = f"***@{text.rpartition('@')[2]}" if "@" in text else value  # the rest may be a password
         raise BadValue(f"{what} {names.shown(visible)} is not a callback: give an http(s) URL without user info")
     return names.plain(text)
 
@@ -138,12 +138,12 @@ def _backoff(what: str, value: object) -> Backoff:
 
 
 def _period(what: str, value: object) -> int:
-    """Rounded up, so that nothing is handed out too early."""
+    """The period in ms, rounded up, so that nothing is handed out too early."""
     positive_ms(what, value)
     return max(1, span_ms(what, value))
 
 
-# option -> its check, which returns the value in the units of the stores
+# option -> its check, which returns the value in the unit that stores use
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "ttl": positive_ms,
     "ttr": positive_ms,
@@ -181,7 +181,7 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
     given: dict[str, object] = {}
     for option, value in options.items():
         if option not in _CHECKS:
-            raise BadValue(f"tube option {names.shown(option)} is unknown: known are {', '.join(_CHECKS)}")
+            raise BadValue(f"tube option {names.shown(option)} is unknown: use {', '.join(_CHECKS)}")
         if value is None:
             continue
         need = _NEEDS.get(option)
@@ -243,7 +243,7 @@ def refuse_foreign(kind: Kind, given: Mapping[str, object]) -> None:
     """Raise BadValue for unknown put options, UnsupportedOption for those that the kind does not accept."""
     for option, value in given.items():
         if option not in _PUT_OPTIONS:
-            raise BadValue(f"put option {names.shown(option)} is unknown: known are {', '.join(_PUT_OPTIONS)}")
+            raise BadValue(f"put option {names.shown(option)} is unknown: use {', '.join(_PUT_OPTIONS)}")
         if option == "on_duplicate":
             _check_on_duplicate(value)
         if kind.has(option):
@@ -285,7 +285,7 @@ def encode_given(given: Mapping[str, object]) -> bytes:
 
 
 def decode_given(stored: bytes | str) -> dict[str, object]:
-    """Tube options as they were given."""
+    """Tube options, decoded from the stored JSON, in the caller's units."""
     given = cast("dict[str, object]", msgspec.json.decode(stored))
     if "backoff" in given:
         given["backoff"] = msgspec.convert(given["backoff"], Backoff)

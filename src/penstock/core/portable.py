@@ -113,7 +113,7 @@ class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_onl
 
 
 def task_line(record: Record) -> TaskLine:
-    """The line of a task; one that waits in its micro-queue is ready."""
+    """The line of a task. A task that waits in its micro-queue is written as ready."""
     data = data_line(record.payload)
     return TaskLine(
         data=data.data, base64=data.base64, unreadable=data.unreadable, id=record.id,
@@ -130,13 +130,15 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
     if line.state not in (_LEASED if kind.leased else _UNLEASED):
         raise BadValue(f"task {line.id} has the state {names.shown(line.state)}, which kind {kind.name} does not have")
     if line.group is not None and line.group not in groups:
-        raise BadValue(f"task {line.id} is of group {line.group}, which no line before it names")
+        raise BadValue(
+            f"task {line.id} is of group {line.group}, which no earlier line has: put the line of the group first"
+        )
     if line.state == UNSTARTED and line.group is None:
-        raise BadValue(f"task {line.id} waits for the start of its group, and has none")
+        raise BadValue(f"task {line.id} waits for the start of its group, but has no group: give its group")
     if line.state == "~" and line.at is None:
-        raise BadValue(f"task {line.id} is delayed, and does not say until when (at)")
+        raise BadValue(f"task {line.id} is delayed, but has no due time: give at")
     if line.taken is None and (line.attempts or line.lease):
-        raise BadValue(f"task {line.id} was handed out, and does not say when (taken)")
+        raise BadValue(f"task {line.id} was handed out, but has no time for it: give taken")
     if kind.leased:
         address = None if line.address is None else names.label("address", line.address)
     else:
@@ -197,7 +199,7 @@ def read_group(line: GroupLine) -> Group:
 
 
 def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:
-    """Result, error and code of an outcome, as a file has them."""
+    """Result, error and code of an outcome, in the form of the file."""
     result = None if ending.result is None else data_line(ending.result)
     code = None if ending.code is None else msgspec.json.decode(ending.code, type=str | int)
     return result, ending.error, code
@@ -213,7 +215,7 @@ def read_ending(line: OutcomeLine) -> Ending:
 
 
 def data_line(payload: bytes) -> Data:
-    """Stored data as a file has it."""
+    """Stored data in the form of the file."""
     if codec.is_raw(payload):
         return Data(base64=base64.b64encode(payload[1:]).decode())
     try:
@@ -227,7 +229,7 @@ def read_data(line: Data | TaskLine) -> bytes:
     """The payload to store. JSON is decoded and encoded again, so that only valid JSON is stored."""
     given = [form for form in (line.data, line.base64, line.unreadable) if form is not None and form is not UNSET]
     if len(given) != 1:
-        raise BadValue("one of data, base64 and unreadable says what a task's data is")
+        raise BadValue("a line must have its data in one field: give one of data, base64 and unreadable")
     if isinstance(line.data, msgspec.Raw):
         return codec.encode(codec.decode(bytes(line.data)))
     try:
@@ -245,7 +247,7 @@ def _utube(kind: Kind, utube: str | None) -> str | None:
 
 def _own_id(kind: Kind, line: TaskLine) -> str:
     if line.address is None:
-        raise BadValue(f"task {line.id} has no address, where kind {kind.name} keeps the id that people know")
+        raise BadValue(f"task {line.id} has no address: kind {kind.name} needs the public id there")
     id = text_id(kind, line.address)
     mark = read_mark(id) if kind.hand_out == DELIVER else None
     if mark is not None and max(mark) > MAX_MARK:

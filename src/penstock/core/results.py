@@ -18,7 +18,7 @@ Blocked = Literal["register", "unregister_if_found", "unregister"] | None
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One change of a task, for on_change; `record` is the task after it."""
+    """One change of a task, for on_change. `tube` is the tube's number; `record` is the task after the change."""
 
     tube: int
     name: str
@@ -54,8 +54,8 @@ class Taken(msgspec.Struct, frozen=True):
     """The tasks of a take and the tube they came from.
 
     `wait_ms`: milliseconds until the next deadline in these tubes; 0 if work remains, None if there is no deadline.
-    `alive` is False if the session has ended; nothing was taken then. The effects have no events of the hand-outs: they
-    are known from the records.
+    `alive` is False if the session has ended; nothing was taken then. The effects have no `take` events: the caller
+    makes them from the records.
     """
 
     tube: Tube | None
@@ -173,7 +173,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a store is and promises with its current settings, and what should be changed about them."""
+    """What a store is and promises with its current settings, and advice on which settings to change."""
 
     store: str
     version: str

@@ -40,9 +40,7 @@ UNSTARTED = "g"
 
 class _Statuses(dict[str, Status]):
     def __missing__(self, state: str) -> Status:
-        raise StoreCorrupt(
-            f"a task is stored in state {state!a}, which is none: broker.check(repair=True) makes it ready"
-        )
+        raise StoreCorrupt(f"a task is stored in unknown state {state!a}: broker.check(repair=True) makes it ready")
 
 
 # stored state -> public status
@@ -76,7 +74,7 @@ _NOTHING = Extra()
 _encode_extra, _decode_extra = msgspec.json.Encoder().encode, msgspec.json.Decoder(Extra).decode
 
 
-@lru_cache(1000)  # most tasks of a tube have the same
+@lru_cache(1000)  # most tasks of a tube have the same text
 def _read_extra(text: str) -> Extra:
     try:
         return _decode_extra(text)
@@ -85,7 +83,7 @@ def _read_extra(text: str) -> Extra:
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A task to be stored: validated and encoded, times in milliseconds."""
+    """A task to be stored: options validated, data encoded, times in milliseconds."""
 
     payload: bytes
     rank1: Rank
@@ -97,11 +95,11 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     delay: int = 0
     extra: str | None = None  # see Extra
     address: str | None = None  # also the id of an element of a round tube
-    duplicate: str = "error"  # or ignore, replace, refresh: what becomes of the task that has the address
+    duplicate: str = "error"  # or ignore, replace, refresh: what to do if another task has the address
     reply_to: str | None = None
     group: str | None = None
-    group_no: int | None = None  # of the one group that may take it; None: the live one of that name, or a new one
-    unstarted: bool = False  # its group is not started, as a store found out
+    group_no: int | None = None  # its group's number; None: the live group of that name, or a new one
+    unstarted: bool = False  # its group is not started; set by the engine
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -126,20 +124,20 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     extra: str | None  # see Extra
     payload: bytes
     address: str | None = None
-    reply_to: str | None = None  # marked where others follow: see core.chain
+    reply_to: str | None = None  # marked if the task has a next link: see core.chain
     group: str | None = None
     group_no: int | None = None
-    progress: float | None = None  # of this hand-out, as its handler said
-    errors: bytes | None = None  # of attempts, see core.attempts; take leaves it out
+    progress: float | None = None  # of this hand-out, as its handler reported
+    errors: bytes | None = None  # of attempts, see core.attempts; take does not read it
 
     @property
     def options(self) -> Extra:
-        """What `extra` says."""
+        """The decoded `extra`."""
         return _NOTHING if self.extra is None else _read_extra(self.extra)
 
 
 class Numbered(Protocol):
-    """A tube as stores know it."""
+    """A stored tube, as far as a task needs it."""
 
     @property
     def no(self) -> int: ...
@@ -157,7 +155,7 @@ class Place(Protocol):
 
 
 class Home(Place, Protocol):
-    """The same, with the verbs of a Task."""
+    """A tube handle with the verbs that Task calls."""
 
     def ack(self, task_or_id: Task, result: object = None) -> None: ...
     def fail(self, task_or_id: Task, error: str, code: str | int | None = None) -> None: ...
@@ -205,7 +203,7 @@ class Facts(Generic[H]):
     group = property(lambda self: self._record.group, doc="The name of its group, or None.")
     errors = property(
         lambda self: read_attempts(self._record.errors),
-        doc="How its last attempts ended that did not end with an ack, newest last; take does not read them.",
+        doc="Its last failed attempts, newest last; take does not read them.",
     )
 
     @property
@@ -234,11 +232,11 @@ class Task(Facts[Home]):
         self._home.ack(self, result)
 
     def fail(self, error: str, code: str | int | None = None) -> None:
-        """Failed for good: the task leaves the tube."""
+        """Mark the task as failed for good: it leaves the tube."""
         self._home.fail(self, error, code)
 
     def release(self, delay: Seconds | None = 0) -> None:
-        """Back to its old place, after delay seconds."""
+        """Return the task to its old place in the tube, after `delay` seconds."""
         self._home.release(self, delay)
 
     def bury(self, reason: str | None = None) -> None:
@@ -265,7 +263,7 @@ class Task(Facts[Home]):
             self._home._give_back(self, error)
 
 
-# What the rest of penstock needs of a task. Not methods, because programs see these.
+# What the rest of penstock needs of a task. Functions, because methods would be visible to programs.
 
 
 def record_of(task: Facts[Any]) -> Record:
@@ -289,7 +287,7 @@ def lease_text(task: Facts[Any]) -> str:
 
 
 def show_change(task: Facts[Any], record: Record) -> None:
-    """Show the status after a verb. The lease remains that of the hand-out."""
+    """Update status and reason of a Task after a verb. Its lease remains that of the hand-out."""
     task.status = STATUS[record.state]
     task.reason = record.reason
 

@@ -25,9 +25,9 @@ MOVE_STEP = 1000
 # No name given by a caller can start with these.
 _IMPORTING, _MOVED, _DROPPED, _INTERNAL = "<", ">", "!", "."
 # Options of hidden tubes: where a frozen tube went; that its tasks are erased; the former name of a dropped tube; that
-# an importing tube is to be paused.
+# an importing tube must be paused when it is complete.
 _MOVED_TO, _ERASED, _NAMED, _PAUSES = "moved", "erased", "named", "pauses"
-# What removes the last one.
+# The change of options that removes `pauses`.
 NO_PAUSE_DUE = {_PAUSES: None}
 
 
@@ -44,9 +44,9 @@ class TubeCounters(msgspec.Struct, frozen=True):
     """The last ids and the counters of a tube and of some of its micro-queues, and whether it is paused.
 
     In a reliable tube, `counts.take` is at least the serial number of the last delivery. `waits`: seconds since the
-    oldest ready task was put or last taken, 0 if none is ready; read only for several tubes at once. Two tasks tell it,
-    the one that is taken next and the first of the least urgent priority: in between, an older one may wait. Elements
-    of round tubes stay, so they do not wait.
+    oldest ready task was put or last taken, 0 if none is ready or the tube is `round`; read only for several tubes at
+    once. It is an estimate from two tasks, the next one to be taken and the first of the least urgent priority: a task
+    between them may be older.
     """
 
     last_id: int
@@ -70,7 +70,7 @@ class ImportBatch(msgspec.Struct, frozen=True):
 
     @property
     def due(self) -> int:
-        """How many delayed tasks were really ready: making them ready is not counted as the end of a delay."""
+        """The number of delayed tasks that were ready before the export: their delays must not be counted as ended."""
         return sum(stands_for_ready(record) for record in self.records)
 
     def count(self, *states: str) -> int:
@@ -102,7 +102,7 @@ def moved(name: str) -> str:
 
 
 def internal(name: str) -> str:
-    """The name of a tube that penstock keeps for itself."""
+    """The name of a tube that penstock itself uses."""
     return _INTERNAL + name
 
 
@@ -167,12 +167,12 @@ def dropped_name(tube: Tube) -> str:
 
 
 def importing_options(given: Mapping[str, object], *, paused: bool) -> dict[str, object]:
-    """The options of an importing tube, which say in the step that creates it that it is to be paused."""
+    """The options of an importing tube; with `paused`, they note from its creation on that it must be paused."""
     return {**given, _PAUSES: True} if paused else dict(given)
 
 
 def pause_is_due(tube: Tube) -> bool:
-    """Whether an importing tube is to be paused."""
+    """Whether an importing tube must be paused when it is complete."""
     return _PAUSES in tube.given
 
 
@@ -200,10 +200,10 @@ def named(found: Sequence[Tube], name: str) -> Tube | None:
 
 def freeze_refused(tube: Tube, leased: object) -> TubeBusy:
     """The error for freezing a tube that has leased tasks or groups in progress."""
-    what = "has taken tasks" if leased else "has groups whose tasks follow a start or a cancel"
+    what = "has taken tasks" if leased else "has groups that are being started or cancelled"
     return TubeBusy(f"tube {tube.name} {what}: wait until they are settled")
 
 
 def stands_for_ready(record: Record) -> bool:
-    """Whether an imported delayed task was really ready: its delay ended at its put."""
+    """Whether an imported delayed task was ready before the export: its delay ended when it was put."""
     return record.state == "~" and record.at is not None and record.at <= record.created

@@ -109,7 +109,7 @@ def flag(what: str, value: object) -> bool:
 
 
 def several(what: str, value: Iterable[T]) -> Iterable[T]:
-    """Any collection or iterator."""
+    """Validate a collection or iterator."""
     given: object = value
     if not isinstance(given, Iterable) or isinstance(given, type):
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a list")

@@ -49,7 +49,7 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     if found and repair:
         audit = step.audit(tube)
     counted = counter_problems(audit.counters.counts, Counter(audit.states))
-    derived = [*queue_problems(tube, audit.queues), *counted, *_last_mark(tube, audit)]
+    derived = [*audit.others, *queue_problems(tube, audit.queues), *counted, *_last_mark(tube, audit)]
     if repair and (derived or found):
         step.rebuild(tube, audit)
     return [Finding(tube.name, id, what, remedy) for id, what, remedy in found + derived]

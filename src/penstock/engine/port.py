@@ -203,6 +203,23 @@ class Flushed(msgspec.Struct):
     #: What it did beside the rows.
     beside: Effects | None = None
 
+    def note_rows(self, delta: Delta, changed: set[int], readied: int | None) -> None:
+        """It changed the tasks with these ids; `readied`: how many became takeable, None if there are no
+        micro-queues."""
+        self.missed = {row.before.id for row in delta.rows} - changed
+        if readied is None:
+            rows = [row for row in delta.rows if row.before.id in changed and row.after.state != "-"]
+            readied = sum((row.after.state == "r") - (row.before.state == "r") for row in rows)
+        self.readied[delta.tube.no] = readied
+
+    def note_new(self, delta: Delta, tube: Tube, entries: list[Entry], records: list[Record], readied: int) -> None:
+        """It stored entries of the Delta as these tasks, of which some are takeable."""
+        self.readied[tube.no] = self.readied.get(tube.no, 0) + readied
+        if entries is delta.fresh:
+            self.fresh = records
+        else:
+            self.works.append((tube, records))
+
 
 class Request(msgspec.Struct, frozen=True):
     """A take: up to `count` tasks for the session of a handle.
@@ -210,7 +227,8 @@ class Request(msgspec.Struct, frozen=True):
     The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
     lapsed handle or session), the take stops there without leasing and says so. The first `forced` tubes are looked at
     whatever is due: tasks past their ttl and tasks of cancelled groups are passed over. Of these only the last is
-    leased from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request.
+    leased from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request, and is
+    about the caller with the number `waiter`.
     """
 
     tubes: Sequence[Tube]
@@ -218,6 +236,7 @@ class Request(msgspec.Struct, frozen=True):
     handle: str
     max_pri: int | None = None
     blocked: Blocked = None
+    waiter: int = 0
     forced: int = 0
 
     def wanted(self, place: int) -> int:
@@ -289,6 +308,8 @@ class Audit(msgspec.Struct, frozen=True):
     early: list[int]
     newest: Record | None
     counters: TubeCounters
+    #: What else is wrong beside the tasks, and follows from them: id, what, remedy. `rebuild` repairs it.
+    others: Sequence[tuple[int | str | None, str, str]] = ()
 
 
 class QueueAudit(msgspec.Struct, frozen=True):
@@ -415,8 +436,9 @@ class Step(Protocol):
     def open_group(self, tube: Tube, name: str) -> Group:
         """The live group of that name, created if there is none."""
 
-    def sweep(self, tube: Tube, limit: int) -> None:
-        """Forget some outcomes and groups past their retention, and micro-queues that are empty and had their turn."""
+    def sweep(self, tube: Tube, limit: int) -> bool:
+        """Forget up to `limit` outcomes and groups past their retention, and micro-queues that are empty and had their
+        turn. Returns whether more may be left."""
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store tasks under their own ids, groups' numbers and outcomes from elsewhere, as `core.transfer` says."""

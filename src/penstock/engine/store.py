@@ -271,19 +271,20 @@ class Store(ABC):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
         """Advance the tubes, then lease up to count tasks of the first tube that has any, in its order.
 
         `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "register"
         does so if nothing came, "unregister_if_found" removes it if something came, "unregister" always removes it.
+        `waiter` is a number of the caller's own, so that a call that is repeated counts it once.
         """
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
             forced = 0
             while True:
-                handed = step.take(Request(tubes, count, handle, max_pri, blocked, forced))
+                handed = step.take(Request(tubes, count, handle, max_pri, blocked, waiter, forced))
                 if handed.before is not None:
                     effects.add(handed.before)
                 if handed.due is None:
@@ -363,7 +364,7 @@ class Store(ABC):
 
         def advance(step: Step, _: bool) -> Advanced:
             more = self._apply_due(step, tube, effects, limit)
-            step.sweep(tube, ADVANCE_STEP)
+            more = step.sweep(tube, ADVANCE_STEP) or more
             return Advanced(more, _until(step.next_at(tube), step.now), effects)
 
         return self._run(advance, (tube,), now=now)

@@ -96,7 +96,7 @@ def look_at_schema(url: str) -> Schema:
         raise UnsupportedOption(
             "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
         )
-    return _kind(url.partition("://")[0]).look(url)
+    return _kind(_scheme(url)).look(url)
 
 
 def sqlite_path(url: str) -> str:

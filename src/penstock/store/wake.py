@@ -1,12 +1,18 @@
-"""What wakes a waiting thread: an Event that `poll` can wait for where the system has eventfd, and notifications."""
+"""What wakes a waiting thread: sockets, an Event that can be waited for like one where the system has eventfd, and
+notifications."""
 
 from __future__ import annotations
 
 import os
+import selectors
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
+
+#: Needs no descriptor of its own, unlike the system's best. Windows has only the other.
+Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+READABLE, WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Wake(threading.Event):

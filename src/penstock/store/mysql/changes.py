@@ -14,17 +14,14 @@ from penstock.core.ending import SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
-from penstock.core.lifecycle import UNDONE, Move
+from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
-from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, counter
+from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
-from penstock.store.sql.sql_step import first_pk, group_values, mark_queued
+from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
-# Old outcomes removed with each new one.
-_SWEPT_PER_OUTCOME = 2
 # The marks of a reliable tube's messages: a time, and a number that starts again with each.
 _MARKS = ", last_seq = IF(@p_now > last_ms, 0, last_seq) + {count}, last_ms = GREATEST(last_ms, @p_now)"
 # Columns that are left out if no task of the put has them: the server need not read them.
@@ -37,11 +34,6 @@ _OPTIONAL = {
 def require(condition: str) -> str:
     """End the packet if a condition does not hold."""
     return fill(Q.require, condition=Raw(condition))
-
-
-def _forget_old_outcomes(new: int) -> list[str]:
-    """Remove some that are past their retention: twice as many as are new."""
-    return [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * new), Q.forget_old_outcomes]
 
 
 def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool) -> list[str]:
@@ -80,7 +72,6 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
         packet += _enter_queues(tube, "taken", {label: -count for label, count in queues.items()}, overtaking=False)
     if ended:
         rows = [f"({base | move.id},{tube.no},{literal(name)},{literal(move.result)},@p_until)" for move, name in ended]
-        packet += _forget_old_outcomes(len(ended))
         packet += [fill(Q.add_outcomes, rows=Raw(part)) for part in joined(rows)]
     for held, count in _guards(tube, moves, tied=len(seen) == len(moves)):
         packet += [fill(Q.ack, held=held, now=Raw(moment)), require(f"ROW_COUNT() = {count}")]
@@ -117,7 +108,7 @@ def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw,
 class NewTasks:
     """Tasks of one tube that a packet stores. A variable of the server has the pk before the first one."""
 
-    def __init__(self, tube: Tube, entries: Sequence[Entry], place: int = 0) -> None:
+    def __init__(self, tube: Tube, entries: list[Entry], place: int = 0) -> None:
         self.tube = tube
         self.entries = entries
         self.delayed = sum(entry.unstarted or entry.delay > 0 for entry in entries)
@@ -237,7 +228,7 @@ class Flush:
         self._base = first_pk(delta.tube)
         self._moment = moment
         self._laned = delta.tube.kind.per_utube
-        self._classes = Counter[tuple[str, str, tuple[str, ...]]]()
+        self._classes = RowClasses(delta.rows)
         new = [(delta.tube, delta.fresh), *delta.works]
         self._new = [NewTasks(tube, entries, place) for place, (tube, entries) in enumerate(new) if entries]
 
@@ -246,7 +237,7 @@ class Flush:
         delta, tube, fresh = self._delta, self._tube, self._delta.fresh
         statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_got=0,@p_moved=0"]
         if delta.rows:
-            rows = msgspec.json.encode([self._row(row) for row in delta.rows]).decode()
+            rows = msgspec.json.encode(list(map(self._row, delta.rows, self._classes.of_rows))).decode()
             statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(rows)}"
         if not fresh:  # those are refused if the tube is gone
             statements.append(fill(Q.require_tube, tube=tube.no))
@@ -275,36 +266,25 @@ class Flush:
 
     def read(self, results: list[Rows]) -> Flushed:
         """What the packet did."""
-        flushed, no, rows = Flushed(), self._tube.no, self._delta.rows
+        flushed, rows = Flushed(), self._delta.rows
         if rows:
             found = [] if self._delta.whole else results.pop(0)
             ((got, moved),) = results.pop(0)
-            if int(got) != len(rows):
-                flushed.missed = {row.before.id for row in rows} - {int(id) for (id,) in found}
-            if not self._laned:
-                changed = [row for row in rows if row.before.id not in flushed.missed and row.after.state != "-"]
-                moved = sum((row.after.state == "r") - (row.before.state == "r") for row in changed)
-            flushed.readied[no] = int(moved)
+            changed = {row.before.id for row in rows} if int(got) == len(rows) else {int(id) for (id,) in found}
+            flushed.note_rows(self._delta, changed, int(moved) if self._laned else None)
         for new in self._new:
-            records, gained = new.records(results.pop(0)[0])
-            flushed.readied[new.tube.no] = flushed.readied.get(new.tube.no, 0) + gained
-            if new.entries is self._delta.fresh:
-                flushed.fresh = records
-            else:
-                flushed.works.append((new.tube, records))
+            flushed.note_new(self._delta, new.tube, new.entries, *new.records(results.pop(0)[0]))
         return flushed
 
-    def _row(self, row: Row) -> tuple[object, ...]:
-        """A row of the fragment `changed`. Rows with the same effect on the counters are one class."""
+    def _row(self, row: Row, number: int) -> tuple[object, ...]:
+        """A row of the fragment `changed`, with the number of its class."""
         before, after = row.before, row.after
-        place = (STATE_COUNTER[before.state], STATE_COUNTER[after.state], row.events)
-        self._classes[place] += 1
         state = QUEUED if self._laned and after.state == "r" else after.state
         if state == "-":  # only marked before it is removed: no index changes twice
             after = before
         return (
             self._base | before.id, before.state, before.lease, NEVER if before.at is None else before.at, before.rank1,
-            row.until, list(self._classes).index(place), state, 0 if self._tube.fair else after.rank2, after.attempts,
+            row.until, number, state, 0 if self._tube.fair else after.rank2, after.attempts,
             after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason, after.progress,
             (row.after.errors or b"").hex() if row.error else None, int(before.errors is not None),
         )  # fmt: skip
@@ -348,24 +328,16 @@ class Flush:
                 status, result, error, code, _ = astuple(row.ending)
                 digits = None if result is None else result.hex()
                 ended.append((self._base | row.before.id, status, digits, error, code))
-        kept = [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
-        return _forget_old_outcomes(len(ended)) + kept if ended else []
+        return [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
 
     def _counters(self) -> list[str]:
         """Each class of rows has its weights; rows that were left out are not counted."""
-        weights: list[Counter[str]] = []
-        for before, after, events in self._classes:
-            weight = Counter[str](event for event in events if event not in ("put", UNDONE))
-            weight["take"] -= events.count(UNDONE)
-            weight[before] -= 1
-            weight[after] += 1
-            weights.append(weight)
+        weights, sizes = self._classes.weights, self._classes.sizes.values()
         names = [name for name in COUNTED if any(weight[name] for weight in weights)]
         if not names:
             return []
-        members = self._classes.values()
-        sums = [sum(weight[name] * n for weight, n in zip(weights, members, strict=True)) for name in names]
-        values = {"columns": Raw(",".join(map(counter, names))), "all": len(self._delta.rows)}
+        sums = [sum(weight[name] * n for weight, n in zip(weights, sizes, strict=True)) for name in names]
+        values = {"columns": Raw(",".join(COUNTED[name] for name in names)), "all": len(self._delta.rows)}
         statements = [fill(Q.count_all, sums=Raw(",".join(map(str, sums))), **values)]
         if not self._delta.whole:
             chosen = [f"SUM(ELT(f.c+1,{','.join(str(weight[name]) for weight in weights)}))" for name in names]

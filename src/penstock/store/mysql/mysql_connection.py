@@ -26,9 +26,9 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, literal
-from penstock.store.polling import READABLE, make_poll
+from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
+from penstock.store.wake import READABLE, Selector
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -61,6 +61,7 @@ _PARAMETERS = {
     "pool_size": (re.compile(r"0*[1-9][0-9]{0,2}|0*1000", re.ASCII), "a number from 1 to 1000"),
     "ssl_ca": (re.compile(".+"), "a path"),
 }
+_VALUES = re.compile(r"VALUES \(%s(?:, %s)*\)")
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -144,8 +145,8 @@ class Link:
         self._names: dict[str, str] = {}  # of prepared statements
         pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._calls = PreparedCalls(connection) if pipelines else None
-        self._poll = make_poll()
-        self._poll.register(connection._sock, READABLE)  # type: ignore[attr-defined]
+        self._selector = Selector()
+        self._selector.register(connection._sock, READABLE)  # type: ignore[attr-defined]
 
     @classmethod
     def open(cls, location: Location) -> Link:
@@ -214,9 +215,9 @@ class Link:
             room -= size
         yield "; ".join(packet)
 
-    def rows(self, sql: str, arguments: Sequence[object] = (), *, raw: bool = False) -> Rows:
-        """The rows of one statement, with values for its `%s`. `raw`: names as bytes."""
-        return ask(self._connection, _filled(sql, arguments), raw=raw)[0][0]
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
+        """The rows of one statement, with values for its `%s`."""
+        return ask(self._connection, _filled(sql, arguments))[0][0]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
@@ -239,9 +240,24 @@ class Link:
             return False
         return True
 
+    def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
+        """The rows of one statement, names as bytes; `alone`: it is a transaction of its own."""
+        return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
+
+    def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
+        """Run each statement for each of its rows and commit, in one round trip; an INSERT has as many as possible."""
+        statements: list[str] = []
+        for sql, rows in writes:
+            head, *tail = _VALUES.split(sql)
+            if tail:
+                statements += [f"{head}VALUES {part}{tail[0]}" for part in joined(map(literal, rows))]
+            else:
+                statements += [_filled(sql, row) for row in rows]
+        self.send([*statements, "COMMIT"], commit=False)
+
     def hung_up(self) -> bool:
         """Whether something waits to be read: all that an idle connection can receive is its end. No round trip."""
-        return self._connection._sock is None or bool(self._poll.poll(0))  # type: ignore[attr-defined]
+        return self._connection._sock is None or bool(self._selector.select(0))  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Tell the server, if it is there, and close."""

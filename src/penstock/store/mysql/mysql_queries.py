@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 
-from penstock.core.results import Counts
 from penstock.engine.port import MUTABLE
 from penstock.store.mysql.wire import Prepared
+from penstock.store.sql import sql_queries
 from penstock.store.sql.sql_queries import COLUMNS, load_queries
 
 #: `at` of a task that has no deadline.
 NEVER = 2**53 - 1
 #: The server's clock in milliseconds.
 TIME = "(TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
-#: The counters of what is stored and of calls.
-STORED = ("taken", "delayed", "buried", "done")
-CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
-COUNTED = (*STORED, *CALLS)
-assert set(COUNTED) == set(Counts.__struct_fields__) - {"ready", "put"}
 
 # What a task has instead of NULL, so that its row keeps its size.
 _NONE = {"taken": 0, "at": NEVER, "owner": 0}
@@ -34,15 +29,11 @@ _INDEXES = {
 }  # fmt: skip
 
 
-def counter(name: str) -> str:
-    """The column of a counter."""
-    return f"`{name}`" if name in STORED else f"{name}_calls"
-
-
 _RECORD = [
     f"NULLIF(penstock_task.{column}, {_NONE[field]})" if field in _NONE else column for field, column in COLUMNS.items()
 ]
-_COLUMNS = [counter(name) for name in COUNTED]
+#: The columns of counters; "delayed" is a word of SQL here.
+COUNTED = {name: f"`{column}`" for name, column in sql_queries.COUNTED.items()}
 _FRAGMENTS = {
     "never": str(NEVER),
     "time": TIME,
@@ -54,8 +45,8 @@ _FRAGMENTS = {
         f"{COLUMNS[field]} = IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f"{COLUMNS[field]} = :{field}"
         for field in MUTABLE
     ),
-    "counters": ", ".join(_COLUMNS),
-    "sums": ", ".join(f"IFNULL(SUM(c.{column}), 0)" for column in _COLUMNS),
+    "counters": ", ".join(COUNTED.values()),
+    "sums": ", ".join(f"IFNULL(SUM(c.{column}), 0)" for column in COUNTED.values()),
 }
 
 Q = load_queries("penstock.store.mysql", shared=True, fragments=_FRAGMENTS)

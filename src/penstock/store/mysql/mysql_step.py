@@ -14,18 +14,16 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import Blocked, Counts
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
-from penstock.engine.sessions import LAPSE_MS
 from penstock.store.mysql.changes import Flush, ack_packet, held_by
 from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, REPEATABLE, Answer, Refused
-from penstock.store.mysql.mysql_queries import COUNTED, NEVER, STORED, TIME, Q, counter
+from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
 from penstock.store.sql.server_step import Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
-from penstock.store.sql.sql_step import Row, count_states, encoded_kind, first_pk
+from penstock.store.sql.sql_step import Row, counted_by_ids, encoded_kind, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore
@@ -70,7 +68,7 @@ class MysqlStep(ServerStep):
         return self.send(self.sql(query, **values), safe=True).results[0]
 
     def change(self, query: str, **values: Any) -> int:
-        return self.send(self.sql(query, **values)).oks[0].changed
+        return self.send(self.sql(query, **values), safe=True).oks[0].changed
 
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
         return self.send(*(self.sql(query, **values) for query, values in asked), safe=True).results
@@ -100,44 +98,27 @@ class MysqlStep(ServerStep):
             self.send(fill(Q.add_id, tube=added.number))
         return make_tube(added.number, name, kind, given)
 
-    def write_tube(
-        self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> None:
-        options = None if given is None else encode_given(given).decode()
-        stops = None if paused is None else int(paused)
-        lock = fill(Q.lock_tube, tube=tube.no)
-        write = self.sql(Q.set_tube, tube=tube.no, name=name, options=options, paused=stops)
-        if not self.send(lock, write, safe=name is None).results[0]:
-            raise self.no_such_tube(tube)
-
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)
 
     def make_counters(self, row: Row) -> TubeCounters:
         _, last, ms, seq, paused, *numbers = (int(value or 0) for value in row)
-        counts = dict(zip(COUNTED, numbers, strict=True))
-        ready = last - sum(counts[name] for name in STORED)
-        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
-
-    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        stored, counters = count_states(states), self.counters(tube)
-        stored["done"] = counters.last_id - sum(states.values())
-        wrong = {name: stored[name] - getattr(counters.counts, name) for name in STORED}
-        if any(wrong.values()):
-            self.add_counts(tube, wrong)
+        return TubeCounters(last, (ms, seq), counted_by_ids(last, numbers), bool(paused))
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name in COUNTED if name in counts]
-        columns = Raw(",".join(map(counter, names)))
+        columns = Raw(",".join(COUNTED[name] for name in names))
         numbers = Raw(",".join(str(counts[name]) for name in names))
         self.change(Q.add_counts, tube=abs(tube.no), columns=columns, numbers=numbers)
         if last_id:
             self.change(Q.raise_last, tube=tube.no, last=last_id)
 
-    def sweep(self, tube: Tube, limit: int) -> None:
+    def sweep(self, tube: Tube, limit: int) -> bool:
         found = [fill(Q.find_old, limit=limit), fill(Q.old_outcomes, limit=limit)]
         setting = f"SET @p_t={tube.no},@p_now={self.moment},@p_fair={int(tube.fair)}"
-        self.send(setting, *found, Q.forget_old_outcomes, Q.sweep_groups, Q.forget_empty_queues, safe=True)
+        forget = Q.forget_old_outcomes, Q.sweep_groups, Q.forget_empty_queues
+        oks = self.send(setting, *found, *forget, safe=True).oks
+        return max(ok.changed for ok in oks[1 + len(found) :][: len(forget)]) >= limit
 
     def next_at(self, tube: Tube) -> int | None:
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]
@@ -165,8 +146,8 @@ class MysqlStep(ServerStep):
         self.note_clock(records[0].created)
         return records
 
-    def take_once(self, request: Request, blocked: Blocked, number: int, call: int) -> Handed:
-        results = self.send(*self._take_packet(request, blocked, number, call)).results
+    def take_once(self, request: Request, call: int) -> Handed:
+        results = self.send(*self._take_packet(request, call)).results
         looks: list[Looked] = []
         for tube in request.tubes:
             rows = results.pop(0)
@@ -177,8 +158,8 @@ class MysqlStep(ServerStep):
             looks.append(Looked(no, session, int(now), moment, records, ranks[0][0] if ranks else None))
         return self.handed(request, looks)
 
-    def _take_packet(self, request: Request, blocked: Blocked, number: int, call: int) -> list[str]:
-        (first, *others), now = request.tubes, self.moment
+    def _take_packet(self, request: Request, call: int) -> list[str]:
+        (first, *others), blocked, now = request.tubes, request.blocked, self.moment
         plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
         head = f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
         if request.count == 1 and plain and not others and blocked is None:
@@ -193,7 +174,7 @@ class MysqlStep(ServerStep):
             packet += _take_from(tube, request, request.wanted(place), now, forced=forced)
             if others or blocked is not None:
                 packet.append(Q.stop)
-        values = {"handle": request.handle, "number": number}
+        values = {"handle": request.handle, "number": request.waiter}
         if blocked in ("register", "unregister_if_found"):
             packet.append(fill(Q.add_waiter, ids=[tube.no for tube in request.tubes], **values))
         if blocked in ("unregister_if_found", "unregister"):
@@ -201,10 +182,10 @@ class MysqlStep(ServerStep):
             packet.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
         return packet
 
-    def leased_by(self, lost: Lost) -> list[list[Record]]:
+    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
         packet = [
             fill(Q.lock_handle, handle=lost.handle),
-            fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
+            fill(Q.remove_waiter, handle=lost.handle, number=lost.waiter, condition=unregister),
             *(fill(Q.leased_by, tube=tube.no, handle=lost.handle, call=lost.call) for tube in lost.tubes),
         ]
         return [[Record(*row) for row in rows] for rows in self.send(*packet, safe=True).results[1:]]
@@ -290,11 +271,6 @@ class MysqlStep(ServerStep):
         flushed = flush.read(self.send(*flush.statements()).results)
         self.count_changes(delta.tube)
         return flushed
-
-    # sessions
-
-    def add_session(self, id: str, ttr: int) -> int:
-        return self.send(self.sql(Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)).oks[0].number
 
     # integrity
 

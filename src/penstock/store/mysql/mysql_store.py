@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from types import SimpleNamespace
-from typing import TypeVar
 
 from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
@@ -19,12 +15,12 @@ from penstock.engine.store import Store, finish_drops
 from penstock.store.mysql.mysql_connection import BoundServer, Link, MysqlServer, parse
 from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.wire import LONGEST, counted, joined, literal, packed
+from penstock.store.mysql.wire import LONGEST, counted, packed
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.server_vault import ServerVault
 from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
-T = TypeVar("T")
 Clock = Callable[[], int]
 MIGRATIONS = load_migrations("penstock.store.mysql")
 # A put of the default max_payload needs twice its size, and some.
@@ -174,50 +170,25 @@ def look_at_mysql(url: str) -> Schema:
 
 # a pool's database
 
-_VALUES = re.compile(r"VALUES \(%s(?:, %s)*\)")
-_VAULT_QUERIES = load_queries("penstock.store.mysql", "vault.sql", shared=True, base="penstock.store.pool")
+_VAULT = {
+    "int": "BIGINT", "blob": "LONGBLOB", "serial": "BIGINT AUTO_INCREMENT PRIMARY KEY", "for_update": "FOR UPDATE",
+    "table_end": ") ENGINE = InnoDB", "keyed_end": ") ENGINE = InnoDB", "tube_name": "VARBINARY(255)",
+    "link_name": "VARBINARY(16)", "add": "INSERT IGNORE INTO", "unless_known": "",
+    "or_set_task": "ON DUPLICATE KEY UPDATE record = VALUES(record), data = COALESCE(VALUES(data), data)",
+    "or_set_link": "ON DUPLICATE KEY UPDATE value = VALUES(value)",
+}  # fmt: skip
 
 
-class _VaultSession:
-    def __init__(self, link: Link) -> None:
-        self.rows, self.change = partial(link.rows, raw=True), link.change
-        self.statements: list[str] = []
+class MysqlVault(ServerVault):
+    """A pool's database."""
 
-    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        head, *tail = _VALUES.split(sql)
-        if tail:  # of an INSERT: as few statements as possible
-            self.statements += [f"{head}VALUES {part}{tail[0]}" for part in joined(map(literal, rows))]
-        else:
-            self.statements += [sql % tuple(map(literal, row)) for row in rows]
-
-
-class MysqlVault:
-    """Keeps the contract of `store.pool.vault.Database` in one database."""
+    queries = load_queries("penstock.store.pool", fragments=_VAULT)
 
     def __init__(self, url: str) -> None:
-        self._server = MysqlServer(parse(url))
-        self.label = f"MySQL {self._server.location.name}"
-        self.queries: SimpleNamespace = _VAULT_QUERIES
+        server = MysqlServer(parse(url))
+        packet = server.attempt(lambda link: link.max_packet, safe=True)
         # Every byte may need two in a statement; the rest is for the other columns.
-        self.most_bytes = (self._server.attempt(lambda link: link.max_packet, safe=True) - 2**16) // 2
-
-    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        return self._server.attempt(lambda link: link.rows(f"{sql}; COMMIT", arguments, raw=True), safe=True)
-
-    def run(self, work: Callable[[_VaultSession], T]) -> T:
-        def transaction(link: Link) -> T:
-            session = _VaultSession(link)
-            done = work(session)
-            if session.statements:
-                link.send(session.statements)
-            else:
-                link.finish()
-            return done
-
-        return self._server.attempt(transaction, safe=True, restart=True)
+        super().__init__(server, f"MySQL {server.location.name}", (packet - 2**16) // 2)
 
     def promise(self) -> str:
-        return promise(self.read(self.queries.flush, ())[0][0])
-
-    def close(self) -> None:
-        self._server.close()
+        return promise(self.read("SELECT @@innodb_flush_log_at_trx_commit")[0][0])

@@ -293,8 +293,7 @@ STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_n
 SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
 WHERE tube = :tube AND address IN $texts AND until + 0 > $now ORDER BY pk;
 -- name: old_outcomes
--- penstock_outcome_until. With each new outcome some old ones are removed, so that they never outnumber what the
--- retention asks for, even in a tube that is never advanced.
+-- penstock_outcome_until
 SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']') INTO @p_old FROM (SELECT pk FROM penstock_outcome
 FORCE INDEX (penstock_outcome_until) WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit
 FOR UPDATE SKIP LOCKED) x;

@@ -350,11 +350,12 @@ class Index:
         for links in self._vault.links(tube.no, PAGE):
             self._announce()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
-            self._runner.in_epoch(f"{epoch}~", "load_relations", tube, *(word for link in links for word in link))
+            words: list[Argument] = [word for link in links for word in link]
+            self._runner.in_epoch(f"{epoch}~", "import", tube, "", 0, len(words), *words)
         for tasks in self._vault.tasks(tube.no, PAGE):
             self._announce()
             words = [word for id, record in tasks for word in (task_key(id), record)]
-            self._runner.in_epoch(f"{epoch}~", "load_tasks", tube, *words)
+            self._runner.in_epoch(f"{epoch}~", "import", tube, "", 0, 0, *words)
             yield len(tasks)
 
     def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:

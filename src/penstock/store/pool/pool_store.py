@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, TubeCounters, importing, is_frozen
+from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, importing, is_frozen
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.pool.index import Index, Mirror, Progress, differences
 from penstock.store.pool.runner import Interrupted, PoolRunner, WatchedServer
@@ -54,6 +54,7 @@ _NO_DATA = "its data is not in the database of the pool"
 _STRANGE = "is in Redis, but not in the database of the pool", "repair removes it"
 _MISSING = "is in the database of the pool, but not in Redis", "repair rebuilds the index"
 R = TypeVar("R", Record, Record | None)
+P = TypeVar("P", Record, Group, Kept)
 
 
 class Whole(Shards):
@@ -338,7 +339,7 @@ class PoolStore(RedisStore):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
         """As the contract says; the data of what is handed out is one query. A lease is only in Redis, but the vault
         must know of what is handed out without one."""
@@ -424,8 +425,11 @@ class PoolStore(RedisStore):
 
     # transfer
 
-    def _read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        return self._filled(tube, super()._read_tasks(tube, after, limit))
+    def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
+        page = super().read_page(tube, what, after, limit)
+        if what is Record:
+            self._filled(tube, cast("list[Any]", page))
+        return page
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         self._write_whole(tube, partial(super().freeze_tube, tube, to))

@@ -1,30 +1,41 @@
--- What is asked of a pool's database. A store's vault.sql stands before this file: it defines the fragments, and a query
--- of the same name there replaces one here. Those named create_… are made at every open, in their order.
+-- What is asked of a pool's database. A database gives the other fragments, and its own of these where it differs. Those
+-- named create_… are made at every open, in their order.
+
+-- fragment: tube_name
+$blob
+-- fragment: link_name
+$blob
+-- fragment: add
+INSERT INTO
+-- fragment: unless_known
+ON CONFLICT DO NOTHING
+-- fragment: or_set_task
+ON CONFLICT (tube, id) DO UPDATE SET record = excluded.record, data = coalesce(excluded.data, penstock_pool_task.data)
+-- fragment: or_set_link
+ON CONFLICT (tube, name) DO UPDATE SET value = excluded.value
 
 -- name: create_store
 CREATE TABLE IF NOT EXISTS penstock_pool_store (
     no $int PRIMARY KEY, name $blob NOT NULL, format $int NOT NULL, epoch $int NOT NULL $table_end
 -- name: create_tube
 CREATE TABLE IF NOT EXISTS penstock_pool_tube (
-    no $serial, name $blob NOT NULL UNIQUE, declared $blob NOT NULL, beside $blob $table_end
+    no $serial, name $tube_name NOT NULL UNIQUE, declared $blob NOT NULL, beside $blob $table_end
 -- name: create_task
 CREATE TABLE IF NOT EXISTS penstock_pool_task (
     tube $int NOT NULL, id $int NOT NULL, record $blob NOT NULL, data $blob, PRIMARY KEY (tube, id) $keyed_end
 -- name: create_link
 CREATE TABLE IF NOT EXISTS penstock_pool_link (
-    tube $int NOT NULL, name $blob NOT NULL, value $blob NOT NULL, PRIMARY KEY (tube, name) $keyed_end
+    tube $int NOT NULL, name $link_name NOT NULL, value $blob NOT NULL, PRIMARY KEY (tube, name) $keyed_end
 -- name: add_store
-INSERT INTO penstock_pool_store (no, name, format, epoch) VALUES (1, %s, %s, 0) ON CONFLICT DO NOTHING
+$add penstock_pool_store (no, name, format, epoch) VALUES (1, %s, %s, 0) $unless_known
 -- name: add_tube
-INSERT INTO penstock_pool_tube (name, declared) VALUES (%s, %s) ON CONFLICT DO NOTHING
+$add penstock_pool_tube (name, declared) VALUES (%s, %s) $unless_known
 -- name: lock_tube
 SELECT no, declared, beside FROM penstock_pool_tube WHERE no = %s $for_update
 -- name: save_tasks
-INSERT INTO penstock_pool_task AS t (tube, id, record, data) VALUES (%s, %s, %s, %s)
-ON CONFLICT (tube, id) DO UPDATE SET record = excluded.record, data = coalesce(excluded.data, t.data)
+INSERT INTO penstock_pool_task (tube, id, record, data) VALUES (%s, %s, %s, %s) $or_set_task
 -- name: save_links
-INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s)
-ON CONFLICT (tube, name) DO UPDATE SET value = excluded.value
+INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s) $or_set_link
 -- name: get_store
 SELECT name, format FROM penstock_pool_store WHERE no = 1
 -- name: get_epoch

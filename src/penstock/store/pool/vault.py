@@ -43,7 +43,7 @@ class Database(Protocol):
     label: str
     #: The longest data that a row can have.
     most_bytes: int
-    #: Those of its vault.sql and of our queries.sql.
+    #: Those of our queries.sql, as this database has them.
     queries: SimpleNamespace
 
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:

@@ -14,10 +14,9 @@ from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
-from penstock.core.lifecycle import UNDONE, Move
+from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
 from penstock.engine.port import Row as Changed
@@ -25,7 +24,7 @@ from penstock.errors import StoreError
 from penstock.store.postgres.postgres_queries import WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import first_pk, group_values, mark_queued
+from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_step import PostgresStep
@@ -267,20 +266,10 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
-        flushed.missed = {row.before.id for row in delta.rows} - changed
-        readied = [row for row in delta.rows if row.before.id in changed]
-        flushed.readied[tube.no] = (
-            answers[rows_at + 1][0][0]
-            if tube.kind.per_utube
-            else sum((row.after.state == "r") - (row.before.state == "r") for row in readied)
-        )
+        flushed.note_rows(delta, changed, answers[rows_at + 1][0][0] if tube.kind.per_utube else None)
     for at, into, entries in puts:
         records = _stored(step, into, entries, answers[at][0])
-        flushed.readied[into.no] = flushed.readied.get(into.no, 0) + sum(record.state == "r" for record in records)
-        if entries is delta.fresh:
-            flushed.fresh = records
-        else:
-            flushed.works.append((into, records))
+        flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
     if answers[notify_at:] and answers[notify_at]:
         step.db.notifier.sent()
     step.count_changes(tube)
@@ -301,7 +290,7 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
     base = first_pk(tube)
     rows = sorted(delta.rows, key=lambda row: row.before.id)
     before, after = [row.before for row in rows], [row.after for row in rows]
-    classes: dict[tuple[str, str, tuple[str, ...]], int] = {}
+    classes = RowClasses(rows)
     addresses = [
         kept_under(row.before.address, row.ending) if row.after.state == "-" and tube.kind.leased else None
         for row in rows
@@ -315,7 +304,7 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "due": [record.at for record in before],
         "rank": [record.rank1 for record in before],
         "until": [row.until for row in rows],
-        "class": [classes.setdefault(_class(row), len(classes)) for row in rows],
+        "class": classes.of_rows,
         **{field: [getattr(record, field) for record in after] for field in CHANGED},
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
         "errors": [record.errors if row.error else None for row, record in zip(rows, after, strict=True)],
@@ -330,24 +319,13 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
     return step.call(
         on.flush_passing if step.passing else on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
         whole=delta.whole, queued=queued, queues=_queues(delta) if queued else [],
-        weights=[weight for events in classes for weight in _weights(*events)], **columns,
+        weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip
 
 
 def _rewritten(row: Changed) -> bool:
     """Whether a task got new content."""
     return row.after.created != row.before.created or row.after.payload is not row.before.payload
-
-
-def _class(row: Changed) -> tuple[str, str, tuple[str, ...]]:
-    """The class of a row: rows of one class count alike."""
-    return STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events
-
-
-def _weights(before: str, after: str, events: tuple[str, ...]) -> list[int]:
-    """What a class of changes adds to each counter."""
-    undone = events.count(UNDONE)
-    return [(name == after) - (name == before) + events.count(name) - undone * (name == "take") for name in WEIGHTS]
 
 
 def _queues(delta: Delta) -> list[str]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
-from penstock.core.results import Counts
 from penstock.store.postgres.wire import Query
-from penstock.store.sql.sql_queries import BRIEF, COLUMNS, RECORD, load_queries
+from penstock.store.sql.sql_queries import BRIEF, COLUMNS, COUNTERS, RECORD, load_queries
 
-# Counters by the names of `Counts`: what is stored, then calls; and those that a change of tasks may add to.
-COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
+# The counters that a change of tasks may add to.
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {

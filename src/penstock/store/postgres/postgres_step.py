@@ -19,19 +19,18 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
-from penstock.core.results import Blocked, Counts
+from penstock.core.results import Counts
 from penstock.core.task import Record
-from penstock.core.transfer import GroupTotals, Kept, TubeCounters
+from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.listener import PROCESS
-from penstock.store.postgres.postgres_queries import COUNTERS
 from penstock.store.postgres.wire import Call, Query, Row
 from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
-from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
-from penstock.store.sql.sql_step import count_states, encoded_kind
+from penstock.store.sql.sql_queries import COLUMNS, COUNTERS, ID_MASK
+from penstock.store.sql.sql_step import encoded_kind
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore
@@ -157,17 +156,14 @@ class PostgresStep(ServerStep):
         counts = Counts(*numbers)
         return TubeCounters(last, (ms, seq), replace(counts, take=max(counts.take, serial)), bool(paused))
 
-    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        counts, wanted = self.counters(tube).counts, count_states(states) | {"done": done}
-        names = ("ready", "taken", "delayed", "buried", "done")
-        self.add_counts(tube, {name: wanted.get(name, 0) - getattr(counts, name) for name in names})
-
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         self.change(self.Q.add_counts, tube=tube.no, last_id=last_id, **{**dict.fromkeys(COUNTERS, 0), **counts})
 
-    def sweep(self, tube: Tube, limit: int) -> None:
+    def sweep(self, tube: Tube, limit: int) -> bool:
         queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
-        self.run([*self.locks(tube), *(self.call(query, tube=tube.no, limit=limit) for query in queries)], safe=True)
+        calls = [self.call(query, tube=tube.no, limit=limit) for query in queries]
+        answers = self.run([*self.locks(tube), *calls], safe=True)[-len(calls) :]
+        return max(int(removed) for ((removed,),) in answers) >= limit
 
     # looking
 
@@ -223,25 +219,20 @@ class PostgresStep(ServerStep):
             self.run([self.call(self.Q.open_alone, tube=tube.no), self.call(self.Q.lower_all, tube=tube.no)])
         return super().audit(tube)
 
-    def rebuild(self, tube: Tube, audit: Audit) -> None:
-        with self.together():
-            super().rebuild(tube, audit)
-            self.set_serial(tube, audit.counters.counts.take)
-
     # hot calls and changes
 
     insert, ack, flush = changes.insert, changes.ack, changes.flush
 
-    def take_once(self, request: Request, blocked: Blocked, number: int, call: int) -> Handed:
-        tubes, handle = request.tubes, request.handle
+    def take_once(self, request: Request, call: int) -> Handed:
+        tubes, handle, blocked = request.tubes, request.handle, request.blocked
         mark = str(call) if blocked is not None or len(tubes) > 1 else None
         calls = self.locks(*tubes, handle=handle)
         first = len(calls)
         calls += [self._take_call(request, place, tube, mark, call) for place, tube in enumerate(tubes)]
-        waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": number, "mark": mark}
-        if blocked == "register":
+        waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": request.waiter, "mark": mark}
+        if blocked in ("register", "unregister_if_found"):
             calls.append(self.call(self.Q.enter, process=PROCESS.name, **waits))
-        elif blocked is not None:
+        if blocked in ("unregister_if_found", "unregister"):
             calls.append(self.call(self.Q.leave, always=blocked == "unregister", **waits))
         answers = self.run(calls)[first : first + len(tubes)]
         handed = self.handed(request, [_looked(tube, rows) for tube, rows in zip(tubes, answers, strict=True)])
@@ -271,9 +262,9 @@ class PostgresStep(ServerStep):
             if len(found) < size:
                 return
 
-    def leased_by(self, lost: Lost) -> list[list[Record]]:
+    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
         """The lock of the handle is held alone, so that the take is not under way any more."""
-        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.number, "always": True, "mark": ""}
+        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "always": unregister, "mark": "none"}
         calls = [self.call(self.Q.lock_handle, handle=lost.handle)]
         calls.append(self.call(self.Q.leave, handle=lost.handle, **leave))
         mine = {"handle": lost.handle, "call": lost.call}
@@ -302,12 +293,6 @@ class PostgresStep(ServerStep):
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         self.rows(self.Q.set_sequences, tube=tube.no, serial=serial)
-
-    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
-        try:
-            return super().activate(tube, name, counters, totals)
-        except Conflict:  # another got the name just now
-            return False
 
 
 def _singly(tube: Tube) -> bool:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, TypeVar
-
-import psycopg
 
 from penstock.core.options import Tube
 from penstock.core.results import Description
@@ -19,9 +16,9 @@ from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.server_vault import ServerVault
 from penstock.store.sql.sql_queries import load_queries
 
-T = TypeVar("T")
 MIGRATIONS = load_migrations("penstock.store.postgres")
 # A transaction that is open longer keeps enough dead rows to slow down takes.
 _LONG_SECONDS = 300
@@ -129,60 +126,30 @@ def promise(fsync: str, commit: str) -> str:
 
 # a pool's database
 
-_VAULT_QUERIES = load_queries("penstock.store.postgres", "vault.sql", shared=True, base="penstock.store.pool")
+_VAULT = {
+    "int": "bigint", "blob": "bytea", "serial": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "table_end": ")",
+    "keyed_end": ")", "for_update": "FOR UPDATE",
+}  # fmt: skip
 
 
-class _VaultSession:
-    def __init__(self, db: psycopg.Connection) -> None:
-        self._db = db
-        self._later: list[tuple[str, Sequence[Sequence[object]]]] = []
+class PostgresVault(ServerVault):
+    """A pool's database in one schema."""
 
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._db.execute(sql, arguments, binary=True).fetchall()
-
-    def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
-        return self._db.execute(sql, arguments).rowcount
-
-    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        self._later.append((sql, rows))
-
-    def send(self) -> None:
-        """What was left for the commit, in one round trip."""
-        if self._later:
-            with self._db.pipeline(), self._db.cursor() as cursor:
-                for sql, rows in self._later:
-                    cursor.executemany(sql, rows)
-
-
-class PostgresVault:
-    """Keeps the contract of `store.pool.vault.Database` in one schema of a database."""
-
-    # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
-    most_bytes = 2**30 - 2**20
+    begins = True
 
     def __init__(self, url: str) -> None:
         location = locate(url)
-        self._server = PostgresServer(location)
-        self.label = location.place
-        texts = {name: sql.replace("{schema}", location.quoted) for name, sql in vars(_VAULT_QUERIES).items()}
+        # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
+        super().__init__(PostgresServer(location), location.place, 2**30 - 2**20)
         placed = f"{location.quoted}.penstock_pool_"
-        self.queries = SimpleNamespace(**{name: sql.replace("penstock_pool_", placed) for name, sql in texts.items()})
-
-    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
-        return self._server.attempt(lambda db: _VaultSession(db).rows(sql, arguments), safe=True)
-
-    def run(self, work: Callable[[_VaultSession], T]) -> T:
-        def transaction(db: psycopg.Connection) -> T:
-            with db.transaction():
-                session = _VaultSession(db)
-                done = work(session)
-                session.send()
-                return done
-
-        return self._server.attempt(transaction, safe=True, restart=True)
+        queries = vars(load_queries("penstock.store.pool", fragments=_VAULT))
+        self.queries = SimpleNamespace(
+            # Two that create the same table at once would both fail.
+            create_alone="SELECT pg_advisory_xact_lock(hashtext('penstock_pool'))",
+            create_schema=f"CREATE SCHEMA IF NOT EXISTS {location.quoted}",
+            **{name: sql.replace("penstock_pool_", placed) for name, sql in queries.items()},
+        )
 
     def promise(self) -> str:
-        return promise(*self.read(self.queries.durability, ())[0])
-
-    def close(self) -> None:
-        self._server.close()
+        settings = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+        return promise(*self.read(settings)[0])

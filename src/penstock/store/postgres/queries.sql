@@ -458,11 +458,6 @@ AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease &
 
 -- ack
 
--- fragment: sweep_some
--- Remove up to twice as many outcomes past their retention as are kept here.
-swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT pk FROM penstock_outcome
-    WHERE tube = :tube AND until <= (SELECT clock FROM c) ORDER BY until
-    LIMIT (SELECT 2 * count(*) FROM gone WHERE address IS NOT NULL) FOR UPDATE SKIP LOCKED)))
 -- fragment: acking
 -- Tasks of a started group, but never its last one: if the call has all that are left, one is left to the engine.
 -- Groups are given if all tasks of the call are known: the number of tasks of each, and the task that is left.
@@ -483,7 +478,7 @@ fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
     WHERE no BETWEEN n.group_no AND n.group_no),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
-    SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL), $sweep_some,
+    SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL),
 totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
     :process::text IS NOT NULL AND count(*) > 0 AND (:bounded OR (count(address) > 0 AND $others_watch)) AS notifies
     FROM gone)
@@ -550,7 +545,7 @@ kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error,
     SELECT pk, :tube, address, status, result, error, code, coalesce(errors, had), (SELECT clock FROM c) + :retention
     FROM gone WHERE address IS NOT NULL ON CONFLICT (pk) DO UPDATE SET status = excluded.status,
     result = excluded.result, error = excluded.error, code = excluded.code, errors = excluded.errors,
-    until = excluded.until), $sweep_some
+    until = excluded.until)
 SELECT c.clock, (SELECT array_agg(pk) FROM gone), CASE WHEN :queued THEN $pass_queues END,
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_group

@@ -17,7 +17,7 @@ from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, 
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-from penstock.store.polling import READABLE, WRITABLE, make_poll
+from penstock.store.wake import READABLE, WRITABLE, Selector
 
 Row = tuple[Any, ...]
 
@@ -189,13 +189,13 @@ class Wire:
         self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's, which may be the caller's
         self.adapters.register_loader(_LETTER_OID, _LetterLoader)
         self.prepared: set[bytes] = set()
-        self._readable = make_poll()
+        self._readable = Selector()
         self._readable.register(self.pgconn.socket, READABLE)
         self._rows = Transformer(self)
 
     def hung_up(self) -> bool:
         """Whether the server ended the idle connection. This looks at the socket only: nothing else can come there."""
-        return bool(self._readable.poll(0))
+        return bool(self._readable.select(0))
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Send these statements at once, and return the rows of each. Outside of a transaction they are one."""
@@ -257,12 +257,12 @@ class Wire:
                 if result is not None:
                     return result
             elif pgconn.flush():  # more than the socket takes at once
-                both = make_poll()
+                both = Selector()
                 both.register(pgconn.socket, READABLE | WRITABLE)
-                both.poll()
+                both.select()
                 pgconn.consume_input()
             else:
-                self._readable.poll()
+                self._readable.select()
                 pgconn.consume_input()
 
     def _loaded(self, result: PGresult) -> list[Row]:
@@ -302,3 +302,20 @@ class Link(psycopg.Connection[Row]):
             with suppress(psycopg.Error):
                 self.wire.run([(Query("ROLLBACK"), {})])
         return self.pgconn.transaction_status == TransactionStatus.IDLE
+
+    # for the database of a pool
+
+    def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
+        """The rows of one statement, with values for its `%s`."""
+        return self.execute(sql.encode(), arguments, binary=True).fetchall()
+
+    def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        """Run one statement. Returns how many rows it changed."""
+        return self.execute(sql.encode(), arguments).rowcount
+
+    def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
+        """Run each statement for each of its rows and commit, in one round trip."""
+        with self.pipeline(), self.cursor() as cursor:
+            for sql, rows in writes:
+                cursor.executemany(sql.encode(), rows)
+            cursor.execute("COMMIT")

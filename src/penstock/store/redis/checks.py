@@ -1,34 +1,27 @@
-"""Cross-checks of a tube: what is stored beside its tasks is derived from them once more, and compared.
+"""Cross-checks of a stored tube, for `engine.integrity`: everything that scripts derive from its tasks is derived once
+more, and compared with what is stored.
 
-Repair writes the differences, each unless the task or the entry that it rests on has changed since. Leases without a
-session are released as the session's end would, and groups repaired by a script that can end them.
+Repair writes the differences, each unless the task or the entry that it rests on has changed since.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import cast
 
 from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.group import Group
-from penstock.core.ids import Mark, needed_mark, read_mark, shown_mark
+from penstock.core.ids import needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Finding
-from penstock.core.task import UNSTARTED, Record
-from penstock.engine.integrity import (
-    Problem,
-    counter_problems,
-    group_problems,
-    heads_wanted,
-    queue_problems,
-    repair_group,
-    repaired,
-)
-from penstock.engine.port import QueueAudit, Step
+from penstock.core.task import Record
+from penstock.engine.integrity import Problem, check_tube, heads_wanted
+from penstock.engine.port import Audit, QueueAudit, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
@@ -42,183 +35,173 @@ from penstock.store.redis.encoding import (
     read_outcome,
     task_id,
     task_key,
+    unreadable,
 )
 from penstock.store.redis.outbox import Steps
 from penstock.store.redis.redis_connection import Argument
 from penstock.store.redis.redis_step import RedisStep
-from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 
 _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
+# What is read of a tube, in this order. Outcomes may be forgotten meanwhile, which no counter shows: what is read first
+# may contain more.
+_PARTS = ("kept", "outcomes", "addresses", "moving", "groups", "ends", "lanes", *_INDEXES, "tasks", "waits", "handles")
 # Repairs in one script.
 _STEP = 200
 # What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
-Guard = tuple[str, bytes | str, bytes | None]
+Guard = tuple[str, bytes, bytes | None]
 Write = tuple[Argument, ...]
-Item = tuple[Sequence[Guard], Sequence[Write]]
+Item = tuple[Iterable[Guard], Sequence[Write]]
 
 
-def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: bool, now: int | None) -> list[Finding]:
-    """All findings in a stored tube; with `repair`, each is repaired."""
-    found, seen = _look(runner, tube, now)
-    if repair and (found or seen.changed):
-        for owner in {owner for _, owner in seen.orphans}:
-            registry.end_session(tube, owner, now)
-        items = list(seen.repairs())
-        for start in range(0, len(items), _STEP):
-            runner.on_tube("repair", tube, *_words(items[start : start + _STEP]), now=now)
-        for no in seen.wrong_groups():
-            step = cast(Step, RedisStep(runner, steps, tube, True, now))
-            repair_group(step, tube, no, Counter(seen.members[no].values()))
-    return [Finding(tube.name, *problem) for problem in found]
+def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+    """The findings in a stored tube, which are repaired if asked; in a busy one, those of each of several looks."""
+    step, agreed = CheckStep(runner, steps, tube, repair, now), list[Finding]()
+    for attempt in range(_LOOKS):
+        found = check_tube(cast(Step, step), tube, repair=False)
+        agreed = [finding for finding in agreed if finding in found] if attempt and not step.look.quiet else found
+        if step.look.quiet or not agreed:
+            break
+    if repair and (agreed or step.look.differences):
+        step.write(step.look.repairs())  # what decides about leases and groups relies on the indexes
+        check_tube(cast(Step, step), tube, repair=True)
+    return agreed
 
 
-def _words(items: Sequence[Item]) -> Iterator[Argument]:
+class CheckStep(RedisStep):
+    """A step that `engine.integrity` checks and repairs a tube by."""
+
+    look: Look
+
+    def audit(self, tube: Tube) -> Audit:
+        """As the port says."""
+        self.look = Look(self._runner, tube, self._given)
+        return self.look.audit()
+
+    def restore(self, tube: Tube, record: Record) -> None:
+        """As the port says."""
+        key = task_key(record.id)
+        self.write([([self.look.unchanged(key)], [("HSET", "tasks", key, encode(record))])])
+
+    def rebuild(self, tube: Tube, audit: Audit) -> None:
+        """As the port says."""
+        self.write(self.look.repairs())
+
+    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
+        """As the port says."""
+        keys = map(task_key, ids)
+        self.write([([self.look.unchanged(key)], [("HDEL", "outcomes", key)]) for key in keys])
+
+    def write(self, items: Iterable[Item]) -> None:
+        """Write each item whose guards hold."""
+        found = list(items)
+        for start in range(0, len(found), _STEP):
+            self._runner.on_tube("repair", self._tube, *_words(found[start : start + _STEP]), now=self._given)
+
+
+def _words(items: Iterable[Item]) -> Iterator[Argument]:
     """Items as arguments of the script."""
     for guards, writes in items:
-        yield len(guards)
-        for part, field, value in guards:
+        held = list(guards)
+        yield len(held)
+        for part, field, value in held:
             yield from (part, field, b"" if value is None else b"=" + value)
         yield len(writes)
         for write in writes:
             yield from (len(write) - 2, *write)
 
 
-def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Problem], Look]:
-    """What is found while nothing changes; in a busy tube, what each of several looks finds."""
-    agreed: list[Problem] | None = None
-    looks = _LOOKS
-    while True:
-        looks -= 1
-        before = runner.command(tube.no, "meta", b"HGETALL")
-        seen = Look(runner, tube, now)
-        found = list(seen.findings())
-        seen.quiet = before == runner.command(tube.no, "meta", b"HGETALL")
-        if seen.quiet:
-            return found, seen
-        agreed = found if agreed is None else [problem for problem in agreed if problem in found]
-        if not looks or not agreed:
-            return agreed, seen
-
-
 class Look:
-    """One look at a tube: what is stored, and what should be. `records` and `indexes` are as they should be."""
+    """One look at a tube: by part, what is stored, and what should be."""
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
-        #: Whether nothing changed during the look; else the counters are not compared.
-        self.quiet = False
         self._now = runner.now(tube.no, now)
         self._second = "2" in runner.shape(tube).letters
-        # Outcomes may be forgotten during the look, which no counter shows: what is read first may contain more.
-        self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
-        outcomes = queries.scan(runner, tube, "outcomes")
-        self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in outcomes}
-        addresses = dict(queries.scan(runner, tube, "addresses"))
-        self._spans = {
-            name: addresses.pop(name) for name in [*addresses] if tube.kind.hand_out == DELIVER and name.isdigit()
-        }
-        self._addresses = {name.decode(): task_id(key) for name, key in addresses.items()}
-        self._handed = queries.handed(runner, tube)
-        moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
-        live = queries.scan(runner, tube, "groups")
-        self._live = {name[1:].decode(): int(no) for name, no in live if name[:1] == b"n"}
-        self._groups = queries.groups(runner, tube)
-        for no, group in self._groups.items():
-            group.moving = no in moving
-        self._sessions = {int(no) for no, _ in queries.scan(runner, tube, "ends")}
-        self._lanes = {name[1:]: stored for name, stored in queries.scan(runner, tube, "lanes")}
-        self._stored = {
-            index: {name: float(score) for name, score in queries.scan(runner, tube, index)} for index in _INDEXES
-        }
-        self._values = dict(queries.scan(runner, tube, "tasks"))  # a scan may return a field twice
+        before = queries.read_part(runner, tube, "meta")
         self._counters = queries.read_counters(runner, [tube], frozen=True)[0]
-        known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
-        waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
-        self._waits = [handle for handle in waiting if handle not in known]
-        #: Tasks that are stored in another form than they should be, and what is said of them.
-        self.changed: dict[int, list[Problem]] = {}
-        self.members: defaultdict[int, dict[int, str]] = defaultdict(dict)
-        self.orphans: list[tuple[int, int]] = []
+        self._stored = {part: queries.read_part(runner, tube, part) for part in (*_PARTS, "meta")}
+        #: Whether nothing changed during the look; else the counters are not compared.
+        self.quiet = self._stored["meta"] == before
+        self._problems: list[Problem] = []
+        self._groups = queries.groups(self._stored["groups"])
+        for no, group in self._groups.items():
+            group.moving = b"%d" % no in self._stored["moving"]
+        self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in self._of("outcomes")}
+        # As it should be: indexes are listed again, of other parts what is wrong is changed.
+        self._wanted = {part: {} if part in _INDEXES else dict(fields) for part, fields in self._stored.items()}
         lost = self._lost_relations()
-        self._records = {
-            id: self._sound(id, value, lost) for key, value in self._values.items() if (id := task_id(key))
-        }
+        self._records = {id: self._read(id, value, lost) for key, value in self._of("tasks") if (id := task_id(key))}
         self._queues = self._set_heads() if tube.kind.per_utube else {}
-        self._indexes: dict[str, dict[bytes, float]] = {index: {} for index in _INDEXES}
         for record in self._records.values():
-            self._place(record)
+            self._index(record)
+        self._list_addresses()
+        self._list_groups()
+        self._wanted["waits"] = {handle: n for handle, n in self._of("waits") if handle in self._stored["handles"]}
         self._states = Counter(record.state for record in self._records.values())
-        self._needed_mark: Mark | None = None
-        if tube.kind.hand_out == DELIVER and self._records:
-            self._needed_mark = needed_mark(self._counters.mark, self._records[max(self._records)])
-        self._needed_handed: int | None = None
-        self._wrong_spans: list[tuple[bytes, bytes | None]] = []
-        self._found: list[Problem] = []
-        self._writes: defaultdict[int, list[Write]] = defaultdict(list)  # by the task that they rest on
-        for id in self.changed:
-            self._writes[id].append(("HSET", "tasks", task_key(id), encode(self._records[id])))
-        self._compare_indexes()
-        self._compare_addresses()
+        self._count()
+        #: The entries that are wrong: part and field.
+        self.differences = [
+            (part, field)
+            for part, wanted in self._wanted.items()
+            for field in {**self._stored[part], **wanted}
+            if self._stored[part].get(field) != wanted.get(field)
+        ]
+
+    def _of(self, part: str) -> Iterable[tuple[bytes, bytes]]:
+        return self._stored[part].items()
+
+    def unchanged(self, key: bytes) -> Guard:
+        """That the task with that key is still stored as it was."""
+        return "tasks", key, self._stored["tasks"].get(key)
 
     # tasks as they should be
 
     def _lost_relations(self) -> dict[int, tuple[str | None, Group | None]]:
         """Address and group of tasks, as the indexes know them: a task that could not be read has lost them."""
-        found: dict[int, tuple[str | None, Group | None]] = {id: (name, None) for name, id in self._addresses.items()}
+        found: dict[int, tuple[str | None, Group | None]] = {
+            task_id(key): (name.decode(), None) for name, key in self._of("addresses") if not self._is_span(name)
+        }
         for member in self._stored["members"]:
             group = self._groups.get(task_id(member[:6]))
             if member[6:7] == b"m" and group is not None:
                 found[task_id(member)] = found.get(task_id(member), (None, None))[0], group
         return found
 
-    def _sound(self, id: int, value: bytes, lost: dict[int, tuple[str | None, Group | None]]) -> Record:
+    def _read(self, id: int, value: bytes, lost: dict[int, tuple[str | None, Group | None]]) -> Record:
+        leased, stored = self.tube.kind.leased, None
         try:
-            record = decode(id, value)
+            stored = decode(id, value)
         except StoreCorrupt:
-            leased = self.tube.kind.leased
             what = "is stored in a form that penstock did not write"
-            self._report(id, what, "bury it" if leased else "keep the bytes as its data")
-            record = unreadable(id, value, self._now, leased=leased)
-        if record.reason == UNREADABLE or id in self.changed:
+            self._problems.append((id, what, "bury it" if leased else "keep the bytes as its data"))
+        record = stored or unreadable(id, value, self._now, leased=leased)
+        if stored is None or record.reason == UNREADABLE:
             address, group = lost.get(id, (self._spanned_name(id), None))
             if record.address is None and record.group_no is None and (address or group):
                 record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
-                self.changed.setdefault(id, [])
-        if not self.tube.kind.leased:
-            record = self._sound_unleased(record)
-        if record.group_no is not None and record.group_no not in self._groups:
-            self._report(id, "its group is not there", "take it out of the group")
-            waits = record.state == UNSTARTED  # it is ready when the clock is next looked at
-            state, at = ("~", self._now) if waits else (record.state, record.at)
-            record = replace(record, state=state, at=at, group=None, group_no=None)
+        if record.address is None and not leased:
+            ms, seq = self._counters.mark
+            own = f"reply-{id}" if self.tube.kind.hand_out == CLOCK else shown_mark((max(ms, self._now), seq + id))
+            record = replace(record, address=own)
+        if record is not stored:
+            self._wanted["tasks"][task_key(id)] = encode(record)
         return record
 
-    def _sound_unleased(self, record: Record) -> Record:
-        wrong = repaired(self.tube, record)
-        if wrong is not None:
-            self._report(record.id, wrong[0], "put it right", shown=record.address)
-            record = wrong[1]
-        if record.address is None and self.tube.kind.hand_out == CLOCK:
-            return replace(record, address=f"reply-{record.id}")
-        if record.address is None:
-            ms, seq = self._counters.mark
-            return replace(record, address=shown_mark((max(ms, self._now), seq + record.id)))
-        return record
+    def _is_span(self, name: bytes) -> bool:
+        """Whether an entry of the addresses is that of the messages of a millisecond."""
+        return self.tube.kind.hand_out == DELIVER and name.isdigit()
 
     def _spanned_name(self, id: int) -> str | None:
         """The name of a message that could not be read, from the entry of its millisecond."""
-        aheads = {int.from_bytes(span[:6], "big"): ms for ms, span in self._spans.items()}
-        ahead = max((ahead for ahead in aheads if ahead < id), default=None)
-        return None if ahead is None else f"{aheads[ahead].decode()}-{id - ahead}"
-
-    def _report(self, id: int, what: str, remedy: str, *, shown: int | str | None = None) -> None:
-        self.changed.setdefault(id, []).append((id if shown is None else shown, what, remedy))
+        spans = {task_id(span[:6]): ms for ms, span in self._of("addresses") if self._is_span(ms)}
+        ahead = max((ahead for ahead in spans if ahead < id), default=None)
+        return None if ahead is None else f"{spans[ahead].decode()}-{id - ahead}"
 
     def _set_heads(self) -> dict[str, QueueAudit]:
         """The micro-queues; their ready tasks become heads and waiting ones as they should be."""
-        members: dict[str, list[Record]] = {utube.decode(): [] for utube in self._lanes}
+        members: dict[str, list[Record]] = {name[1:].decode(): [] for name in self._stored["lanes"]}
         for record in self._records.values():
             if record.state in "rqt":
                 members.setdefault(record.utube or "", []).append(record)
@@ -228,188 +211,161 @@ class Look:
             ready.sort(key=lambda record: (record.rank1, 0 if fair else record.rank2, record.id))
             heads = [record for record in ready if record.state == "r"]
             counted = len(records) - len(ready), len(heads), len(ready) - len(heads)
-            stored = self._lanes.get(utube.encode())
-            *numbers, turn = (0, 0, 0, 0) if stored is None else read_lane(stored)
+            stored = self._stored["lanes"].get(lane_name(utube))
+            taken, first, waiting, turn = (0, 0, 0, 0) if stored is None else read_lane(stored)
             if stored is None:
                 turn = max((int(record.rank2) for record in heads), default=0) if fair else 0
-            kept = cast("tuple[int, int, int]", tuple(numbers))
-            queue = QueueAudit(counted, kept, turn, [(record.id, record.state) for record in ready])
-            queues[utube] = queue
-            wanted = heads_wanted(self.tube, queue)
+            shown = [(record.id, record.state) for record in ready]
+            queues[utube] = QueueAudit(counted, (taken, first, waiting), turn, shown)
+            wanted = heads_wanted(self.tube, queues[utube])
+            self._wanted["lanes"][lane_name(utube)] = pack_lane(counted[0], wanted, len(ready) - wanted, turn)
             for place, record in enumerate(ready):
                 state = "r" if place < wanted else "q"
                 rank2 = record.rank2 if not fair else turn if state == "r" else 0
                 if (state, rank2) != (record.state, record.rank2):
-                    self.changed.setdefault(record.id, [])
-                    self._records[record.id] = replace(record, state=state, rank2=rank2)
+                    self._records[record.id] = sound = replace(record, state=state, rank2=rank2)
+                    self._wanted["tasks"][task_key(record.id)] = encode(sound)
         return queues
 
-    # indexes as they should be
+    # what follows from them
 
-    def _place(self, record: Record) -> None:
-        for index, name, score in index_entries(self.tube, record, second=self._second):
-            if index != "ready" or not self._withdrawn(name, record):
-                self._indexes[index][name] = score
-        if record.state == "t" and self.tube.kind.leased and record.owner not in self._sessions:
-            self.orphans.append((record.id, record.owner or 0))
-        if record.group_no is not None:
-            self.members[record.group_no][record.id] = record.state
-
-    def _withdrawn(self, name: bytes, record: Record) -> bool:
-        """Whether a take removed the task from the ready index after its group was cancelled."""
+    def _index(self, record: Record) -> None:
         group = None if record.group_no is None else self._groups.get(record.group_no)
-        return group is not None and group.state == rules.CANCELLING and name not in self._stored["ready"]
+        for index, name, score in index_entries(self.tube, record, second=self._second):
+            # A take removes a task from the ready index if its group was cancelled.
+            withdrawn = index == "ready" and group is not None and group.state == rules.CANCELLING
+            if not withdrawn or name in self._stored["ready"]:
+                self._wanted[index][name] = score
 
-    # what is stored against what should be
+    def _list_addresses(self) -> None:
+        wanted, spans = self._wanted["addresses"], dict[bytes, list[int]]()
+        held = {record.address.encode(): id for id, record in self._records.items() if record.address is not None}
+        for name, key in self._of("addresses"):
+            if self._is_span(name) or (held.get(name) != task_id(key) and task_id(key) not in self._outcomes):
+                del wanted[name]
+        if self.tube.kind.hand_out == DELIVER:  # in the order of their ids, by the millisecond of their names
+            for name, id in sorted(held.items(), key=lambda pair: pair[1]):
+                mark = read_mark(name.decode())
+                if mark is not None and id >= mark[1]:
+                    span = spans.setdefault(str(mark[0]).encode(), [id - mark[1], 0])
+                    if span[0] == id - mark[1] and name not in wanted:
+                        span[1] += 1
+                        del held[name]
+        wanted.update((name, task_key(id)) for name, id in held.items())
+        wanted.update((ms, task_key(ahead) + left.to_bytes(4, "big")) for ms, (ahead, left) in spans.items() if left)
 
-    def _wrong(self, id: int, what: str, remedy: str, *writes: Write) -> None:
-        self._found.append((id, what, remedy))
-        self._writes[id] += writes
+    def _list_groups(self) -> None:
+        """Names of live groups, and ends of outcomes and of groups that are over."""
+        names, kept = self._wanted["groups"], self._wanted["kept"]
+        for no, group in self._groups.items():
+            name, ends = b"n" + group.name.encode(), b"g" + task_key(no)
+            if (names.get(name) == b"%d" % no) != (group.state in rules.LIVE):
+                what = f"group {group.name}: its name leads to another group, or to none"
+                self._problems.append((None, what, "name it again"))
+                if names.pop(name, None) != b"%d" % no:
+                    names[name] = b"%d" % no
+            if group.state in rules.OVER and ends not in kept:
+                self._problems.append((None, f"group {group.name}: is remembered for ever", "set its end"))
+                kept[ends] = float(group.until or self._now)
+        ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
+        for id, outcome in self._outcomes.items():
+            if id not in self._records and task_key(id) not in ending:
+                self._problems.append((id, "its outcome has no end", "set its end"))
+                kept[b"o" + task_key(id)] = float(outcome.until)
 
-    def _compare_indexes(self) -> None:
-        for index, wanted in self._indexes.items():
-            stored = self._stored[index]
-            for name in stored.keys() - wanted.keys():
-                what = f"is in the {index} index by mistake"
-                self._wrong(task_id(name), what, "index it again", ("ZREM", index, name))
-            for name, score in wanted.items():
-                if stored.get(name) != score:
-                    what = f"is not where it must be in the {index} index"
-                    self._wrong(task_id(name), what, "index it again", ("ZADD", index, repr(score), name))
-
-    def _compare_addresses(self) -> None:
-        held = {id: record.address for id, record in self._records.items() if record.address is not None}
+    def _count(self) -> None:
+        meta, counts = self._wanted["meta"], self._counters.counts
+        numbers = {"taken": 0, "delayed": 0, "buried": 0, "ready": 0}
+        for state, number in self._states.items():
+            numbers[STATE_COUNTER[state]] += number
+        del numbers["ready"]  # computed
+        numbers["delete"] = int(meta.get(b"delete", 0)) + counts.stored - len(self._records)
+        numbers["bury"] = counts.bury + sum(what.startswith("bury") for _, _, what in self._problems)
         if self.tube.kind.hand_out == DELIVER:
-            self._compare_spans(held)
-        for id, address in held.items():
-            if self._addresses.get(address) != id:
-                what = f"address {address} is that of another task, or of none"
-                self._wrong(id, what, "believe the task", ("HSET", "addresses", address, task_key(id)))
-        ending = {name[at : at + 6] for name in self._kept if name[:1] == b"o" for at in range(1, len(name), 6)}
-        for id, kept in self._outcomes.items():
-            key = task_key(id)
-            if id in self._records:
-                what = "has an outcome, but is still there"
-                self._wrong(id, what, "forget the outcome", ("HDEL", "outcomes", key))
-            elif key not in ending:
-                self._wrong(id, "its outcome has no end", "set its end", ("ZADD", "kept", kept.until, b"o" + key))
-        leads = self._addresses.items()
-        self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
+            mark = needed_mark(self._counters.mark, self._newest())
+            numbers |= {} if mark is None else {"ms": mark[0], "seq": mark[1]}
+            waiting = min((record.id for record in self._records.values() if record.state == "r"), default=inf)
+            if waiting <= int(meta.get(b"handed", 0)):
+                what = f"messages up to {meta[b'handed'].decode()} count as handed out, but not all were"
+                self._problems.append((None, what, "hand them out"))
+                numbers["handed"] = int(waiting) - 1
+        if self.quiet:
+            for name, number in numbers.items():
+                if int(meta.get(name.encode(), 0)) != number:
+                    meta[name.encode()] = b"%d" % number
 
-    def _compare_spans(self, held: dict[int, str]) -> None:
-        """Messages in the order of their ids, by the millisecond of their names. They are taken out of those `held`."""
-        wanted: dict[bytes, list[int]] = {}
-        for id, address in sorted(held.items()):
-            mark = read_mark(address)
-            ahead = -1 if mark is None else id - mark[1]
-            if mark is not None and ahead >= 0:
-                span = wanted.setdefault(str(mark[0]).encode(), [ahead, 0])
-                if span[0] == ahead and self._addresses.get(address) != id:
-                    span[1] += 1
-                    del held[id]
-        spans = {ms: task_key(ahead) + left.to_bytes(4, "big") for ms, (ahead, left) in wanted.items() if left}
-        for ms in self._spans.keys() | spans.keys():
-            if self._spans.get(ms) != spans.get(ms):
-                self._wrong_spans.append((ms, spans.get(ms)))
-        waiting = min((record.id for record in self._records.values() if record.state == "r"), default=None)
-        self._needed_handed = waiting - 1 if waiting is not None and waiting <= self._handed else None
+    def _newest(self) -> Record | None:
+        return self._records[max(self._records)] if self._records else None
 
     # findings
 
-    def findings(self) -> Iterator[Problem]:
-        """Everything that is wrong."""
-        for found in self.changed.values():
-            yield from found
-        yield from self._found
-        yield from queue_problems(self.tube, self._queues)
-        yield from counter_problems(self._counters.counts, self._states)
-        for id, owner in self.orphans:
-            yield id, f"taken by session {owner}, which is not there", "release it"
-        for handle in self._waits:
-            yield None, f"handle {handle.decode()} is registered as waiting, but is not there", "forget it"
-        if (mark := self._needed_mark) is not None:
-            kept = shown_mark(self._counters.mark)
-            yield None, f"the last id is kept as {kept}, there is {shown_mark(mark)}", "keep the newest"
-        if self._needed_handed is not None:
-            yield None, f"messages up to {self._handed} count as handed out, but not all were", "hand them out"
-        for ms, _ in self._wrong_spans:
-            yield None, f"the ids of {ms.decode()} do not lead to its messages", "list them again"
-        for address in self._dangling:
-            yield None, f"address {address} leads to no task and to no outcome", "forget it"
-        for no, problems in self.wrong_groups().items():
-            for what, remedy in problems:
-                yield None, f"group {self._groups[no].name}: {what}", remedy
+    def audit(self) -> Audit:
+        """The facts that `engine.integrity` compares."""
+        leased, records = self.tube.kind.leased, list(self._records.values())
+        members: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        for record in records:
+            if record.group_no is not None:
+                members[record.group_no][record.state] += 1
+        strays = [record for record in records if record.group_no is not None and record.group_no not in self._groups]
+        held = [record for record in records if leased and record.state == "t"]
+        return Audit(
+            states=self._states,
+            stranded=[record for record in records if leased and self._is_stranded(record)],
+            orphans=[record for record in held if b"%d" % (record.owner or 0) not in self._stored["ends"]],
+            unsound=[] if leased else records,
+            queues=self._queues,
+            groups=list(self._groups.values()),
+            members=dict(members),
+            strays=strays,
+            early=[id for id in self._outcomes if id in self._records],
+            newest=self._newest(),
+            counters=self._counters,
+            others=[*self._problems, *(said for differs in self.differences for said in self._said(*differs))],
+        )
 
-    def wrong_groups(self) -> dict[int, list[tuple[str, str]]]:
-        """The problems of each group that contradicts its tasks."""
-        found = {no: list(self._problems(group)) for no, group in self._groups.items()}
-        return {no: problems for no, problems in found.items() if problems}
+    def _is_stranded(self, record: Record) -> bool:
+        waits_for = {"q": self.tube.kind.per_utube or None, "~": record.at, "g": record.group_no}
+        return waits_for.get(record.state, 0) is None
 
-    def _problems(self, group: Group) -> Iterator[tuple[str, str]]:
-        yield from group_problems(group, Counter(self.members.get(group.no, {}).values()))
-        if group.state in rules.OVER and b"g" + task_key(group.no) not in self._kept:
-            yield "is remembered for ever", "set its end"
-        if (self._live.get(group.name) == group.no) != (group.state in rules.LIVE):
-            yield "its name leads to another group, or to none", "name it again"
+    def _said(self, part: str, field: bytes) -> Iterator[Problem]:
+        """What is said of an entry that is wrong, unless the rules of `engine.integrity` say it."""
+        wanted = self._wanted[part].get(field)
+        if part in _INDEXES:
+            what = "is in the {} index by mistake" if wanted is None else "is not where it must be in the {} index"
+            yield task_id(field), what.format(part), "index it again"
+        elif part == "waits":
+            yield None, f"handle {field.decode()} is registered as waiting, but is not there", "forget it"
+        elif part == "addresses" and self._is_span(field):
+            yield None, f"the ids of {field.decode()} do not lead to its messages", "list them again"
+        elif part == "addresses" and wanted is None:
+            yield None, f"address {field.decode()} leads to no task and to no outcome", "forget it"
+        elif part == "addresses":
+            what = f"address {field.decode()} is that of another task, or of none"
+            yield task_id(wanted or b""), what, "believe the task"
 
     # repair
 
-    def repairs(self) -> Iterator[Item]:
-        """What is to be written, but for leases and groups."""
-        yield from self._by_queue()
-        yield from (([self._is(id)], writes) for id, writes in self._writes.items())
-        for dangling in self._dangling:
-            yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
-        yield from self._group_entries()
-        for ms, span in self._wrong_spans:
-            write = ("HDEL", "addresses", ms) if span is None else ("HSET", "addresses", ms, span)
-            yield [("addresses", ms, self._spans.get(ms))], [write]
-        if self.quiet:
-            yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
+    def repairs(self) -> Iterable[Item]:
+        """What is to be written, but for leases and groups. What belongs to a micro-queue is written together."""
+        items: dict[object, tuple[set[Guard], list[Write]]] = {}
+        for part, field in self.differences:
+            stored, wanted = self._stored[part].get(field), self._wanted[part].get(field)
+            scored, key = part in queries.SORTED, None
+            if part == "tasks" or part in _INDEXES:
+                key = field[-6:]
+            elif part == "addresses" and not self._is_span(field):
+                key = wanted or stored
+            lane = field if part == "lanes" else self._lane_of(key)
+            guards, writes = items.setdefault((key, part, field) if lane is None else lane, (set(), []))
+            guards.update([] if scored else [(part, field, stored)])
+            guards.update([] if key is None else [self.unchanged(key)])
+            guards.update([] if lane is None else [("lanes", lane, self._stored["lanes"].get(lane))])
+            if wanted is None:
+                writes.append(("ZREM" if scored else "HDEL", part, field))
+            else:
+                writes.append(("ZADD", part, repr(wanted), field) if scored else ("HSET", part, field, wanted))
+        return items.values()
 
-    def _group_entries(self) -> Iterator[Item]:
-        """Names of live groups, and ends of groups that are over."""
-        for no, group in self._groups.items():
-            key, name, led = b"g" + task_key(no), f"n{group.name}", self._live.get(group.name)
-            if (led == no) != (group.state in rules.LIVE):
-                write: Write = ("HDEL", "groups", name) if led == no else ("HSET", "groups", name, no)
-                yield [("groups", name, None if led is None else b"%d" % led)], [write]
-            if group.state in rules.OVER and key not in self._kept:
-                yield [], [("ZADD", "kept", group.until or self._now, key)]
-
-    def _is(self, id: int) -> Guard:
-        return "tasks", task_key(id), self._values.get(task_key(id))
-
-    def _by_queue(self) -> Iterator[Item]:
-        """What depends on each other in micro-queues: their tasks, and their numbers. It is taken out of the writes."""
-        ids: defaultdict[str, list[int]] = defaultdict(list)
-        for record in self._records.values():
-            if record.id in self._writes:
-                ids[record.utube or ""].append(record.id)
-        for utube, queue in self._queues.items():
-            heads, stored = heads_wanted(self.tube, queue), self._lanes.get(utube.encode())
-            numbers = queue.counted[0], heads, len(queue.ready) - heads
-            if queue.stored != numbers or ids[utube]:
-                writes = [write for id in ids[utube] for write in self._writes.pop(id)]
-                writes.append(("HSET", "lanes", lane_name(utube), pack_lane(*numbers, queue.turn)))
-                yield [("lanes", lane_name(utube), stored), *map(self._is, ids[utube])], writes
-
-    def _counter_writes(self) -> Iterable[Write]:
-        counts, there = self._counters.counts, Counter[str]()
-        for state, number in self._states.items():
-            there[STATE_COUNTER[state]] += number
-        for name in ("taken", "delayed", "buried"):
-            yield "HINCRBY", "meta", name, there[name] - getattr(counts, name)
-        yield "HINCRBY", "meta", "delete", counts.stored - len(self._records)
-        buried = sum(self._records[id].reason == UNREADABLE for id, found in self.changed.items() if found)
-        yield "HINCRBY", "meta", "bury", buried
-        if (mark := self._needed_mark) is not None:
-            yield "HSET", "meta", "ms", mark[0], "seq", mark[1]
-        if self._needed_handed is not None:
-            yield "HSET", "meta", "handed", self._needed_handed
-
-
-def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
-    """Bytes that penstock did not write, as the data of a task: see unreadable in lua/tasks.lua."""
-    state, reason = ("!", UNREADABLE) if leased else ("r", None)
-    return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
+    def _lane_of(self, key: bytes | None) -> bytes | None:
+        record = None if key is None else self._records.get(task_id(key))
+        return lane_name(record.utube or "") if record is not None and self.tube.kind.per_utube else None

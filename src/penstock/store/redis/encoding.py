@@ -112,6 +112,12 @@ def _decode(id: int, value: bytes) -> Record:
     )  # fmt: skip
 
 
+def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
+    """Bytes that penstock did not write, as the data of a task: see unreadable in lua/tasks.lua."""
+    state, reason = ("!", UNREADABLE) if leased else ("r", None)
+    return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
+
+
 def encode(record: Record) -> bytes:
     """The bytes of a task, as lua/record.lua makes them."""
     flags, numbers = 0, list[float]()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
@@ -211,6 +212,8 @@ class Steps:
         #: Called with a tube where a script found bytes that penstock did not write; and how often that happened.
         self.on_unreadable: Callable[[Tube, int | None], None] | None = None
         self.unreadable = 0
+        #: Ids of tubes that are read in pages, by tube and part.
+        self.listed: dict[tuple[int, str], array[int]] = {}
 
     def run(self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None) -> list[Reply]:
         """Run a script and add what it did to the effects. Returns its further answer."""

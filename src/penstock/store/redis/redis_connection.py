@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from selectors import BaseSelector
 from typing import Protocol
 
 import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from penstock.store.polling import READABLE, Poll, make_poll
+from penstock.store.wake import READABLE, Selector
 
 
 class NotSent(Exception):
@@ -94,21 +95,21 @@ class Connection(Protocol):
 class CheckedConnection:
     """A connection, with a cheap test of whether the server has closed it."""
 
-    __slots__ = ("_poll", "connection")
+    __slots__ = ("_selector", "connection")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._poll: Poll | None = None
+        self._selector: BaseSelector | None = None
 
     def connect(self) -> None:
         """Open the connection."""
         self.connection.connect()
-        self._poll = make_poll()
-        self._poll.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
+        self._selector = Selector()
+        self._selector.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
 
     def usable(self) -> bool:
         """Whether it is open with nothing to read. Anything to read is its end, or an answer that no call waits for."""
-        return self._poll is not None and self.connection._sock is not None and not self._poll.poll(0)
+        return self._selector is not None and self.connection._sock is not None and not self._selector.select(0)
 
 
 # Connections of the parent process: a forked child drops them, but must not close them.

@@ -1,33 +1,28 @@
-"""Reads that change nothing: pages of tasks and outcomes in id order, counters, micro-queues."""
+"""Reads that change nothing: parts of a tube in pages, groups, counters, micro-queues."""
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, cast
+from typing import Any, cast
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import Counts, Lane
-from penstock.core.shards import own_in
-from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import lane_name, read_group, read_lane, task_id, task_key
 from penstock.store.redis.runner import Runner
-from penstock.store.redis.tubes import Shards
 
 # Tasks that one call of a paging script reads: about a millisecond.
 PAGE = 500
-_HASHES = frozenset({"tasks", "lanes", "addresses", "outcomes", "groups"})
-# An entry of a listing is an id, and in its lowest bits the place of the shard: see MAX_SHARDS in penstock.core.shards.
-_PLACE_BITS = 8
-_PLACES = (1 << _PLACE_BITS) - 1
+# The parts of a tube that are sorted sets; the others are hashes.
+SORTED = frozenset(
+    {"ready", "buried", "taken", "delivered", "due", "queue", "members", "kept", "moving", "ends", "marks"}
+)
 
 
 def all_ids(runner: Runner, tube: Tube) -> set[int]:
@@ -37,7 +32,7 @@ def all_ids(runner: Runner, tube: Tube) -> set[int]:
 
 def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]:
     """A hash or sorted set of a tube, read in pages."""
-    cursor, command = b"0", b"HSCAN" if part in _HASHES else b"ZSCAN"
+    cursor, command = b"0", b"ZSCAN" if part in SORTED else b"HSCAN"
     while True:
         reply = runner.command(tube.no, part, command, cursor, b"COUNT", PAGE)
         cursor, pairs = cast("tuple[bytes, list[bytes]]", reply)
@@ -46,9 +41,14 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
             return
 
 
-def groups(runner: Runner, tube: Tube) -> dict[int, Group]:
+def read_part(runner: Runner, tube: Tube, part: str) -> dict[bytes, Any]:
+    """All of it: the values of a hash, the scores of a sorted set."""
+    found = dict(scan(runner, tube, part))  # a scan may return a field twice
+    return {name: float(score) for name, score in found.items()} if part in SORTED else found
+
+
+def groups(fields: Mapping[bytes, bytes]) -> dict[int, Group]:
     """All groups of a stored tube by number, with their work."""
-    fields = dict(scan(runner, tube, "groups"))  # a scan may return a field twice
     found = {
         no: read_group(no, stored) for name, stored in fields.items() if name[:1] == b"g" and (no := task_id(name))
     }
@@ -106,60 +106,3 @@ def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:
 def handed(runner: Runner, tube: Tube) -> int:
     """The id up to which the messages of a reliable tube were handed out, or are gone."""
     return int(cast("bytes | None", runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)
-
-
-class Found(NamedTuple):
-    """A stored value: its public id, its shard, and its id there."""
-
-    id: int
-    shard: Tube
-    own: int
-    value: bytes
-
-
-def with_errors(runner: Runner, records: Sequence[tuple[Tube, int, Record]]) -> list[Record]:
-    """Tasks, given with their stored tubes and own ids, with the errors of those that have any."""
-    flagged = [place for place, (_, _, record) in enumerate(records) if record.errors is not None]
-    found = [record for _, _, record in records]
-    keys = [(runner.keys.name(records[place][0].no, "errors"), task_key(records[place][1])) for place in flagged]
-    answers = runner.servers.command_all([(key, (b"HGET", key, field)) for key, field in keys]) if keys else []
-    for place, errors in zip(flagged, answers, strict=True):
-        found[place] = replace(found[place], errors=cast("bytes | None", errors) or b"")
-    return found
-
-
-class Pages:
-    """Tasks or outcomes of a tube in pages, in id order, which Redis does not keep.
-
-    The ids are listed once for all pages, of all shards together, which costs eight bytes each.
-    """
-
-    def __init__(self, runner: Runner, shards: Shards) -> None:
-        self._runner = runner
-        self._shards = shards
-        self._listed: dict[tuple[int, str], array[int]] = {}
-
-    def pages(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[Found]]:
-        """All values above an id, `limit` ids at a time, without those removed since the ids were listed."""
-        which = tube.no, part
-        if after == 0 or which not in self._listed:
-            self._listed = {which: array("Q", sorted(self._entries(tube, part)))}
-        entries = self._listed[which]
-        start = bisect_right(entries, after << _PLACE_BITS | _PLACES)
-        for at in range(start, len(entries), limit):
-            yield self._values(tube, part, entries[at : at + limit])
-
-    def _entries(self, tube: Tube, part: str) -> set[int]:
-        return {
-            self._shards.public_id(shard.no, task_id(field)) << _PLACE_BITS | place
-            for place, shard in enumerate(self._shards.of(tube))
-            for field, _ in scan(self._runner, shard, part)
-        }
-
-    def _values(self, tube: Tube, part: str, entries: Sequence[int]) -> list[Found]:
-        shards, floor = self._shards.of(tube), self._shards.floor(tube)
-        ids = [(entry >> _PLACE_BITS, shards[entry & _PLACES]) for entry in entries]
-        wanted = [(id, shard, own_in(id, len(shards), floor)) for id, shard in ids]
-        keys = [(self._runner.keys.name(shard.no, part), task_key(own)) for _, shard, own in wanted]
-        values = self._runner.servers.command_all([(key, (b"HGET", key, field)) for key, field in keys])
-        return [Found(*one, cast(bytes, value)) for one, value in zip(wanted, values, strict=True) if value is not None]

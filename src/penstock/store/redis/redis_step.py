@@ -7,8 +7,10 @@ two of them: a row whose task has changed since is left out, and the engine read
 from __future__ import annotations
 
 import heapq
+import logging
 import struct
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import cast
@@ -27,7 +29,7 @@ from penstock.core.refusals import partly_applied, tube_full
 from penstock.core.results import Effects
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import TubeCounters
+from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
 from penstock.engine.work import Work
@@ -41,9 +43,11 @@ from penstock.store.redis.encoding import (
     decode,
     encode,
     read_group,
+    read_outcome,
     sortable,
     task_id,
     task_key,
+    unreadable,
 )
 from penstock.store.redis.outbox import Steps, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
@@ -51,6 +55,7 @@ from penstock.store.redis.redis_queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
 from penstock.store.redis.tubes import Shard
 
+log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
 _pack_key = struct.Struct(">HI").pack
 # The largest number of tasks ahead that is reported.
@@ -120,10 +125,12 @@ class RedisStep:
             case port.Taken(after, limit):
                 ids = self._taken_ids(tube, after)
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
+            case port.Page(after, limit, None):
+                return Loaded(self._page(tube, after, limit), {})
             case port.Page(_, limit, upto):  # any of them
                 keys: set[bytes] = set()  # a scan may return a field twice
                 for key, _ in queries.scan(self._runner, tube, "tasks"):
-                    keys |= {key} if task_id(key) <= (MAX_ID if upto is None else upto) else set()
+                    keys |= {key} if task_id(key) <= (upto or MAX_ID) else set()
                     if len(keys) == limit:
                         break
                 return self._read(tube, "tasks", *sorted(keys))
@@ -168,6 +175,33 @@ class RedisStep:
                 )  # fmt: skip
                 return records + list(islice(more, limit - len(records)))
         return records
+
+    def _page(self, tube: Tube, after: int, limit: int) -> list[Record]:
+        """Unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
+        for page in self._in_order(tube, "tasks", after, limit):
+            if records := [record for id, value in page if (record := _salvaged(tube, id, value))]:
+                return self._with_errors(tube, records)
+        return []
+
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+        """As the port says."""
+        pages = self._in_order(tube, "outcomes", after, limit)
+        return next(([read_outcome(id, value) for id, value in page] for page in pages if page), [])
+
+    def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[tuple[int, bytes]]]:
+        """Tasks or outcomes above an id in id order, which Redis does not keep, `limit` ids at a time, without those
+        removed since. The ids are listed once for all pages, which costs eight bytes each."""
+        listed, which = self._steps.listed, (tube.no, part)
+        if after == 0 or which not in listed:
+            found = {task_id(field) for field, _ in queries.scan(self._runner, tube, part)}
+            listed[which] = array("Q", sorted(found))
+        ids = listed[which]
+        for start in range(bisect_right(ids, after), len(ids), limit):
+            some = ids[start : start + limit]
+            values = self._runner.command(tube.no, part, b"HMGET", *map(task_key, some))
+            pairs = zip(some, cast("list[bytes | None]", values), strict=True)
+            yield [(id, value) for id, value in pairs if value is not None]
+        listed.pop(which, None)
 
     def _pages(self, tube: Tube, ids: Sequence[int]) -> Iterator[Record]:
         for start in range(0, len(ids), PAGE):
@@ -218,7 +252,13 @@ class RedisStep:
         return [record for record in self._pages(tube, ids) if call_of(record.lease) == call]
 
     def _with_errors(self, tube: Tube, records: list[Record]) -> list[Record]:
-        return queries.with_errors(self._runner, [(tube, record.id, record) for record in records])
+        flagged = [place for place, record in enumerate(records) if record.errors is not None]
+        if flagged:
+            keys = [task_key(records[place].id) for place in flagged]
+            found = cast("list[bytes | None]", self._runner.command(tube.no, "errors", b"HMGET", *keys))
+            for place, errors in zip(flagged, found, strict=True):
+                records[place] = replace(records[place], errors=errors or b"")
+        return records
 
     def counters(self, tube: Tube) -> TubeCounters:
         """As the port says."""
@@ -295,14 +335,17 @@ class RedisStep:
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        """As the port says; a listing reads all groups, in pages."""
+        """As the port says; a listing reads all groups."""
         if no is not None:
             return self._find_group(tube, no)
         if name is not None:
             return self._find_group(tube, "live", name)
         if newest is not None:
             return self._find_group(tube, "newest", newest)
-        groups = queries.groups(self._runner, tube).values()
+        groups = queries.groups(queries.read_part(self._runner, tube, "groups")).values()
+        if above is not None:
+            unended = [group for group in groups if group.no > above and group.state not in rules.OVER]
+            return sorted(unended, key=lambda group: group.no)[:limit]
         live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > (after or "")}
         return [live[name] for name in sorted(live)[:limit]]
 
@@ -407,6 +450,17 @@ def _read_group(stored: StoredGroup) -> Group:
     group = read_group(no, record)
     group.end, group.cancel, group.moving = end, cancel, moving == 1
     return group
+
+
+def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
+    """A task to be moved elsewhere."""
+    try:
+        return decode(id, value)
+    except StoreCorrupt as error:
+        log.warning("tube %s: %s", tube.name, error)
+        if not tube.kind.leased:
+            return None
+    return replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
 
 
 def _kept(moves: Sequence[Move], kept: list[int] | int) -> Sequence[int]:

@@ -48,7 +48,6 @@ from penstock.store.redis.encoding import MAX_ID, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, Steps
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.redis_queries import Pages
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
@@ -67,6 +66,8 @@ LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 # Tasks that follow their group in one take: some 3 ms. More would delay the taker, who does not need them.
 _FOLLOW_STEP = 200
+# The position of what was leased in the answer of a take.
+_PAIRS = 6
 # Each tube is advanced first, up to a thousand tasks: more tubes in one script would block the server for others.
 MOST_TUBES = 16
 
@@ -112,7 +113,6 @@ class RedisStore(TransferCalls, Store):
         self.lost = LostTakes()
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
-        self._listing = Pages(self._runner, self._shards)
         reset_in_child(self)
 
     # The parts of the store; a pool has its own.
@@ -256,7 +256,7 @@ class RedisStore(TransferCalls, Store):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
         if blocked == "register":  # before it finds nothing: the next put notifies it once
@@ -264,10 +264,15 @@ class RedisStore(TransferCalls, Store):
         effects = Effects()
         if self.lost:
             self._undo_lost(effects, now)
+        met = self._steps.unreadable
         try:
-            if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
-                return self._take_at_once(tubes, wanted, now, effects)
-            return self._take_in_turn(tubes, wanted, now, effects)
+            taken = self._take(tubes, wanted, now, effects)
+            if taken.tube is None and taken.alive and self._steps.unreadable > met:
+                # Tasks behind those that were buried may be taken now; the wait is registered.
+                waits = blocked in ("register", "unregister_if_found")
+                wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
+                taken = self._take(tubes, wanted, now, effects)
+            return taken
         except OutcomeUnknown:
             self.lost.add(LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call))
             raise
@@ -281,71 +286,54 @@ class RedisStore(TransferCalls, Store):
                     give_back(cast(Step, step), tube, step.leased_by(tube, lost.handle, lost.call), effects)
             self.lost.looked(lost)
 
-    def _take_at_once(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
-        """Take in one script; if a tube does not know the handle yet, one tube after the other."""
-        met, waits = self._steps.unreadable, list[int]()
-        came: tuple[Tube, list[Reply]] | None = None
-        request = self._runner.take_from_many_request(tubes, *wanted, ADVANCE_STEP, now=now)
-        code, *rest = cast("list[int]", self._runner.servers.run(request, idempotent=False))
-        if code < 0:
-            self._runner.known(tubes[rest[0] - 1], [code])
-        if not code:
-            return self._take_in_turn(tubes, wanted, now, effects)
-        for place, answer in zip(rest[::2], cast("list[list[Reply]]", rest[1::2]), strict=True):
-            taken = self._steps.read(tubes[place - 1], answer, effects, now)
-            alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(taken))
-            if left:
-                return self._take_in_turn(tubes[place - 1 :], wanted, now, effects)
-            waits += [wait_ms] if wait_ms >= 0 else []
-            if not alive and came is None:
-                return self._take_in_turn(tubes, wanted, now, effects)
-            came = (tubes[place - 1], pairs) if pairs else came
-        if came is None and self._steps.unreadable > met:
-            return self._take_in_turn(tubes, _retry_of(wanted), now, effects)
-        return self._nothing_taken(waits, now, effects) if came is None else _taken(*came, waits, effects)
-
-    def _take_in_turn(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
-        """One call per tube, in order, until one has work."""
-        waits: list[int] = []
+    def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
+        """Take from the first tube that has work: in one script if one server has all of them, else one by one."""
+        waits, answers = list[int](), list[list[Reply]]()
+        if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
+            request = self._runner.take_from_many_request(tubes, *wanted, ADVANCE_STEP, now=now)
+            answers = cast("list[list[Reply]]", self._runner.servers.run(request, idempotent=False))
         for place, tube in enumerate(tubes):
-            alive, wait_ms, pairs = self._take_from(tube, wanted, now, effects)
+            answer = answers[place] if place < len(answers) else None
+            alive, wait_ms, pairs = self._take_from(tube, wanted, now, effects, answer)
             waits += [wait_ms] if wait_ms >= 0 else []
             if not alive:
                 return Taken(None, [], None, False, effects)
-            if pairs:
+            if not pairs:
+                continue
+            for other, unregistered in cast("list[tuple[int, list[Reply]]]", answers[place + 1 :]):
+                self._steps.read(tubes[other - 1], unregistered, effects, now)
+            if answer is None or not answer[_PAIRS]:
                 self._unregister_others(tubes, place, wanted, now, effects)
-                return _taken(tube, pairs, waits, effects)
-        return self._nothing_taken(waits, now, effects)
-
-    def _nothing_taken(self, waits: list[int], now: int | None, effects: Effects) -> Taken:
+            return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
         if self._outbox.deliver_overdue(effects, now):
             waits.append(0)  # look again: it may be what the caller wants
         return Taken(None, [], min(waits, default=None), True, effects)
 
-    def _take_from(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
-        """Take from one tube. A handle that the tube does not know is registered there, if its session is alive."""
-        met = self._steps.unreadable
-        alive, wait_ms, pairs = self._run_take(tube, wanted, (), now, effects)
-        if not alive:
-            found = self._registry.enlist(wanted.handle, tube, now)
-            if found is not None:
-                alive, wait_ms, pairs = self._run_take(tube, wanted, found, now, effects)
-        if self._steps.unreadable > met and alive and not pairs:
-            return self._run_take(tube, _retry_of(wanted), (), now, effects)
-        return alive, wait_ms, pairs
+    def _take_from(
+        self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects, answer: list[Reply] | None
+    ) -> tuple[int, int, list[Reply]]:
+        """Take from one tube, which may have answered already. A handle that the tube does not know is registered
+        there, if its session is alive."""
+        taken = self._run_take(tube, wanted, (), now, effects, answer)
+        found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
+        return taken if found is None else self._run_take(tube, wanted, found, now, effects)
 
     def _run_take(
-        self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
+        self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects,
+        answer: list[Reply] | None = None,
+    ) -> tuple[int, int, list[Reply]]:  # fmt: skip
         """Run the script; before it leases, the engine applies what needs a rule of groups, addresses or replies."""
         forced = 0
         while True:
-            rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            if answer is None:
+                words = (*wanted, ADVANCE_STEP, forced, *registered)
+                answer = self._runner.on_tube("take", tube, *words, now=now)
+            rest = self._steps.read(tube, self._runner.known(tube, answer), effects, now)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
             if not left:
                 return alive, wait_ms, pairs
             self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
-            forced = 1
+            forced, answer = 1, None
 
     def _unregister_others(
         self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
@@ -469,7 +457,7 @@ class RedisStore(TransferCalls, Store):
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
-            check(self._runner, self._steps, tube, self._registry, True, now)
+            check(self._runner, self._steps, tube, True, now)
         except StoreError as error:
             log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
 
@@ -482,19 +470,8 @@ class RedisStore(TransferCalls, Store):
         return [
             self._shards.finding(stored.no, found)
             for stored in self._shards.of(tube)
-            for found in check(self._runner, self._steps, stored, self._registry, repair, now)
+            for found in check(self._runner, self._steps, stored, repair, now)
         ]
-
-
-def _retry_of(wanted: Wanted) -> Wanted:
-    """The retry after unreadable bytes were buried: tasks behind them may be taken now, and the wait is registered."""
-    return wanted._replace(
-        blocked="unregister_if_found" if wanted.blocked in ("register", "unregister_if_found") else ""
-    )
-
-
-def _taken(tube: Tube, pairs: list[Reply], waits: list[int], effects: Effects) -> Taken:
-    return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
 
 
 def look_at_redis(url: str) -> Schema:

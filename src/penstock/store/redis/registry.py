@@ -94,11 +94,6 @@ class Registry:
         self._announce_ended(unfinished, now)
         return effects
 
-    def end_session(self, tube: Tube, session: int, now: int | None) -> None:
-        """Release the tasks that a session which does not exist holds in a tube."""
-        self._update({tube.no: ["", 0, session, _PAST]}, now)
-        self._advance(tube, Effects(), now)
-
     def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
         moment = self._runner.moment(now)
         self._runner.servers.run_all(

@@ -59,11 +59,8 @@ def load_take_from_many(sorts: tuple[str, ...], *, modern: bool = True) -> Scrip
     """Build the script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
     lines = [*_head(["allow-oom"], modern), "local takes = {}"]
     for place, sort in enumerate(sorts, 1):
-        keys, body = _body("take", sort)
         # As functions, the scripts find the keys and arguments that they are given under the names that they know.
-        lines.append(f"takes[{place}] = {{ run = function(KEYS, ARGV)\n{body}\nend,")
-        meta, handles = keys.index("meta") + 1, keys.index("handles") + 1
-        lines.append(f"meta = {meta}, handles = {handles} }}")
+        lines.append(f"takes[{place}] = function(KEYS, ARGV)\n{_body('take', sort)[1]}\nend")
     return Script("take_from_many", (), "\n".join([*lines, _section("take_from_many")]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counting
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -21,13 +21,15 @@ from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Find
 from penstock.core.select import Find, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.transfer import Kept
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.tubes import locate_tasks
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
-R = TypeVar("R", bound="Record | None")
+P = TypeVar("P", Record, Group, Kept)
+R = TypeVar("R", bound="Record | Kept | None")
 
 
 class ShardedStore(RedisStore):
@@ -120,7 +122,7 @@ class ShardedStore(RedisStore):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
         """As the contract says; a sharded tube gives what its shards have, in turn from a random one on."""
         if len(tubes) == 1 and tubes[0].shards == 1:
@@ -169,22 +171,15 @@ class ShardedStore(RedisStore):
         return self._translated(Settled(records, effects))
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        one, limit = super().sweep, sweep.count
-        if limit is None or tube.shards == 1:
-            return self._each(tube, lambda shard, _: one(shard, sweep, now=now))
-        return self._each(
-            tube, lambda shard, done: one(shard, replace(sweep, count=limit - done), now=now) if done < limit else None
-        )
-
-    def _each(self, tube: Tube, step: Callable[[Tube, int], Settled | None]) -> Settled:
-        """A step in each shard, given how many tasks the shards before it settled."""
-        settled = Settled([], Effects())
+        settled, limit = Settled([], Effects()), sweep.count
         for shard in self._shards.of(tube):
+            left = None if limit is None else limit - len(settled.records)
+            if left == 0 and limit:
+                break
             with partly_applied(settled.records):
-                part = step(shard, len(settled.records))
-            if part is not None:
-                settled.records.extend(self._shards.public(shard.no, part.records))
-                settled.effects.add(part.effects)
+                part = super().sweep(shard, replace(sweep, count=left), now=now)
+            settled.records.extend(self._shards.public(shard.no, part.records))
+            settled.effects.add(part.effects)
         return self._translated(settled)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
@@ -218,13 +213,32 @@ class ShardedStore(RedisStore):
         if isinstance(listing, Holders):
             shard = self._shards.of(tube)[shard_of(listing.utube, tube.shards)]
             return self._shards.public(shard.no, super().find(shard, listing, now=now))
-        records: list[Record] = []
+
+        def find(shard: Tube, after: int) -> list[Record]:
+            own = replace(listing, after=after) if isinstance(listing, Find) else listing
+            return RedisStore.find(self, shard, own, now=now)
+
+        return self._merged(tube, listing.after if isinstance(listing, Find) else 0, find)[: listing.limit]
+
+    def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
+        """As the contract says; a page ends where the first shard may have more."""
+        if tube.shards == 1 or what is Group:
+            return super().read_page(tube, what, after, limit)
+        share, ends = -(-limit // tube.shards), list[int]()
+
+        def read(shard: Tube, after: int) -> list[Any]:
+            page: list[Any] = RedisStore.read_page(self, shard, what, after, share)
+            ends.extend(self._shards.public_id(shard.no, item.id) for item in page[-1:])
+            return page
+
+        return [item for item in self._merged(tube, after, read) if item.id <= min(ends)]
+
+    def _merged(self, tube: Tube, after: int, read: Callable[[Tube, int], list[R]]) -> list[R]:
+        """What each shard has above an id, in the order of public ids."""
+        floor, found = self._shards.floor(tube), list[R]()
         for home, shard in enumerate(self._shards.of(tube)):
-            own: Listing = listing
-            if isinstance(listing, Find):
-                own = replace(listing, after=last_up_to(listing.after, home, tube.shards, self._shards.floor(tube)))
-            records += self._public(tube, home, super().find(shard, own, now=now))
-        return sorted(records, key=lambda record: record.id)[: listing.limit]
+            found += self._public(tube, home, read(shard, last_up_to(after, home, tube.shards, floor)))
+        return sorted(found, key=lambda item: cast(Record, item).id)
 
     # addresses and groups
 

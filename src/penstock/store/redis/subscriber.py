@@ -17,10 +17,9 @@ from typing import cast
 
 import redis
 
-from penstock.store.polling import READABLE, make_poll
 from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.servers import Servers
-from penstock.store.wake import Wake, notify
+from penstock.store.wake import READABLE, Selector, Wake, notify
 
 log = logging.getLogger("penstock")
 
@@ -50,20 +49,20 @@ class Subscription:
         connection.send_packed_command(connection.pack_command("SUBSCRIBE", channel), check_health=False)
         connection.read_response(disable_decoding=True)
         self._sock = cast(socket.socket, connection._sock)
-        self._poll = make_poll()
-        self._poll.register(self._sock, READABLE)
+        self._selector = Selector()
+        self._selector.register(self._sock, READABLE)
         #: Whether one thread may read while another sends a ping or ends the poll.
         self.lendable = hasattr(os, "eventfd") and not hasattr(self._sock, "pending")
         if self.lendable:
-            self._poll.register(self.wake, READABLE)
+            self._selector.register(self.wake, READABLE)
         self._rest = b""
 
     def poll(self, seconds: float | None) -> set[int]:
         """Wait for messages. Returns the tubes that changed; none if `wake` is set or the time is up first."""
         pending = getattr(self._sock, "pending", None)  # TLS: bytes already read from the socket, but not by us
         if not (pending and pending()):
-            ready = self._poll.poll(None if seconds is None else min(max(0.0, seconds), _LONGEST) * 1000)
-            if self._sock.fileno() not in [place for place, _ in ready]:
+            ready = self._selector.select(None if seconds is None else min(max(0.0, seconds), _LONGEST))
+            if self._sock not in [key.fileobj for key, _ in ready]:
                 return set()
         received = self._sock.recv(65536)
         if not received:

@@ -5,14 +5,12 @@ A frozen tube keeps its name and its keys, but not `last` of meta, so that no sc
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TypeVar, cast
+from typing import cast
 
 import msgspec
 
-from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
@@ -28,25 +26,19 @@ from penstock.core.transfer import (
     is_importing,
     plain_name,
 )
-from penstock.errors import StoreCorrupt, TubeBusy
+from penstock.errors import TubeBusy
 from penstock.store.redis import puts
 from penstock.store.redis import redis_queries as queries
-from penstock.store.redis.checks import unreadable
-from penstock.store.redis.encoding import decode, encode, pack_outcome, read_outcome, task_key
+from penstock.store.redis.encoding import encode, pack_outcome, task_key
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Reply
-from penstock.store.redis.redis_queries import Pages
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards, Tubes
 
-log = logging.getLogger("penstock")
 # The counters that an imported tube takes over; the first four are of removed tasks.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
-
-
-P = TypeVar("P", Record, Group, Kept)
 
 
 class TransferCalls:
@@ -56,7 +48,6 @@ class TransferCalls:
     _tubes: Tubes
     _outbox: Outbox
     _shards: Shards
-    _listing: Pages
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         """As the contract says; the first shard is frozen last, which freezes the tube.
@@ -116,28 +107,6 @@ class TransferCalls:
             found[tube.no] = msgspec.structs.replace(parts[0], counts=queries.add_up(parts), waits=longest)
         return found
 
-    def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
-        readers = {Record: self._read_tasks, Group: self._read_groups, Kept: self._read_outcomes}
-        return cast("list[P]", readers[what](tube, after, limit))
-
-    def _read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """Unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
-        for page in self._listing.pages(tube, "tasks", after, limit):
-            read = [(found.shard, found.own, _read(tube, found.id, found.value)) for found in page]
-            if records := [(shard, own, record) for shard, own, record in read if record is not None]:
-                return queries.with_errors(self._runner, records)
-        return []
-
-    def _read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
-        groups = queries.groups(self._runner, tube)
-        return [group for no, group in sorted(groups.items()) if no > after and group.state not in OVER][:limit]
-
-    def _read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        for page in self._listing.pages(tube, "outcomes", after, limit):
-            if page:
-                return [read_outcome(found.id, found.value) for found in page]
-        return []
-
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """As the contract says; each shard of a sharded tube gets its part, and the id up to which all is imported."""
         shards = self._shards.of(tube)
@@ -174,16 +143,6 @@ class TransferCalls:
     ) -> None:  # fmt: skip
         packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode([(no, *counts) for no, counts in totals.items()])
         self._runner.on_tube("activate", stored, puts.pack_facts(stored), unput, *mark, *packed, idempotent=True)
-
-
-def _read(tube: Tube, id: int, value: bytes) -> Record | None:
-    try:
-        return decode(id, value)
-    except StoreCorrupt as error:
-        log.warning("tube %s: %s", tube.name, error)
-        if not tube.kind.leased:
-            return None
-    return msgspec.structs.replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
 
 
 def _parts(tube: Tube, batch: ImportBatch) -> list[ImportBatch]:

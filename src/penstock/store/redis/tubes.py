@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import msgspec
@@ -22,12 +22,12 @@ from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import hidden, is_hidden, is_importing, named, plain_name
+from penstock.core.transfer import Kept, hidden, is_hidden, is_importing, named, plain_name
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import TUBES, Runner
 
-R = TypeVar("R", bound="Record | None")
+R = TypeVar("R", bound="Record | Kept | None")
 # Questions in one round trip.
 _STEP = 1000
 # Numbers of tubes that are looked at in one round trip: few stores have more tubes.
@@ -94,10 +94,13 @@ class Shards:
 
     def public(self, no: int, records: Sequence[R]) -> list[R]:
         """Records with their public ids."""
-        shard = self._by_no.get(no)
-        if shard is None:
+        if no not in self._by_no:
             return list(records)
-        return [cast(R, record if record is None else shard.shown(record)) for record in records]
+
+        def shown(item: Any) -> Any:
+            return item and replace(item, id=self.public_id(no, item.id))
+
+        return list(map(shown, records))
 
     def finding(self, no: int, found: Finding) -> Finding:
         """A finding with its public id."""

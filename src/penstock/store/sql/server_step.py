@@ -11,13 +11,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from random import getrandbits, random
+from random import random
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Effects
+from penstock.core.results import Effects
 from penstock.core.task import Record
 from penstock.engine import port
 from penstock.engine.port import Conflict, Handed, Request
@@ -43,50 +43,6 @@ class Watcher(Protocol):
         """End its thread, if it has one."""
 
 
-class Waiter:
-    """A blocked take. The server knows it by its number, so that it is never counted in or out twice."""
-
-    __slots__ = ("counted", "number")
-
-    def __init__(self) -> None:
-        self.number = getrandbits(63)
-        self.counted = False
-
-    def word(self, blocked: Blocked) -> Blocked:
-        """What a take that is sent now has to do to it."""
-        if blocked == "unregister":
-            return "unregister" if self.counted else None
-        return blocked and ("unregister_if_found" if self.counted else "register")
-
-    def undo(self, number: int) -> None:
-        """Another take has removed that number from the server, if it was there."""
-        if number == self.number:
-            self.number, self.counted = getrandbits(63), False
-
-
-class Waiters:
-    """The blocked takes of one store. Those of one handle on the same tubes stand for each other."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[str, tuple[int, ...]], list[Waiter]] = {}
-
-    def find(self, handle: str, tubes: Sequence[int], blocked: Blocked) -> Waiter:
-        """The waiter that a take is about."""
-        place = (handle, tuple(tubes))
-        waiting = self._waiting.get(place)
-        if not waiting or blocked not in ("unregister_if_found", "unregister"):
-            return Waiter()
-        waiter = waiting.pop()
-        if not waiting:
-            self._waiting.pop(place, None)
-        return waiter
-
-    def keep(self, handle: str, tubes: Sequence[int], waiter: Waiter, counted: bool = True) -> None:
-        """It continues to wait. `counted`: the server has counted it in."""
-        waiter.counted = counted
-        self._waiting.setdefault((handle, tuple(tubes)), []).append(waiter)
-
-
 class ServerStore(Store):
     """A store on a SQL server."""
 
@@ -102,7 +58,7 @@ class ServerStore(Store):
         self.server = server
         self.clock = clock
         self.watcher = watcher
-        self.waiters = Waiters()
+        self.waiting = set[int]()  # the numbers of blocked takes that are registered
         self._clock_answer: tuple[int, float] | None = None  # the server's clock, and when it was read
 
     def now(self) -> int:
@@ -157,10 +113,9 @@ class Looked(NamedTuple):
 
 
 class Lost(LostTake, kw_only=True):
-    """A take whose answer did not come, and the waiter that it may have counted in or out."""
+    """A take whose answer did not come, and the number of the caller that it may have registered."""
 
-    waiter: Waiter
-    number: int
+    waiter: int | None
 
 
 class ServerStep(SqlStep):
@@ -246,33 +201,30 @@ class ServerStep(SqlStep):
 
         When the connection breaks, what the take may have done is undone, and it is made again.
         """
-        blocked, waiters, before = request.blocked, self._database.waiters, Effects()
-        place = request.handle, [tube.no for tube in request.tubes]
-        waiter, handed = waiters.find(*place, blocked), None
-        try:
-            while handed is None:
-                self.undo_lost(before)
-                call, number = port.new_call(), waiter.number
-                try:
-                    handed = self.take_once(request, waiter.word(blocked), number, call)
-                except OutcomeUnknown:
-                    lost = Lost(request.tubes, request.handle, call, waiter=waiter, number=number)
-                    self._database.lost.add(lost)
-        finally:
-            if (handed is None or handed.due is not None) and blocked in ("unregister_if_found", "unregister"):
-                waiters.keep(*place, waiter, waiter.counted)  # for the next try
+        before, blocked, waiter, handed = Effects(), request.blocked, request.waiter, None
+        while handed is None:
+            self.undo_lost(before)
+            call = port.new_call()
+            try:
+                handed = self.take_once(request, call)
+            except OutcomeUnknown:
+                lost = Lost(request.tubes, request.handle, call, waiter=None if blocked is None else waiter)
+                self._database.lost.add(lost)
         handed.before = before
         if handed.records:
             self.count_changes(request.tubes[0])
-        elif handed.due is None and handed.alive and blocked in ("register", "unregister_if_found"):
-            waiters.keep(*place, waiter)
-            if blocked == "register" and self.settling_ms is not None:
-                settled = self.now + self.settling_ms
-                handed.next_at = settled if handed.next_at is None else min(settled, handed.next_at)
+        if handed.due is None and blocked is not None:
+            self._database.waiting.discard(waiter)
+            if handed.alive and not handed.records and blocked != "unregister":
+                self._database.waiting.add(waiter)
+                if blocked == "register" and self.settling_ms is not None:
+                    settled = self.now + self.settling_ms
+                    handed.next_at = settled if handed.next_at is None else min(settled, handed.next_at)
         return handed
 
-    def take_once(self, request: Request, blocked: Blocked, number: int, call: int) -> Handed:
-        """One try of a take, whose leases get the number of the call; `number` is that of its waiter."""
+    def take_once(self, request: Request, call: int) -> Handed:
+        """One try of a take, whose leases get the number of the call. If nothing came, it registers a caller that is
+        not to be unregistered, also again."""
         raise NotImplementedError
 
     def handed(self, request: Request, looks: Sequence[Looked]) -> Handed:
@@ -303,14 +255,14 @@ class ServerStep(SqlStep):
         return handed
 
     def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
-        """Undo takes whose answers were lost: give back what they leased, and remove their waiters."""
+        """Undo takes whose answers were lost: give back what they leased, and unregister their callers."""
         for lost in self._database.lost.left(again=again):
             assert isinstance(lost, Lost)
-            for tube, records in zip(lost.tubes, self.leased_by(lost), strict=True):
+            unregister = lost.waiter is not None and lost.waiter not in self._database.waiting
+            for tube, records in zip(lost.tubes, self.leased_by(lost, unregister=unregister), strict=True):
                 give_back(cast(port.Step, self), tube, records, effects)
-            lost.waiter.undo(lost.number)
             self._database.lost.looked(lost)
 
-    def leased_by(self, lost: Lost) -> list[list[Record]]:
-        """What such a take leased in each of its tubes, once it is not under way any more; its waiter is removed."""
+    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
+        """What such a take leased in each of its tubes, once it is not under way any more."""
         raise NotImplementedError

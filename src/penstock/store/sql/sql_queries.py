@@ -11,6 +11,7 @@ from importlib.resources import files
 from types import SimpleNamespace
 
 from penstock.core.ending import Ending
+from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.engine.port import MUTABLE
 
@@ -28,19 +29,19 @@ _GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, unti
 _KEPT = ", ".join(("pk", "address", *Ending.__struct_fields__, "until"))
 # What a take reads: all but the last one, the errors.
 BRIEF = RECORD.rpartition(", ")[0]
+# The columns of counters by the names of `Counts`: what is stored, then calls.
+COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
+# Those of a store whose ids have no gaps: what is ready and what was put follow from the last id.
+COUNTED = {name: column for name, column in COUNTERS.items() if name not in ("ready", "put")}
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
-def load_queries(
-    package: str, file: str = "queries.sql", *, shared: bool = False, base: str = "penstock.store.sql",
-    fragments: dict[str, str] | None = None,
-) -> SimpleNamespace:  # fmt: skip
-    """The queries of a package's file as attributes; with `shared`, also those that all stores have, from `base`."""
+def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str] | None = None) -> SimpleNamespace:
+    """The queries of a package as attributes; with `shared`, also those that all stores have."""
     queries: dict[str, str] = {}
     known = {"record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT, **(fragments or {})}
-    texts = [(package, file)] + ([(base, "queries.sql")] if shared else [])
-    for place, name in texts:
-        for role, section, body in _sections(files(place).joinpath(name).read_text()):
+    for place in (package, "penstock.store.sql")[: 1 + shared]:
+        for role, section, body in _sections(files(place).joinpath("queries.sql").read_text()):
             into = queries if role == "name" else known
             if section not in into or (into is known and section not in (fragments or {})):
                 into[section] = re.sub(r"\$([a-z]\w*)", lambda match: known[match[1]], body)

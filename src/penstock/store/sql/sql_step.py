@@ -20,6 +20,7 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.ids import needed_mark
 from penstock.core.kind import CLOCK, Kind
+from penstock.core.lifecycle import UNDONE
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Counts, Effects, Lane, Lease, Presence, SessionRecord
@@ -29,9 +30,10 @@ from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters,
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
 from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow
+from penstock.engine.port import Row as ChangedRow
 from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
-from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
+from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)
@@ -145,7 +147,7 @@ class SqlStep:
     def clear_tube(self, tube: Tube) -> None:
         with self.together():
             self._forget_content(tube)
-            self.set_counts(tube, {}, done=0)
+            self.set_counts(tube, {})
 
     def _forget_content(self, tube: Tube) -> None:
         Q = self.Q  # noqa: N806
@@ -162,9 +164,11 @@ class SqlStep:
         found = self.tubes([importing(tube.name), moved(tube.name)])
         return hidden(found[0]) if found else tube_missing(tube)
 
-    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        """Set the counters of what is stored, by state, and of what is done."""
-        raise NotImplementedError
+    def set_counts(self, tube: Tube, states: Mapping[str, int]) -> None:
+        """Set the counters of what is stored, by state. What else was put is done."""
+        wanted, counts = count_states(states), self.counters(tube).counts
+        wanted["done"] = counts.put - wanted.total()
+        self.add_counts(tube, {name: wanted[name] - getattr(counts, name) for name in set(STATE_COUNTER.values())})
 
     # looking
 
@@ -284,9 +288,9 @@ class SqlStep:
         place = {"rank1": record.rank1, "rank2": record.rank2, "pk": first_pk(tube) | record.id}
         return int(self.rows(self.Q.ahead, tube=tube.no, **place)[0][0])
 
-    def sweep(self, tube: Tube, limit: int) -> None:
-        self.change(self.Q.sweep_outcomes, tube=tube.no, limit=limit)
-        self.change(self.Q.sweep_groups, tube=tube.no, limit=limit)
+    def sweep(self, tube: Tube, limit: int) -> bool:
+        queries = (self.Q.sweep_outcomes, self.Q.sweep_groups)
+        return max([self.change(query, tube=tube.no, limit=limit) for query in queries]) >= limit
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
         """No answer of a local database is lost."""
@@ -421,8 +425,8 @@ class SqlStep:
                 self.change(self.Q.forget_queues, tube=tube.no)
                 for label, queue in audit.queues.items():
                     self._rebuild_queue(tube, label, queue)
-            states = Counter(audit.states)
-            self.set_counts(tube, states, done=audit.counters.counts.put - states.total())
+            self.set_counts(tube, audit.states)
+            self.set_serial(tube, audit.counters.counts.take)
             if tube.kind.hand_out != CLOCK and not tube.kind.leased:
                 self.set_mark(tube, audit)
 
@@ -501,7 +505,7 @@ class SqlStep:
         raise NotImplementedError
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
-        """Add to the counters, and raise the last id."""
+        """Add to the counters that the store has, and raise the last id."""
         raise NotImplementedError
 
     def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
@@ -509,7 +513,8 @@ class SqlStep:
         raise NotImplementedError
 
     def set_serial(self, tube: Tube, serial: int) -> None:
-        """Let deliveries be numbered from above this one on, if the store numbers them apart."""
+        """Let deliveries be numbered from above this one on, and tasks from above the last id, if the store numbers
+        them apart."""
 
 
 def with_waits(tubes: Sequence[Tube], found: dict[int, TubeCounters], ready: list[Row]) -> dict[int, TubeCounters]:
@@ -521,6 +526,13 @@ def with_waits(tubes: Sequence[Tube], found: dict[int, TubeCounters], ready: lis
         no: msgspec.structs.replace(counters, waits=max(0, now - min(since[no])) / 1000) if since.get(no) else counters
         for no, counters in found.items()
     }
+
+
+def counted_by_ids(last: int, numbers: Sequence[int]) -> Counts:
+    """The counters of a tube whose ids have no gaps, given its last id and the numbers of COUNTED."""
+    counts = dict(zip(COUNTED, numbers, strict=True))
+    others = sum(counts[name] for name in set(STATE_COUNTER.values()) - {"ready"})
+    return Counts(ready=last - others, put=last, **counts)
 
 
 def count_states(states: Mapping[str, int]) -> Counter[str]:
@@ -544,6 +556,27 @@ def mark_queued(records: list[Record], heads: int) -> list[Record]:
         heads -= record.state == "r"
         marked.append(replace(record, state=QUEUED) if record.state == "r" and heads < 0 else record)
     return marked
+
+
+class RowClasses:
+    """Rows that count alike are one class. A statement multiplies the weights of each by its rows that were changed."""
+
+    def __init__(self, rows: Sequence[ChangedRow]) -> None:
+        keys = [(STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events) for row in rows]
+        #: How many rows each class has; and by row, the number of its class.
+        self.sizes = Counter(keys)
+        numbers = {key: number for number, key in enumerate(self.sizes)}
+        self.of_rows = [numbers[key] for key in keys]
+        #: What a row of each class adds to each counter.
+        self.weights = [_weights(*key) for key in self.sizes]
+
+
+def _weights(before: str, after: str, events: tuple[str, ...]) -> Counter[str]:
+    weights = Counter(event for event in events if event not in ("put", UNDONE))
+    weights["take"] -= events.count(UNDONE)
+    weights[before] -= 1
+    weights[after] += 1
+    return weights
 
 
 def group_values(row: GroupRow) -> dict[str, object]:

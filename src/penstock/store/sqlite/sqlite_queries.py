@@ -11,12 +11,8 @@ import apsw
 
 from penstock.core.ending import Ending
 from penstock.engine.port import CHANGED, MUTABLE
-from penstock.store.sql.sql_queries import COLUMNS, load_queries
+from penstock.store.sql.sql_queries import COLUMNS, COUNTED, load_queries
 
-# Counters by their columns. What is ready and what was put follow from the last id.
-STORED = ("taken", "delayed", "buried", "done")
-CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
-COUNTERS = {**{name: name for name in STORED}, **{name: f"{name}_calls" for name in CALLS}}
 # A ready task as it is once session ?5 has it at ?3, by call ?6.
 _HANDED_OUT = {
     "state": "'t'", "attempts": "attempts + 1", "lease": "(lease >> 28) + 1 << 28 | ?6", "taken": "?3",
@@ -24,7 +20,7 @@ _HANDED_OUT = {
 }  # fmt: skip
 _LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items() if field != "errors")
 Q = load_queries(
-    "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTERS.values())}
+    "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTED.values())}
 )
 
 
@@ -83,5 +79,5 @@ DELETE = f"DELETE FROM penstock_task {_AS_SEEN}"
 @cache
 def add_counts(*names: str) -> str:
     """The statement that raises the last id and adds to these counters."""
-    sums = "".join(f", {COUNTERS[name]} = {COUNTERS[name]} + ?" for name in names)
+    sums = "".join(f", {COUNTED[name]} = {COUNTED[name]} + ?" for name in names)
     return f"UPDATE penstock_counter SET last_id = max(last_id, ?){sums} WHERE tube = ?"

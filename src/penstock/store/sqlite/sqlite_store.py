@@ -30,7 +30,7 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import STATE_COUNTER, Counts, Description
+from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
@@ -38,13 +38,13 @@ from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Reque
 from penstock.engine.store import Store, finish_drops
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.sql_queries import ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, count_states, encoded_kind, first_pk, group_values, with_waits
+from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
+from penstock.store.sql.sql_step import SqlStep, counted_by_ids, encoded_kind, first_pk, group_values, with_waits
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.sqlite_queries import COUNTERS, NEW_FIELDS, STORED, Q, add_counts, insert_rows
+from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, insert_rows
 from penstock.store.sqlite.watching import Watch
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
@@ -58,9 +58,6 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_SPACE = 256 * 1024 * 1024
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
-# Outcomes forgotten with each new one, so that they never outnumber what the retention asks for, even in a
-# tube that nobody ever advances.
-_SWEPT_PER_OUTCOME = 2
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
@@ -258,9 +255,7 @@ class SqliteStep(SqlStep):
     def counters(self, tube: Tube) -> TubeCounters:
         last = self.last_id(tube)
         ms, seq, paused, *numbers = self.execute(Q.counts, (tube.no,)).get
-        counts = dict(zip(COUNTERS, numbers, strict=True))
-        ready = last - sum(counts[name] for name in STORED)
-        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts), bool(paused))
+        return TubeCounters(last, (ms, seq), counted_by_ids(last, numbers), bool(paused))
 
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         found: dict[int, TubeCounters] = {}
@@ -269,20 +264,16 @@ class SqliteStep(SqlStep):
                 found[tube.no] = self.counters(tube)
         return with_waits(tubes, found, self.rows(Q.ready_since, ids=[tube.no for tube in tubes]))
 
-    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts
-        self.add_counts(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
-
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
-        names = [name for name, number in counts.items() if number and name in COUNTERS]
+        names = [name for name, number in counts.items() if number and name in COUNTED]
         self.execute(add_counts(*names), (last_id, *[counts[name] for name in names], tube.no))
         if not self.db.changes():
             raise self.no_such_tube(tube)
 
-    def sweep(self, tube: Tube, limit: int) -> None:
-        super().sweep(tube, limit)
+    def sweep(self, tube: Tube, limit: int) -> bool:
         if tube.fair:
             self.execute(Q.forget_idle_queues, (tube.no, self.now, limit))
+        return super().sweep(tube, limit)
 
     def next_at(self, tube: Tube) -> int | None:
         at, lapse, end, _, _, moving = self.execute(Q.look, (tube.no, "")).get
@@ -508,7 +499,6 @@ class SqliteStep(SqlStep):
         addressed = [row for row in gone if row[2] is not None]
         if addressed:
             results, until = {move.id: move.result for move in moves}, self.now + tube.retention
-            self._sweep_some(tube, len(addressed))
             insert_rows(self.db, queries.KEEP_RESULT, [
                 (pk, tube.no, address, _DONE, results[pk & ID_MASK], until) for pk, _, address, _ in addressed
             ])  # fmt: skip
@@ -530,10 +520,6 @@ class SqliteStep(SqlStep):
             if not self.db.changes():
                 raise self.no_such_tube(tube)
 
-    def _sweep_some(self, tube: Tube, kept: int) -> None:
-        """Before new outcomes are kept, forget some old ones."""
-        self.rows(Q.sweep_outcomes, tube=tube.no, limit=_SWEPT_PER_OUTCOME * kept)
-
     # changes
 
     def flush(self, delta: port.Delta) -> Flushed:
@@ -550,12 +536,7 @@ class SqliteStep(SqlStep):
             flushed.readied[delta.tube.no] = readied
         for tube, entries in ((delta.tube, delta.fresh), *delta.works):
             if entries:
-                records, gained = self._store(tube, entries)
-                flushed.readied[tube.no] = flushed.readied.get(tube.no, 0) + gained
-                if entries is delta.fresh:
-                    flushed.fresh = records
-                else:
-                    flushed.works.append((tube, records))
+                flushed.note_new(delta, tube, entries, *self._store(tube, entries))
         if delta.erase_upto is not None:
             base = first_pk(delta.tube)
             self.rows(Q.erase, low=base, high=base | delta.erase_upto)
@@ -597,7 +578,6 @@ class SqliteStep(SqlStep):
         if not self.db.changes():
             return None
         if outcomes:
-            self._sweep_some(tube, len(outcomes))
             insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
         self.add_counts(tube, counts, highest)
         return self._move_queues(tube, rows) if laned else readied

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.store.forks import reset_in_child
-from penstock.store.polling import READABLE, make_poll
-from penstock.store.wake import Wake
+from penstock.store.wake import READABLE, Selector, Wake
 
 # Seconds between polls; one costs some 170 µs on an idle machine. A taker is woken within the last.
 _FIRST_LOOK = 0.001
@@ -85,10 +84,10 @@ class Watch:
         """Sleep until somebody writes or, while polls continue, another process does. True when woken."""
         assert self._fd is not None
         ends = time.monotonic() + seconds
-        poll = make_poll()
-        poll.register(wake.fileno(), READABLE)
-        poll.register(self._fd, READABLE)
-        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        selector = Selector()
+        selector.register(wake.fileno(), READABLE)
+        selector.register(self._fd, READABLE)
+        ready = {key.fd for key, _ in selector.select(seconds)}
         if self._fd in ready:
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)

@@ -52,41 +52,33 @@ return { now, readied, removed, log, alive and 1 or 0, wait, leased, {} }
 
 -- part: take_from_many
 -- Take from the first of several tubes of one server that has work, in one step. The take scripts of their sorts precede
--- this part as functions of KEYS and ARGV, in `takes`: run, and the places of meta and handles among their keys.
+-- this part as functions of KEYS and ARGV, in `takes`.
 -- ARGV: how many tubes, now, handle, count, highest first rank or '', blocked, call, step of advance; then for each tube:
 --   which of the takes, how many keys, shape, limit
--- Returns: 1, tube, answer of its take, ...; or -1 and a tube that does not exist; or 0, and nothing was done, if a tube
---   does not know the handle. The last answer may leave something to the engine.
-local tubes, from = {}, 0
+-- Returns: the answers of the takes, up to the first tube that has work, does not exist, does not know the handle or leaves
+--   something to the engine; if it has work, {tube, answer} of those that then unregistered the caller
+local tubes, from, answers = {}, 0, {}
 for i = 1, tonumber(ARGV[1]) do
-  local at = 4 * (i - 1) + 9
-  local take, keys = takes[tonumber(ARGV[at])], {}
+  local at, keys = 4 * (i - 1) + 9, {}
   for k = 1, tonumber(ARGV[at + 1]) do keys[k] = KEYS[from + k] end
   from = from + #keys
-  if redis.call('HEXISTS', keys[take.meta], 'last') == 0 then return { -1, i } end
-  if redis.call('HEXISTS', keys[take.handles], ARGV[3]) == 0 then return { 0 } end
-  tubes[i] = { take = take, keys = keys, shape = ARGV[at + 2], limit = ARGV[at + 3] }
+  tubes[i] = { take = takes[tonumber(ARGV[at])], keys = keys, shape = ARGV[at + 2], limit = ARGV[at + 3] }
 end
 
-local answer = { 1 }
-local function take_from(i, count, blocked)
-  local tube = tubes[i]
-  local found = tube.take.run(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7], ARGV[8] })
-  answer[#answer + 1], answer[#answer + 2] = i, found
-  return found[5] == 0 or #found[7] > 0, #found[8] > 0
+local function take_from(tube, count, blocked)
+  return tube.take(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7], ARGV[8] })
 end
 
--- One tube had work: unregister the caller from the others that registered it as waiting.
-local function unregister_others(found)
-  for i = 1, #tubes do
-    local counted = ARGV[6] == 'unregister_if_found' or (ARGV[6] == 'register' and i < found) or (ARGV[6] == 'unregister' and i > found)
-    if i ~= found and counted then take_from(i, 0, 'unregister') end
+for i, tube in ipairs(tubes) do
+  local answer = take_from(tube, ARGV[4], ARGV[6])
+  answers[i] = answer
+  if answer[1] == -1 or answer[5] == 0 or #answer[8] > 0 then break end
+  if #answer[7] > 0 then
+    for other = 1, #tubes do -- that registered the caller as waiting
+      local counted = ARGV[6] == 'unregister_if_found' or (ARGV[6] == 'register' and other < i) or (ARGV[6] == 'unregister' and other > i)
+      if other ~= i and counted then answers[#answers + 1] = { other, take_from(tubes[other], 0, 'unregister') } end
+    end
+    break
   end
 end
-
-for i = 1, #tubes do
-  local found, left = take_from(i, ARGV[4], ARGV[6])
-  if found then unregister_others(i) end
-  if found or left then break end
-end
-return answer
+return answers

@@ -43,73 +43,95 @@ if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HSET', k_meta, 
 unlink_contents(k_waits, k_outbox, k_inbox)
 return 1
 
--- part: load
--- Storing what comes from elsewhere: another store, or the database of a pool.
--- An outcome: `o` and its key, and its bytes.
-local function load_outcome(name, stored)
-  local key, address = string.sub(name, 2), struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))
+-- script: import
+-- Store tasks, and what stands beside them, under their own ids. What is here already is left as it is. From another store it
+-- is counted. From the database of a pool it is not, open_index does that; no session holds its taken tasks, so these are
+-- released.
+-- KEYS: groups
+-- ARGV: now, shape, limit, facts, or '' if it comes from the database, the id up to which all is imported, number of words for
+--   what stands beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
+--   errors, `g`, `e` or `c` and number of a group: its record, end work and cancel work
+-- Returns: now
+-- WITH: now tube encode decode tasks micro_queues? lifecycle groups write_groups outcomes new_record add_entries names? unleased?
+local before, added, related, split, rebuilds = last, 0, false, 6 + ARGV[6], ARGV[4] == ''
+
+local function load_outcome(key, stored)
+  local address = struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))
   local newest = redis.call('HGET', k_addresses, address)
   redis.call('HSET', k_outcomes, key, stored)
-  redis.call('ZADD', k_kept, (struct.unpack('>I6', stored)), name)
+  redis.call('ZADD', k_kept, (struct.unpack('>I6', stored)), 'o' .. key)
   if address ~= '' and (not newest or id_of(newest) < id_of(key)) then redis.call('HSET', k_addresses, address, key) end
 end
 
--- An outcome, or `x` and the key of a task, and its errors. Returns whether it is an outcome.
-local function load_beside(name, stored)
-  if string.sub(name, 1, 1) == 'o' then
-    load_outcome(name, stored)
-    return true
-  end
-  redis.call('HSET', k_errors, string.sub(name, 2), stored)
-  return false
+local function load_group(name, stored)
+  local state, _, _, _, _, over, place = struct.unpack('>c1c1I6I6I6I6', stored)
+  local no, title = id_of(name), string.sub(stored, place)
+  if over > 0 then redis.call('ZADD', k_kept, over, name) end
+  if state == 'o' or state == 's' then redis.call('HSET', k_groups, 'n' .. title, no) end
+  if no > tonumber(redis.call('HGET', k_groups, 'l' .. title) or 0) then redis.call('HSET', k_groups, 'l' .. title, no) end
 end
 
--- A task, unless it is here already; its group comes before it.
-local function load_task(key, rec)
-  if redis.call('HEXISTS', k_tasks, key) == 1 then return false end
-  if in_order then redis.call('HSETNX', k_meta, 'handed', id_of(key) - 1) end
-  if rec.address and add_name then
-    add_name(key, rec.address)
-  elseif rec.address then
-    redis.call('HSET', k_addresses, rec.address, key)
-  end
-  if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
-  fetched[key] = rec
-  if update_lane and rec.state == 'r' then update_lane(key, rec) end
-  save(key, rec)
-  set_timer(key, nil, rec.at)
-  enter(key, rec)
-  last = math.max(last, id_of(key))
-  return true
-end
-
--- script: import
--- Store tasks and outcomes of another store under their own ids. What is here already is left as it is.
--- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes and errors, name, value,
---   ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with errors
--- Returns: now
--- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased? load
-local before, added, related, split = last, 0, false, 6 + ARGV[6]
 for i = 7, split, 2 do
-  related = load_beside(ARGV[i], ARGV[i + 1]) or related
-  if mark_changed then mark_changed(ARGV[i]) end
+  local name, value = ARGV[i], ARGV[i + 1]
+  local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
+  if letter == 'o' then
+    load_outcome(key, value)
+    related = true
+  else
+    redis.call('HSET', letter == 'x' and k_errors or k_groups, letter == 'x' and key or name, value)
+  end
+  if letter == 'g' then load_group(name, value) end
+  if mark_changed and not rebuilds then mark_changed(name) end
 end
+
+-- A task as it is without its session.
+local function given_back(rec)
+  local group = rec.group_no and group_of(rec.group_no)
+  if rec.state == 'q' then rec.state = 'r' end
+  if rec.state == 't' and not delivered then
+    local to = lease_ended(rec, 'release')
+    rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
+    if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
+  end
+  if rec.state == 'r' and group and group.state == 'o' then rec.state = 'g' end
+end
+
+-- Count a task that comes from another store.
+local function count_in(key, rec)
+  added = added + 1
+  if mark_changed then mark_changed('t' .. key) end
+  -- It stands for a ready task, see penstock.core.transfer.
+  if rec.state == '~' and rec.at and rec.at <= rec.created then count('delay', -1) end
+  local group = rec.group_no and group_of(rec.group_no)
+  if group then group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true end
+  if rec.reply_to then redis.call('HSETNX', k_meta, 'posted', 0) end
+  related = related or rec.address or rec.reply_to or rec.group_no
+end
+
 for i = split + 1, #ARGV, 2 do
-  local key, rec = ARGV[i], decode(ARGV[i + 1])
-  if load_task(key, rec) then
-    added = added + 1
-    if mark_changed then mark_changed('t' .. key) end
-    -- It stands for a ready task, see penstock.core.transfer.
-    if rec.state == '~' and rec.at and rec.at <= rec.created then count('delay', -1) end
-    local group = rec.group_no and group_of(rec.group_no)
-    if group then group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true end
-    if rec.reply_to then redis.call('HSETNX', k_meta, 'posted', 0) end
-    related = related or rec.address or rec.reply_to or rec.group_no
+  local key, rec = ARGV[i], decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
+  if redis.call('HEXISTS', k_tasks, key) == 0 then
+    if rebuilds then given_back(rec) else count_in(key, rec) end
+    if in_order then redis.call('HSETNX', k_meta, 'handed', id_of(key) - 1) end
+    if rec.address and add_name then
+      add_name(key, rec.address)
+    elseif rec.address then
+      redis.call('HSET', k_addresses, rec.address, key)
+    end
+    if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
+    fetched[key] = rec
+    if update_lane and rec.state == 'r' then update_lane(key, rec) end
+    save(key, rec)
+    set_timer(key, nil, rec.at)
+    enter(key, rec)
+    last = math.max(last, id_of(key))
   end
 end
-if related and not delivered then redis.call('HSETNX', k_meta, 'facts', ARGV[4]) end
-last = math.max(last, tonumber(ARGV[5]))
-count('skipped', last - before - added)
+if not rebuilds then
+  if related and not delivered then redis.call('HSETNX', k_meta, 'facts', ARGV[4]) end
+  last = math.max(last, tonumber(ARGV[5]))
+  count('skipped', last - before - added)
+end
 commit()
 return { now }
 
