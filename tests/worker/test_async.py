@@ -65,7 +65,7 @@ def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -
     assert worker.stop() == 0
     assert heard() == ["cancelled", "never"]
     task = app.broker.tube("async").peek(handle.id)
-    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
+    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before the handler ended")
 
 
 def test_a_waiting_that_would_block_the_loop_is_refused(app: App, start: Start) -> None:

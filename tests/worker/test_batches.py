@@ -61,6 +61,19 @@ def test_a_bad_row_does_not_take_the_others_with_it(app: App, run: Run, heard: H
 
 
 @every_executor
+def test_the_error_of_a_batch_of_one_is_that_task_s(app: App, run: Run, heard: Heard, executor: str) -> None:
+    handler = HANDLERS[executor]
+    bad = handler.put(-1)
+    run(handler.rules.tube)
+    until(lambda: bad.status == "buried", PATIENCE)
+    good = handler.put(1)
+    assert good.result(PATIENCE) == "row 1"
+    attempts = handler.rules.options["max_attempts"]
+    assert attempts is not None
+    assert [rows_of(heard()) for _ in range(attempts + 1)] == [*[[-1]] * attempts, [1]]  # one run in each attempt
+
+
+@every_executor
 def test_failures_fail_only_those(app: App, run: Run, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.options(max_attempts=1).put_many([1, 2, -2])

@@ -45,7 +45,10 @@ def test_so_are_bury_fail_and_retry(app: App, run: Run) -> None:
     assert [each.error for each in buried(app, "default", burying.id).errors] == ["aside"]
     outcome = retrying.wait(PATIENCE)
     assert (outcome.status, [each.attempt for each in outcome.errors]) == ("done", [1])
-    assert [(each.attempt, each.error) for each in failing.wait(PATIENCE).errors] == [(1, "no such user")]
+    [error] = failing.wait(PATIENCE).errors
+    assert (error.attempt, error.error) == (1, "no such user")
+    assert error.traceback.endswith("Fail: no such user (code 404)\n")
+    assert outcome.errors[0].traceback.endswith("Retry: not yet\n")
 
 
 def test_a_passed_time_limit_has_no_traceback(app: App, run: Run, tell: object) -> None:

@@ -110,6 +110,6 @@ def test_a_tube_that_leases_nothing_is_refused(app: App) -> None:
 
 def test_a_worker_without_anything_to_take_is_refused(url: str) -> None:
     empty = penstock.App(url)
-    with pytest.raises(penstock.BadValue, match="nothing to take"):
+    with pytest.raises(penstock.BadValue, match="the worker has no tubes"):
         Worker(empty)
     empty.close()

@@ -135,7 +135,7 @@ def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pyt
         first = begin(lambda: get(f"{url}/health"))
         asked.wait(30)
         status, facts = health(url)
-        assert (status, facts["store"]) == (503, "it has not answered for 0.1 s")
+        assert (status, facts["store"]) == (503, "no answer for 0.1 s")
         back.set()
         assert first.result(30)[0] == 200
 

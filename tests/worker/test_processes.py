@@ -107,7 +107,7 @@ def test_the_end_of_the_grace_kills_it(app: App, start: Start, heard: Heard) -> 
     assert worker.stop() == 0
     assert not alive(pid)
     task = app.broker.tube("processes").peek(handle.id)
-    assert (task.status, task.reason) == ("r", "the worker stopped before it was done")
+    assert (task.status, task.reason) == ("r", "the worker stopped before the handler ended")
 
 
 def test_a_function_that_no_process_could_import_is_refused(url: str) -> None:

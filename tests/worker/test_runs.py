@@ -69,7 +69,7 @@ def test_an_unknown_name_imports_nothing_and_is_buried_in_the_end(app: App, star
     nameless = tube.put("no dict at all", max_attempts=1)
     worker = start()
     until(lambda: tube.stats().tasks.buried == 2)
-    assert tube.peek(task.id).reason == "no handler named 'os.getcwd' is known to the worker that took it"
+    assert tube.peek(task.id).reason == "the worker that took it has no handler named 'os.getcwd'"
     assert tube.peek(nameless.id).reason is not None
     worker.await_log("no handler named 'os.getcwd'")
 

@@ -10,7 +10,8 @@ import pytest
 import penstock
 from penstock.app.app import App
 from penstock.app.handle import Handle
-from penstock.testing import run_queued
+from penstock.broker.broker import connect
+from penstock.testing import Clock, run_queued
 from tests.conftest import STORES
 from tests.support.threads import begin, until
 from tests.worker import jobs
@@ -51,7 +52,7 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
     run_queued(app)
     assert looks(handle) == ("gone", "gone", None)
     assert handle.wait(0).status == "gone"
-    with pytest.raises(penstock.NotFound):
+    with pytest.raises(penstock.NotFound, match="-> None"):
         handle.result(0)
     assert looks(kept) == ("done", "done", None)
     assert kept.result(0) == 7
@@ -86,6 +87,14 @@ def test_other_ends_are_kept_for_every_handler_s_task(app: App, keeps: bool) -> 
         with pytest.raises(penstock.TaskFailed):
             handle.result(0)
         assert handler.handle(handle.id).status == handle.status
+
+
+def test_an_expired_task_in_a_program_that_only_puts(app: App, url: str, clock: Clock) -> None:
+    app.close()
+    app.connection._broker = connect(url, clock=clock)  # with no background thread that applies what is due
+    handle, plain = jobs.echo.options(ttl=5).put(1), jobs.noop.options(ttl=5).put(2)
+    clock.advance(5)
+    assert looks(handle) == looks(plain) == ("expired", "expired", None)
 
 
 def test_members_of_a_cancelled_group(app: App) -> None:

@@ -40,7 +40,7 @@ def test_after_the_grace_the_rest_is_released(app: App, start: Start, heard: Hea
     assert heard() == ["began", "never", worker.pid]
     assert worker.stop() == 0
     task = app.broker.tube("slow").peek(handle.id)
-    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
+    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before the handler ended")
     assert worker.pid not in [session.pid for session in app.broker.sessions()]
 
 

@@ -28,6 +28,9 @@ class Retry(Exception):
         self.reason = names.text("reason", reason)
         super().__init__(delay, reason)
 
+    def __str__(self) -> str:
+        return self.reason or ("after the back-off" if self.delay is None else f"after {self.delay:g} s")
+
 
 class Bury(Exception):
     """Raise it to bury the task with a reason."""
@@ -56,6 +59,9 @@ class Fail(Exception):
         self.error = text
         self.code = code
         super().__init__(error, code)
+
+    def __str__(self) -> str:
+        return self.error if self.code is None else f"{self.error} (code {self.code})"
 
 
 class Failures(Exception):
@@ -87,7 +93,7 @@ class CurrentTask(Task):
     def __init__(self, record: Record, home: Home, data: object) -> None:
         super().__init__(record, home, data, leased=True)
         self.lost = False
-        #: Internal: its ack is part of a transaction that the caller may still roll back.
+        #: Internal: True if the ack is part of a transaction that the caller may still roll back.
         self.unsure = False
         #: How the lease was lost, for `check`.
         self.cause = ""
@@ -102,10 +108,10 @@ class CurrentTask(Task):
         raise LeaseLost(f"the lease of task {self.id} of tube {self.tube} {what}: stop working on it", self.cause)
 
     def transaction(self, connection: object, result: object = None) -> TaskTransaction:
-        """A block whose rows, bound puts and the ack of this task are one commit; `async with` in an event loop.
+        """A `with` block whose SQL, bound puts and the ack of this task are committed together.
 
-        It begins a transaction if none is open and then commits it; in one that is open, the caller commits. An
-        exception rolls it back and the task is retried; NotTaken if the lease is lost by then.
+        Use `async with` in an event loop. The block begins and commits a transaction; if one is already open, the
+        caller commits it. An exception rolls back, and the task is retried. Raises NotTaken if the lease was lost.
         """
         from penstock.app.transaction import TaskTransaction  # which needs handlers
 
@@ -122,7 +128,7 @@ class CurrentTask(Task):
 
 
 class Run(Protocol):
-    """One run of one handler, as the worker keeps it."""
+    """One run of a handler, as `current_task` and `waiting` see it; implemented by the worker."""
 
     def current_task(self) -> CurrentTask: ...
     def current_tasks(self) -> list[CurrentTask]: ...
@@ -140,12 +146,12 @@ def current_task() -> CurrentTask:
     """The task of the calling handler. Raises NotFound outside a handler."""
     task = find_task()
     if task is None:
-        raise NotFound("no task is handled here: current_task() is for functions that a worker runs")
+        raise NotFound("there is no current task: call current_task() only in functions that a worker runs")
     return task
 
 
 def find_task() -> CurrentTask | None:
-    """As `current_task`, but the first task of a batch, and None outside a handler."""
+    """The task of the calling handler, or the first of its batch; None outside a handler."""
     run = _run.get()
     return None if run is None else run.current_tasks()[0]
 
@@ -154,7 +160,7 @@ def current_tasks() -> list[CurrentTask]:
     """The tasks of the calling handler: those of its batch, in order, or the single one."""
     run = _run.get()
     if run is None:
-        raise NotFound("no task is handled here: current_tasks() is for functions that a worker runs")
+        raise NotFound("there is no current task: call current_tasks() only in functions that a worker runs")
     return run.current_tasks()
 
 

@@ -20,10 +20,10 @@ R = TypeVar("R")
 
 
 class Found(NamedTuple):
-    """What is known about a task: its status; its record while it is in its tube; its outcome if it ended or is buried.
+    """What is known about a task.
 
-    `id`: of the task, as long as it is in its tube or its outcome is kept.
-    `before`, of a pending link of a chain: the link that it waits for.
+    `id` is set while the task is in its tube or its outcome is kept, `record` while it is in its tube, `outcome` if it
+    has ended or is buried. `before`: for a pending link of a chain, the tube and record of the link it waits for.
     """
 
     status: str
@@ -43,13 +43,15 @@ def find(tube: Tube, key: int | str) -> Found:
             word = "unknown" if sought.unknown or isinstance(key, str) else "gone"
             return Found(word, outcome=Outcome(word))
         record = current_record(tube, sought.id)
-        if record is not None:  # else it has ended between the two looks
+        if record is not None:
             outcome = buried_outcome(record) if record.state == "!" else None
             return Found(STATUS[record.state].name.lower(), record.id, record, outcome)
+        # It has ended between the two looks, or is past its ttl and nobody has applied that yet.
+        tube.runtime.apply_due(tube.stored)
 
 
 class Handle(Generic[R]):
-    """Waits for one task and reads how it ended. `handler.handle(id)` makes another one from the id."""
+    """Waits for one task and reads how it ended. `handler.handle(id)` returns a handle for an id."""
 
     def __init__(self, handler: Handler[..., R, object], tube: Tube, id: int) -> None:
         self._handler = handler
@@ -102,7 +104,7 @@ class Handle(Generic[R]):
             found = find(self._tube, self.id)
         except NoSuchTube:  # dropped, with all its tasks
             return Found("deleted", outcome=Outcome("deleted"))
-        if found.status == "done" and not self._handler.keeps:  # its address is there for other ends
+        if found.status == "done" and not self._handler.keeps:  # only ends without success are kept for it
             return Found("gone", outcome=GONE)
         return found
 

@@ -1,1 +1,1 @@
-"""The worker: takes tasks, runs their handlers in threads, on a loop or in processes, and settles them in batches."""
+"""The worker: takes tasks, runs handlers in threads, an event loop or processes, and settles tasks in batches."""

@@ -19,12 +19,12 @@ from penstock.worker.state import WorkerState
 
 log = logging.getLogger("penstock.worker")
 
-# Seconds that cancelled coroutines have for cleaning up.
+# Seconds that cancelled coroutines have to clean up.
 CLEAN_UP = 1.0
 
 
 class TimeLimit:
-    """Cancels a coroutine when its time is over, and again each second while it ignores that."""
+    """Cancels a coroutine at its time limit, and again every second while it ignores the cancellation."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], limit: float) -> None:
         self.limit = limit
@@ -33,7 +33,7 @@ class TimeLimit:
         self._timer = loop.call_later(limit, self._cancel)
 
     def stop(self) -> None:
-        """The coroutine has ended."""
+        """Stop the timer, because the coroutine has ended."""
         self._timer.cancel()
 
     def _cancel(self) -> None:
@@ -43,33 +43,33 @@ class TimeLimit:
 
 
 class AsyncExecutor:
-    """An executor. Each running coroutine holds a slot; a lost lease cancels it."""
+    """Executor for async handlers. Each running coroutine holds a slot; a lost lease cancels it."""
 
     def __init__(self, state: WorkerState) -> None:
         self._state = state
         self._buffer: deque[RunningTask] = deque()
         self._running: set[asyncio.Task[None]] = set()
-        self._called = False  # a pump is on its way
-        self._blocked = False  # by a handler
+        self._called = False  # a call of _pump is scheduled
+        self._blocked = False  # a handler blocks the event loop
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="penstock-loop", daemon=True)
         self._thread.start()
         state.slots.on_free.append(self.wake)
 
     def start(self, items: Sequence[RunningTask]) -> None:
-        """Run these, in order, as slots allow."""
+        """Run these tasks in order, as slots become free."""
         self._buffer.extend(items)
         self.wake()
 
     def room(self) -> int | None:
-        """None: only the slots limit it."""
+        """Return None: only slots limit this executor."""
         return None
 
     def wake(self) -> None:
-        """Start tasks for slots that became free; many calls at the same time cost as much as one."""
+        """Start tasks in slots that became free; concurrent calls are merged into one."""
         if self._buffer and not self._called:
             self._called = True
-            here = threading.current_thread() is self._thread  # then the loop need not be woken by a system call
+            here = threading.current_thread() is self._thread  # then waking the loop needs no system call
             (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._pump)
 
     def stop(self) -> None:
@@ -78,18 +78,18 @@ class AsyncExecutor:
         try:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLEAN_UP)
         except TimeoutError:
-            log.warning("the event loop cannot be stopped: a handler blocks it with a call that should be awaited")
+            log.warning("a handler blocks the event loop with a call that should be awaited; abandoning the loop")
             self._blocked = True
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine of the app's on the loop, to its end."""
+        """Run a coroutine of the app on the loop and wait for its end."""
         if self._blocked:
             coroutine.close()
             raise BadValue("the event loop is blocked by a handler")
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
-        """End the loop, after `stop`."""
+        """Close the event loop; call `stop` first."""
         if self._blocked:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -106,7 +106,7 @@ class AsyncExecutor:
             self._begin(self._buffer.popleft())
 
     def _begin(self, item: RunningTask) -> bool:
-        """Start the task in its slot. Returns False if it was released before."""
+        """Start the task in its slot. Returns False if the task was already released."""
         if not self._state.claim(item):
             self._state.slots.release()
             return False
@@ -129,7 +129,7 @@ class AsyncExecutor:
             result = await self._run(item)
             if timer is not None and timer.passed:
                 raise TimedOut(timer.limit)
-        except BaseException as error:  # a cancelled one, too: by its own code, by a lost lease, or at a stop
+        except BaseException as error:  # including CancelledError: by its own code, a lost lease, or a stop
             self._state.fail(item, TimedOut(timer.limit) if timer is not None and timer.passed else error, began)
         else:
             self._state.finish(item, result, began)

@@ -1,4 +1,4 @@
-"""Batches: several tasks of one handler that are run by one call, and settled each by itself."""
+"""Batches: several tasks that one call of a batch handler runs, and that are settled individually."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Dispatch = Callable[[str, Sequence[RunningTask]], None]
 
 
 class Batch(RunningTask):
-    """One call of a handler for several tasks. `alone`: for a single task, because its batch failed."""
+    """One call of a handler for several tasks. `alone`: for a single task that runs again because its batch failed."""
 
     __slots__ = ("alone", "members")
 
@@ -44,7 +44,7 @@ class Batch(RunningTask):
             member.batch = self
 
     def lost_one(self) -> None:
-        """Note the lost lease of one task. The call is stopped when all leases are lost."""
+        """Record that one task lost its lease. The call is stopped when all leases are lost."""
         if all(member.lost for member in self.members):
             self.lose(self.members[0].cause)
 
@@ -53,7 +53,7 @@ class Batch(RunningTask):
         raise NotFound(GIVEN_A_BATCH)
 
     def current_tasks(self) -> list[CurrentTask]:
-        """The tasks of this call, in the order of the list that the handler is given."""
+        """The tasks of this call, in the order of the handler's list argument."""
         return [member.current_task() for member in self.members]
 
     def results(self, result: object) -> list[object]:
@@ -66,17 +66,17 @@ class Batch(RunningTask):
         count = len(self.members)
         if isinstance(error, Failures) and all(0 <= index < count for index in error.failures):
             return [error.failures.get(index) for index in range(count)]
-        over = self.alone or self.stuck or any(member.stopped for member in self.members)
+        over = count == 1 or self.stuck or any(member.stopped for member in self.members)
         return [error] * count if over or isinstance(error, SIGNALS) else None
 
     def end(self) -> None:
-        """Note that the call has ended."""
+        """Mark the call and its tasks as ended."""
         for member in self.members:
             member.batch = None
 
 
 def batch_results(name: str, result: object, count: int) -> list[object]:
-    """The result of each task of a batch; BadValue where the handler returned something else."""
+    """The result of each task of a batch. Raises BadValue if the handler returned something else."""
     if result is None:
         return [None] * count
     if not isinstance(result, list) or len(result) != count:
@@ -101,18 +101,18 @@ class Batcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Dispatch nothing more."""
+        """Stop dispatching batches."""
         self._over = True
         self._wake.set()
 
     def waiting(self, tube: int | None = None) -> int:
-        """How many tasks wait for others, in all tubes or in one."""
+        """The number of tasks that wait for their batch to fill, in all tubes or in one."""
         with self._lock:
             queues = [items for _, items, _ in self._waiting.values()]
             return sum(len(items) for items in queues if tube is None or (items and items[0].tube.stored.no == tube))
 
     def add(self, items: Sequence[RunningTask]) -> None:
-        """Add tasks of batch handlers that were taken."""
+        """Add taken tasks of batch handlers."""
         now = time.monotonic()
         with self._lock:
             for item in items:
@@ -126,7 +126,7 @@ class Batcher:
         self._flush(now)
 
     def _flush(self, now: float) -> float | None:
-        """Dispatch what is full or has waited long enough. Returns the seconds until the next one has."""
+        """Dispatch batches that are full or have waited long enough. Returns the seconds until the next one is due."""
         ready: list[tuple[str, Batch]] = []
         with self._lock:
             for name, (handler, items, until) in list(self._waiting.items()):

@@ -1,4 +1,4 @@
-"""What a worker prints where there is no terminal: log lines for people or as JSON."""
+"""What a worker prints if there is no terminal: log lines as text or JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LOGGED = 10.0
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; a record with `extra={"item": item}` names its task."""
+    """Formats a record as one JSON object per line; a record with `extra={"item": item}` names its task."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The JSON text, without a newline."""
         fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -43,10 +43,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people; a record made inside a handler names its task at the end."""
+    """Formats a record as text; a record made inside a handler names its task at the end."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as its class has it
-        """The line, without a traceback."""
+        """The text without a traceback."""
         line, facts = super().formatMessage(record), vars(record)
         if facts.get("penstock_id") is None or "item" in facts:
             return line
@@ -54,7 +54,7 @@ class TextFormatter(logging.Formatter):
 
 
 def log_handler(*, json: bool) -> logging.Handler:
-    """Logs to standard error."""
+    """A log handler that writes text or JSON to standard error."""
     handler = logging.StreamHandler()
     text = TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if json else text)

@@ -1,4 +1,4 @@
-"""Fetches tasks: as many as can be started at once, and some ahead if handlers are fast."""
+"""Fetches tasks: as many as can start now, and prefetches more if handlers are fast."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 
-# The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
+# The largest take: large enough to share a round trip or commit, small enough not to delay other users of the store.
 LARGEST_TAKE = 1000
 # The executor whose threads can swap roles with the fetching thread.
 THREAD = "thread"
-# Not an executor: where tasks of batch handlers wait for others.
+# Not an executor: the Batcher, where tasks of batch handlers wait for others.
 BATCHES = "batches"
-# The most tasks that wait to be started: one take more, so that handlers stay busy during the next take.
+# The most tasks that wait to start: one extra take, so that handlers stay busy during the next take.
 MOST_AHEAD = 2 * LARGEST_TAKE
 # At most this many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
 # The longest sleep while a taken task is being started.
 HAND_OVER = 0.001
-# Seconds between attempts while the store is away.
+# Seconds between attempts while the store is unavailable.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
-# Seconds for which a task without a callback is left to other workers, in a tube that is read only for callbacks.
+# Delay in seconds of a released task that has no callback, if this worker only runs callbacks: other workers take it.
 NOT_OURS = 1.0
-# Seconds for which a task that still runs here under a lost lease is left to other workers.
+# Delay in seconds of a released task that still runs here under a lost lease: other workers take it.
 STILL_RUNNING = 1.0
 
 
 class Source(NamedTuple):
-    """A tube, and the executors that its handlers here need. One that was `found` is not created again when dropped."""
+    """A tube to take from, and the executors of its handlers. A `found` tube is not created again after a drop."""
 
     tube: Tube
     needs: frozenset[str]
@@ -57,9 +57,9 @@ class Source(NamedTuple):
 
 
 class Fetcher:
-    """One thread at a time, the only one that takes. It stops where no slot is free, and waits where nothing is ready.
+    """Takes tasks, in one thread at a time. Pauses while no slot is free, and blocks while nothing is ready.
 
-    A single task that runs in threads is run by the thread that took it, while another one continues to take.
+    If a take returns a single task for the thread executor, the taking thread runs it and another thread continues.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Fetcher:
         self._handlers = handlers
         self._handled = {handler.rules.tube for handler in handlers.values()}
         self._wanted: deque[Sequence[Source]] = deque(maxlen=1)
-        self._turns = turns  # tubes take turns; else the earlier ones come first
-        self._window = MAX_WAIT  # the shortest patience among the tasks of the last take
+        self._turns = turns  # True: tubes take turns; False: earlier tubes come first
+        self._window = MAX_WAIT  # the shortest `patience` among the tasks of the last take
         self._room = threading.Event()
-        self._restricted = False  # blocked in a take that must begin again when there is more room
+        self._restricted = False  # blocked in a take that must restart when more slots become free
         self._changed = False
-        #: When its loop last went round, by the monotonic clock. A blocked take is woken every second.
+        #: When the loop last ran, by the monotonic clock. A blocked take is woken every second.
         self.went_round = time.monotonic()
         self.stopping = False
-        self._threads: ThreadExecutor | None = None  # that take by turns
+        self._threads: ThreadExecutor | None = None  # its threads take turns at fetching
         self._ended = threading.Event()
         self.on_taken: Callable[[], None] = lambda: None
-        #: Called when the worker is handed a task that it still runs.
+        #: Called when a take returns a task that this worker still runs.
         self.on_suspect: Callable[[], None] = lambda: None
         self._batcher = Batcher(state, self._start)
         state.run_again = self._run_again
@@ -94,14 +94,14 @@ class Fetcher:
         state.slots.on_free.append(self.poke)
 
     def start(self, threads: ThreadExecutor) -> None:
-        """Start fetching, on one of these threads."""
+        """Start fetching in one of these threads."""
         self._threads = threads
         if any(source.batch is not None for source in self._sources):
             self._batcher.start()
         threads.employ(self._state.guarded("fetcher", self._feed))
 
     def stop(self) -> None:
-        """Stop taking. What was taken last is in flight when this returns."""
+        """Stop taking. When this returns, the tasks of the last take are in flight."""
         self.stopping = True
         self._room.set()
         self.session_handle.wake_blocked()
@@ -130,7 +130,7 @@ class Fetcher:
                 self._ended.set()
 
     def _continue(self) -> None:
-        """Fetch in place of a thread that runs what it took."""
+        """Continue fetching for a thread that runs the task it took."""
         self._handed_out()
         self._feed()
 
@@ -159,9 +159,9 @@ class Fetcher:
         return False
 
     def _take(self) -> list[Task]:
-        """Take as many tasks as there is room for; if there is none, return nothing after a while."""
+        """Take as many tasks as can start; if none can, return an empty list after a while."""
         self._changed = False
-        self._restricted = True  # from before the look at what is free, so that no change is missed
+        self._restricted = True  # set before reading the free slots, so that no change is missed
         try:
             return self._take_what_fits()
         finally:
@@ -177,7 +177,7 @@ class Fetcher:
         if not sizes:
             self._await_room()
             return []
-        if len(sizes) > 1:  # each tube as much as it has room for, and only then wait for any
+        if len(sizes) > 1:  # first take from each tube what its executors have room for, then wait for any tube
             for size, tubes in sizes.items():
                 tasks = self._take_tasks(tubes, size, 0, max_pri)
                 if tasks:
@@ -188,7 +188,7 @@ class Fetcher:
         return self._take_tasks(tubes, min(sizes), None, max_pri, self._over)
 
     def _reopen(self) -> None:
-        """Keep the tubes that exist or can be created, without those that were moved to another store."""
+        """Open the tubes again. Drop those that were found and are gone, or were moved to another store."""
         sources: list[Source] = []
         gone: NoSuchTube | None = None
         for source in self._sources:
@@ -215,18 +215,18 @@ class Fetcher:
             return 0, None
         slots, buffered = self._state.slots, len(self._state.in_flight.unstarted) - self._batcher.waiting()
         if slots.limited:
-            return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
+            return slots.room(buffered)  # no prefetching: every task taken must be allowed to start
         ahead = self._ahead()
-        # Free slots are not filled at once either: a loop starts coroutines one after the other.
+        # Not all free slots are filled with one take: an event loop starts coroutines one after the other.
         count = min(min(slots.free(), AT_ONCE) + ahead - buffered, LARGEST_TAKE)
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
-        """How many tasks will start within half of what one may wait, at the current rate."""
+        """How many tasks to prefetch: those that will start within half of `_window` at the current rate."""
         return min(MOST_AHEAD, int(self._state.throughput.rate * self._window / 2))
 
     def _size_of(self, source: Source, count: int) -> int:
-        """How many to take from a tube: what its executors have room for; with batch handlers, whole batches."""
+        """How many to take from a tube: as many as its executors can start; with batch handlers, whole batches."""
         rooms = [self._executors[need].room() for need in source.needs]
         room = min((room for room in rooms if room is not None), default=None)
         if source.batch is None or self._state.exhausted:
@@ -241,7 +241,7 @@ class Fetcher:
             self._room.wait(1.0)
 
     def _hand_out(self, tasks: Sequence[Task]) -> bool:
-        """Dispatch tasks to executors. Returns True if this thread runs what it took and another one fetches."""
+        """Dispatch tasks to executors. Returns True if this thread runs the task and another thread fetches."""
         now, session = time.monotonic(), self.session_handle.number
         state, in_flight = self._state, self._state.in_flight
         parts: dict[str, list[RunningTask]] = {}
@@ -249,14 +249,14 @@ class Fetcher:
         for task in tasks:
             item = RunningTask(task, cast(Tube, home_of(task)), session, now)
             state.stats.taken += 1
-            in_flight.held.add(item)  # before it is settled, which forgets it
+            in_flight.held.add(item)  # before it can be settled, which removes it
             executor = self._route(item)
             if executor is None:
                 continue
             window = min(window, item.patience)
             parts.setdefault(executor, []).append(item)
         self._window = window
-        if not in_flight.unstarted:  # before they start: fast ones are done before the next line is reached
+        if not in_flight.unstarted:  # checked before dispatching: fast tasks finish before the next line runs
             state.throughput.begin(now)
         for items in parts.values():
             in_flight.add(items, now)
@@ -290,19 +290,19 @@ class Fetcher:
             self._sources.append(self._sources.pop(0))
 
     def _let_start(self) -> None:
-        """Sleep until the last of a few tasks has begun.
+        """Sleep until the last of a few tasks has started.
 
-        The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is off.
+        Its thread needs the GIL, which this thread would otherwise hold until its next take is sent.
         """
         waiting = len(self._state.in_flight.unstarted)
         if 0 < waiting <= self._state.slots.free():
             self._state.low = 0
-            if self._state.in_flight.unstarted:  # else it began before it was given back
+            if self._state.in_flight.unstarted:  # otherwise it has started already
                 self._room.wait(HAND_OVER)
 
     def _route(self, item: RunningTask) -> str | None:
         """The executor for a task; None if the task was settled here."""
-        if item.key in self._state.in_flight.running:  # its earlier lease is lost, and that handler still runs
+        if item.key in self._state.in_flight.running:  # an earlier lease was lost, but its handler still runs
             self._state.settler.add(item, settlement.postponed(item, STILL_RUNNING))
             self.on_suspect()
             return None

@@ -26,26 +26,26 @@ log = logging.getLogger("penstock.worker")
 
 # A lease is extended when a third of it is over: two attempts may fail before it lapses.
 EXTEND_AT = 2 / 3
-# Checks within the time that a task may wait to be started; it is released one check early.
+# Checks within the time that a task may wait to start; it is released one check early.
 LOOKS = 4
 # Seconds between checks while something runs: progress is stored with that delay.
 RUNNING_TICK = 0.2
-# Checks within the time of a lease.
+# Checks per lease.
 LEASE_LOOKS = 6
-# Seconds between questions whether the leases of running tasks are still held: a loss is known within one second.
+# Seconds between queries whether the leases of running tasks are still held: a loss is noticed within a second.
 CHECK = 0.8
 
 
 class LeaseExtender:
-    """One thread. All leases of a tube that need it are extended in one store call."""
+    """Extends leases in one thread. All leases of a tube that are due are extended in one store call."""
 
     def __init__(self, state: WorkerState, session_handle: SessionHandle, on_tick: Callable[[], None]) -> None:
         self._state = state
         self.session_handle = session_handle
         self._on_tick = on_tick
         self._wake = threading.Event()
-        self._check_at: float | None = None  # when to ask for lost leases; None while nothing is in flight
-        self._slow = True  # asleep for longer than a task may wait to start
+        self._check_at: float | None = None  # when to check for lost leases; None while nothing is in flight
+        self._slow = True  # sleeping for longer than a task may wait to start
         self._stopping = False
         self._thread = state.thread("lease-extender", self._run)
 
@@ -65,7 +65,7 @@ class LeaseExtender:
             self._wake.set()
 
     def check_soon(self) -> None:
-        """Ask for lost leases with the next check."""
+        """Check for lost leases at the next tick."""
         self._check_at = 0.0
 
     def _run(self) -> None:
@@ -105,7 +105,7 @@ class LeaseExtender:
         return min(pause, checks, max(0.002, shortest / LEASE_LOOKS))
 
     def _check_leases(self, now: float) -> None:
-        """Ask once for all running tasks whether their leases are still held, if it is time to."""
+        """If due, check in one query whether the leases of all running tasks are still held."""
         if self._check_at is None:  # just taken
             self._check_at = now + CHECK
         if now < self._check_at:
@@ -169,7 +169,7 @@ class LeaseExtender:
         self._lose(lost)
 
     def _lose(self, items: Sequence[RunningTask]) -> None:
-        """Tell handlers that their leases are lost, and why. However many are lost, a tube is asked three times."""
+        """Notify handlers that their leases are lost, and why. Needs at most three queries per tube."""
         tubes: dict[Tube, list[RunningTask]] = {}
         for item in items:
             if not _is_settled(item):
@@ -211,7 +211,7 @@ class LeaseExtender:
         return [cause(item) for item in items]
 
     def _tell(self, item: RunningTask, cause: str) -> None:
-        if not _is_settled(item):  # else it was settled just now
+        if not _is_settled(item):  # otherwise it was settled a moment ago
             log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})
             self._state.stats.count("lost", item)
             item.lose(cause)

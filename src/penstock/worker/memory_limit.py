@@ -40,12 +40,12 @@ class MemoryLimit:
             if found > self._most:
                 mib = 1024 * 1024
                 most = f"--max-memory is {self._most / mib:,.0f} MiB"
-                self._state.reached_limit(f"it uses {found / mib:,.0f} MiB, and {most}")
+                self._state.reached_limit(f"the worker uses {found / mib:,.0f} MiB, and {most}")
                 return
 
 
 def resident_bytes() -> int:
-    """The memory of this process and its children; pages that they share count for each."""
+    """The resident memory of this process and its children; shared pages are counted for each process."""
     pids = ["self"]
     for children in _PROCESS.glob("task/*/children"):
         with suppress(OSError):  # a thread that has ended

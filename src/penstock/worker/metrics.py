@@ -1,4 +1,4 @@
-"""Prometheus metrics of one worker, by handler and tube. Needs prometheus-client, of the extra `server`."""
+"""Prometheus metrics of one worker, by handler and tube. Needs prometheus-client, from the extra `server`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Collector):
-    """Counts what a worker reports; other figures are read when the metrics are requested."""
+    """Collects the metrics of a worker: runs and results as they happen, gauges when the metrics are requested."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -30,7 +30,7 @@ class Meter(Collector):
             "penstock_handler_seconds", "How long handlers ran.", labels, buckets=BUCKETS, registry=registry
         )
         self._results = Counter(
-            "penstock_handler_results", "Tasks by how their hand-out ended.", [*labels, "result"], registry=registry
+            "penstock_handler_results", "Tasks by the result of their attempt.", [*labels, "result"], registry=registry
         )
         registry.register(self)
         ProcessCollector(registry=registry)
@@ -49,7 +49,7 @@ class Meter(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges that are read on request; without those of the store while it is unavailable."""
+        """The gauges that are read on request; those of the store are left out while it is unavailable."""
         state = self._worker.state
         running = Tally(_labels(item) for item in list(state.in_flight.running.values()))
         flight = GaugeMetricFamily("penstock_handler_in_flight", "Handlers that run now.", labels=["handler", "tube"])
@@ -70,7 +70,7 @@ class Meter(Collector):
 
 
 def oldest_ready_family() -> GaugeMetricFamily:
-    """The gauge that workers and servers have in common."""
+    """The gauge of the oldest ready task per tube, which workers and servers share."""
     text = "Seconds that the oldest ready task of a tube has waited since it was put or last taken."
     return GaugeMetricFamily("penstock_oldest_ready_seconds", text, labels=["tube"])
 

@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.worker")
 
 # The fetch loop runs about once a second. After this many seconds without a run, it counts as hung.
 ROUND_SECONDS = 15.0
-# The store has this long to answer.
+# Seconds that the store has to answer.
 STORE_SECONDS = 5.0
 # The longest connection in seconds, and the most connections.
 CONNECTION_SECONDS = 15.0
@@ -47,7 +47,7 @@ class Monitor:
         self._allowed = allowed
         self._meter = Meter(worker)
         self._asking = threading.Lock()
-        self._answered = 0.0  # when the store last did, by the monotonic clock
+        self._answered = 0.0  # when the store last answered, by the monotonic clock
         self._open = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-monitor", daemon=True)
@@ -102,7 +102,7 @@ class Monitor:
         await writer.drain()
 
     async def _in_thread(self, request: h11.Request) -> _Answer:
-        """The answer, from a daemon thread: a store that hangs must not keep the process from ending."""
+        """Compute the answer in a daemon thread: a store that hangs must not keep the process from exiting."""
         loop, answer = self._loop, self._loop.create_future()
 
         def tell(found: _Answer) -> None:
@@ -113,9 +113,9 @@ class Monitor:
             try:
                 found = self._answer(request)
             except Exception:
-                log.exception("could not answer a request for health or metrics")
+                log.exception("could not answer a health or metrics request; replying with 500")
                 found = 500, "text/plain", b"see the log of the worker\n"
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
                 loop.call_soon_threadsafe(tell, found)
 
         threading.Thread(target=run, daemon=True).start()
@@ -146,7 +146,7 @@ class Monitor:
         trouble = self._ask_store() if ask_store else None
         facts: dict[str, object] = {
             "status": "failing" if hangs or trouble else "stopping" if fetcher.stopping else "ok",
-            "fetch_loop": f"went round {silent:.1f} s ago",
+            "fetch_loop": f"last ran {silent:.1f} s ago",
         }
         if ask_store:
             facts["store"] = trouble or "answers"
@@ -155,7 +155,7 @@ class Monitor:
     def _ask_store(self) -> str | None:
         """The error of the store, or None if it answers. Only one request at a time asks the store."""
         if not self._asking.acquire(timeout=STORE_SECONDS):
-            return f"it has not answered for {STORE_SECONDS:g} s"
+            return f"no answer for {STORE_SECONDS:g} s"
         try:
             if time.monotonic() - self._answered > 1:
                 self._worker.ask_store()

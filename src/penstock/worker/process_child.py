@@ -41,14 +41,14 @@ from penstock.worker.settlement import unkept
 
 # Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
-# Messages of the worker other than jobs: no more jobs; a waiting handler may continue; return the jobs not started.
+# Messages from the worker other than jobs: no more jobs; a waiting handler may continue; return unstarted jobs.
 OVER, RESUME, GIVE_BACK = b"over", b"resume", b"give back"
 _PR_SET_PDEATHSIG = 1
 _encode = msgspec.json.Encoder().encode
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A handler to run, and the task to run it for; or, of a batch handler, its tasks."""
+    """A handler to run, with its task, or with several tasks for a batch handler."""
 
     module: str
     name: str
@@ -59,16 +59,19 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
-    bury, fail (a signal of the handler), failed (an error), settled (in a transaction of the handler's), or batch,
-    which has one such end for each task. unstarted: the number of jobs at the end that were given back (`place`)."""
+    """A message from the child.
+
+    First `ready`. Then, for each job, any number of `progress`, `aside` and `back`, and one end: `done`, `retry`,
+    `snooze`, `bury` or `fail` (a signal of the handler), `failed` (an error), `settled` (in the handler's transaction),
+    or `batch`, with one such end per task. `unstarted`: the child returned its last `place` jobs without running them.
+    """
 
     kind: str
     number: float | None = None
     text: str | None = None
     result: bytes | None = None
     code: str | None = None
-    place: int = 0  # of the task, in a batch
+    place: int = 0  # the index of the task in a batch
     parts: list[Message] = []
     traceback: str = ""
 
@@ -77,29 +80,29 @@ _jobs = msgspec.json.Decoder(list[Job]).decode
 
 
 class Home:
-    """The tube of a task whose verbs are the worker's."""
+    """Stands in for the tube of a task in a child process: only the worker can settle the task."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.connection: AppConnection | None = None  # of the handler's app, for its transactions
-        self.stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
+        self.connection: AppConnection | None = None  # the connection of the handler's app, for transactions
+        self.stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # any leased kind: workers take from no other
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UnsupportedOption(
-            "a handler in a process cannot settle its task: return, or raise penstock.Retry, Snooze, Bury or Fail"
+            "a handler in a child process cannot settle its task: return, or raise penstock.Retry, Snooze, Bury or Fail"
         )
 
     ack = fail = release = bury = touch = _finish = _give_back = _refuse
 
 
 class ChildRun:
-    """One run of a handler, which speaks to its worker through the pipe."""
+    """One run of a handler; communicates with the worker through the pipe."""
 
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
         self._job = job
         self.home = Home(job.tube)
-        self.tasks: list[CurrentTask] = []  # once the handler has asked for them
+        self.tasks: list[CurrentTask] = []  # made when the handler first asks for them
 
     def current_task(self) -> CurrentTask:
         """The task for the handler."""
@@ -119,7 +122,7 @@ class ChildRun:
         self._pipe.say(Message("aside"))
 
     def step_back(self) -> None:
-        """Wait until the worker gives it a slot again."""
+        """Wait until the worker gives the handler a slot again."""
         self._pipe.say(Message("back"))
         self._pipe.granted.get()
 
@@ -192,7 +195,7 @@ def main(fd: int, modules: list[str]) -> None:
     """
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the worker decides when this one ends
+        signal.signal(number, signal.SIG_IGN)  # the worker decides when this process ends
     pipe = WorkerPipe(socket.socket(fileno=fd))
     pipe.start()
     log_tasks()
@@ -212,7 +215,7 @@ def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
     for module, _, name in (each.partition(":") for each in sorted(modules, key=lambda each: ":" in each)):
         loaded = importlib.import_module(module)
         if name:
-            with contextlib.suppress(BadValue, AttributeError):  # reported when it is to run
+            with contextlib.suppress(BadValue, AttributeError):  # reported when one of its tasks is run
                 handler = find_handler(loaded, name)
                 handler.connection.use(url)
                 found.append(handler)
@@ -230,7 +233,7 @@ def serve(pipe: WorkerPipe) -> None:
 
 
 def answer(job: Job, run: ChildRun, url: str | None) -> Message:
-    """Run the handler. Returns the message about its end."""
+    """Run the handler. Returns the message that reports how the run ended."""
     try:
         handler = handler_of(job.module, job.name, url)
         run.home.connection = handler.connection
@@ -250,7 +253,7 @@ def answer(job: Job, run: ChildRun, url: str | None) -> Message:
 
 @cache
 def handler_of(module: str, name: str, url: str | None) -> Handler[..., Any, Any]:
-    """The handler of that name, on the worker's store."""
+    """The handler of that name, connected to the worker's store."""
     handler = find_handler(importlib.import_module(module), name)
     handler.connection.use(url)
     return handler
@@ -289,7 +292,7 @@ def kept(handler: Handler[..., Any, Any], result: object) -> Message:
     try:
         stored = handler.store_result(result)
         return Message("done", result=None if stored is None else codec.encode(stored))
-    except Exception as error:  # the work is done: doing it again would not help
+    except Exception as error:  # the handler succeeded: a retry would not help
         return Message("bury", text=names.text("error", unkept(error)))
 
 

@@ -31,9 +31,9 @@ from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
 
-# Seconds between the kill of a process and the end of its lease, to settle the task in.
+# A process is killed this many seconds before its lease ends, to leave time to settle the task.
 SETTLE_TIME = 5.0
-# Seconds that an idle process has for the app's shutdown hooks.
+# Seconds that an idle process has to run the app's shutdown hooks.
 SHUTDOWN_TIME = 10.0
 # A child is sent as many tasks as it can run in this time (seconds), up to a maximum.
 CHUNK_SECONDS = 0.01
@@ -60,7 +60,7 @@ class Child:
         except BaseException:
             here.close()
             raise
-        self._pipe.send(_encode(url))  # not an argument: it may have a password, and others see arguments
+        self._pipe.send(_encode(url))  # not as an argument: it may contain a password, and `ps` shows arguments
         self._ready = False
         self.busy = False
 
@@ -79,11 +79,11 @@ class Child:
         return None if line is None else _message(line)
 
     def go_on(self) -> None:
-        """Let a handler that waited for other work continue."""
+        """Let a handler continue that waited for other tasks."""
         self._pipe.send(RESUME)
 
     def give_back(self) -> None:
-        """Ask the child to return the jobs that it has not started; it replies with their number."""
+        """Ask the child to return its unstarted jobs; it replies with their number."""
         self._pipe.send(GIVE_BACK)
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class Child:
             self._process.wait()
 
     def close(self) -> None:
-        """Close the pipe to it."""
+        """Close the pipe to the child."""
         self._pipe.close()
 
     def bury(self) -> str:
@@ -124,11 +124,11 @@ class Killed(Exception):
 
 
 class GivenBack(Exception):
-    """The child has returned the task that it would have run next."""
+    """The child has returned this task unstarted."""
 
 
 class ProcessExecutor(ThreadExecutor):
-    """An executor with a number of processes, and more while some of them wait for other work."""
+    """Executor with a fixed number of processes, and additional ones while some handlers wait for other tasks."""
 
     def __init__(self, state: WorkerState, most: int, modules: Iterable[str], url: str | None) -> None:
         super().__init__(state, most)
@@ -150,12 +150,12 @@ class ProcessExecutor(ThreadExecutor):
         ends = time.monotonic() + SHUTDOWN_TIME
         for child in children:
             child.wait(ends - time.monotonic())
-            if not child.busy:  # else the thread that reads from it closes it
+            if not child.busy:  # a busy one is closed by the thread that reads from it
                 child.close()
-        super().stop()  # not before: a child dies with the thread that began it
+        super().stop()  # last, because a child dies with the thread that started it
 
     def room(self) -> int | None:
-        """How many tasks it could start; if handlers are fast, including those sent ahead."""
+        """How many tasks can be started or, if handlers are fast, sent ahead."""
         chunk = self._chunk
         return super().room() if chunk == 1 else max(0, 2 * chunk * (self._most or 1) - len(self._buffer))
 
@@ -237,7 +237,7 @@ class ProcessExecutor(ThreadExecutor):
         return child.bury()
 
     def _converse(self, child: Child, item: RunningTask, behind: list[RunningTask]) -> object:
-        """The handler's result. Raises its error. `behind`: the tasks that the child runs next."""
+        """Wait for the handler's result. Raises its error. `behind`: the tasks that the child runs next."""
         members = item.members if isinstance(item, Batch) else [item]
         seconds, over = self._limit(item)
         now = time.monotonic()
@@ -258,7 +258,7 @@ class ProcessExecutor(ThreadExecutor):
                 elif said is None:
                     raise Killed(over)
                 elif said.kind == "unstarted":
-                    if said.place > len(behind):  # this one, too: the child had not begun it yet
+                    if said.place > len(behind):  # including this one: the child had not started it
                         raise GivenBack
                     given = behind[len(behind) - said.place :]
                     del behind[len(behind) - said.place :]
@@ -279,7 +279,7 @@ class ProcessExecutor(ThreadExecutor):
         finally:
             item.cancel = None
             child.busy = bool(behind)
-            if aside:  # it died there: the slot that it has not is still given back
+            if aside:  # it died while waiting without a slot: take one back, because the caller releases one
                 self._step(None, item, aside=False)
 
     def _limit(self, item: RunningTask) -> tuple[float | None, HandlerFailed]:
@@ -290,7 +290,7 @@ class ProcessExecutor(ThreadExecutor):
         return item.ttr, HandlerFailed(f"its process was killed at its ttr of {item.ttr or 0:g} s")
 
     def _step(self, child: Child | None, item: RunningTask, *, aside: bool) -> None:
-        """Give a waiting handler's slot back, or let it continue in one; another process may run meanwhile."""
+        """Free the slot of a waiting handler, or get one back for it; another process may run in the meantime."""
         if not aside:
             item.step_back()
         with self._lock:
@@ -327,7 +327,7 @@ def _ended(said: Message) -> object:
 
 
 def _error(said: Message) -> Exception:
-    """The exception of a handler for one task of a batch."""
+    """The exception that a handler raised for one task of a batch."""
     try:
         _ended(said)
     except Exception as error:
@@ -339,5 +339,5 @@ def importable_module(name: str, function: object) -> str:
     """The module of a handler's function. Raises BadValue if another process could not import it from there."""
     place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
     if "<locals>" in place or place.startswith("__main__."):
-        raise BadValue(f"{name} runs in processes, which cannot import {place}: define it at the top of a module")
+        raise BadValue(f"{name} runs in child processes, which cannot import {place}: define it at the top of a module")
     return str(getattr(function, "__module__", ""))

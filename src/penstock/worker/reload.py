@@ -19,7 +19,10 @@ Stamp = dict[str, int]
 
 
 def run_reloading(arguments: Sequence[str], url: str | None) -> int:
-    """Run `penstock worker` with these arguments, again after each change, until a signal. Returns the exit code."""
+    """Run `penstock worker` with these arguments and restart it after each change, until a signal stops it.
+
+    Returns the exit code.
+    """
     command = [sys.executable, "-m", "penstock", "worker", *arguments]
     environment = {**os.environ, **({} if url is None else {"PENSTOCK_URL": url})}
     signals: list[int] = []
@@ -43,7 +46,7 @@ def run_reloading(arguments: Sequence[str], url: str | None) -> int:
 
 
 def _end(child: subprocess.Popen[bytes], signals: list[int]) -> int:
-    """Stop the child gracefully; a second signal is passed on, too."""
+    """Stop the child gracefully; a second signal is forwarded, too."""
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
     passed = 1
@@ -57,7 +60,7 @@ def _end(child: subprocess.Popen[bytes], signals: list[int]) -> int:
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """When each source file below the folder was last written."""
+    """The modification time of each source file below the folder."""
     found: Stamp = {}
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
@@ -66,6 +69,6 @@ def stamp_of(folder: Path) -> Stamp:
                 path = os.path.join(where, name)
                 try:
                     found[path] = os.stat(path).st_mtime_ns
-                except OSError:  # gone between the listing and the look
+                except OSError:  # deleted since the folder was listed
                     pass
     return found

@@ -1,4 +1,4 @@
-"""What a worker says of itself in the store, for the dashboard: who it is, and what its handlers did."""
+"""Worker reports: each worker stores its name, host and handler statistics, for the dashboard."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 
 REPORT_SECONDS = 10.0
-# A worker that is over before this does not report at all.
+# Seconds until the first report: a worker that ends earlier does not report at all.
 FIRST_SECONDS = 1.0
-# A worker that stops waits this long for its last report.
+# Seconds that a stopping worker waits for its last report.
 LAST_WAIT = 1.0
-# After this long without a report a worker is not shown any more; three reports may be lost.
+# Seconds after its last report when a worker is no longer shown; three reports may be lost.
 KEPT_SECONDS = 40.0
 # The last report of a worker that has stopped is kept until the server has counted its runs.
 LAST_SECONDS = 90.0
@@ -38,7 +38,7 @@ MAX_WORKERS = 2000
 
 
 class HandlerRuns(msgspec.Struct, frozen=True):
-    """What one handler did on tasks of one tube, since its worker started."""
+    """The runs of one handler for tasks of one tube, since its worker started."""
 
     handler: str
     tube: str
@@ -46,7 +46,7 @@ class HandlerRuns(msgspec.Struct, frozen=True):
 
 
 class WorkerReport(msgspec.Struct, frozen=True):
-    """A worker as it described itself. `since` and `at` are seconds since the epoch."""
+    """The report of one worker. `since` (its start) and `at` (of this report) are seconds since the epoch."""
 
     id: str
     name: str
@@ -63,12 +63,12 @@ class WorkerReport(msgspec.Struct, frozen=True):
 
 
 def worker_notes(runtime: BrokerRuntime) -> Notes:
-    """Where workers keep their reports, each under its id."""
+    """The stored notes that hold the reports of workers, by worker id."""
     return Notes(runtime, "workers", MAX_WORKERS)
 
 
 def read_reports(notes: Notes) -> list[WorkerReport]:
-    """The reports that are there, the longest-running worker first; those of another version may be left out."""
+    """The stored reports, longest-running worker first; reports of an incompatible version are left out."""
     found = []
     for value in notes.read().values():
         try:
@@ -81,12 +81,12 @@ def read_reports(notes: Notes) -> list[WorkerReport]:
 def _version() -> str:
     try:
         return version("penstock")
-    except PackageNotFoundError:  # run from its sources, without an installation
+    except PackageNotFoundError:  # run from source, not installed
         return "unknown"
 
 
 class Reporter:
-    """A thread that reports every few seconds; a store that is away misses a report."""
+    """Stores a report every few seconds, in one thread; skips a report while the store is unavailable."""
 
     def __init__(self, worker: Worker, runtime: BrokerRuntime) -> None:
         self._worker = worker
@@ -97,11 +97,11 @@ class Reporter:
         self._thread = worker.state.thread("report", self._run)
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Report one last time, if the store answers soon."""
+        """Store a last report, if the store answers soon, and stop the thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LAST_WAIT)
@@ -119,7 +119,7 @@ class Reporter:
             report = msgspec.to_builtins(self._made(stopped=stopped))
             self._notes.write(self._id, report, LAST_SECONDS if stopped else KEPT_SECONDS)
         except PenstockError as error:
-            log.debug("the report to the store failed (%s); the next one is due in %g s", error, REPORT_SECONDS)
+            log.debug("could not store the worker report (%s); retrying in %g s", error, REPORT_SECONDS)
 
     def _made(self, *, stopped: bool) -> WorkerReport:
         worker = self._worker

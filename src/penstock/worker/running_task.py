@@ -1,4 +1,4 @@
-"""A taken task in a worker, and the set of all that the worker holds."""
+"""Taken tasks in a worker: one with its handler, and the set of all in flight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.worker.batches import Batch
     from penstock.worker.slots import Slots
 
-# A taken task that is not started within this time, or this share of its ttr, is released for other workers.
+# A taken task that does not start within this time, or this share of its ttr, is released for other workers.
 MAX_WAIT = 0.1
 WAIT_SHARE = 0.25
 # The same for a task of a batch handler, after its linger, so that batches are not split.
@@ -31,9 +31,9 @@ BATCH_WAIT = 0.5
 
 
 class RunningTask:
-    """A taken task with its handler. `deadline` is the end of its lease by the monotonic clock, None where it has none.
+    """A taken task with its handler. `deadline` is the end of its lease by the monotonic clock, None if it has no end.
 
-    `penstock.current_task()` and `penstock.waiting()` use it.
+    It is the `Run` behind `penstock.current_task()` and `penstock.waiting()`.
     """
 
     __slots__ = (
@@ -43,29 +43,29 @@ class RunningTask:
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
-        #: The task as it was handed out.
+        #: The task as the take returned it.
         self.record = record = record_of(task)
         self.task = task
         self.tube = tube
         self.session = session
         self.ttr = None if record.at is None or record.taken is None else (record.at - record.taken) / 1000
         self.deadline = None if self.ttr is None else now + self.ttr
-        self.ends: float | None = None  # where it is not extended beyond
+        self.ends: float | None = None  # the lease is not extended beyond this time
         self.handler: AnyHandler | None = None
         self.stored: object = None  # its arguments
-        self.traced: dict[str, object] | None = None  # its data, where a span is to be continued
+        self.traced: dict[str, object] | None = None  # its data, if it carries a trace context
         self.slots: Slots | None = None
         self.max_attempts = record.options.max_attempts or DEFAULT_ATTEMPTS
-        self.new_ttr = False  # its lease does not have the handler's ttr yet
+        self.new_ttr = False  # True until the lease is extended to the handler's ttr
         self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
-        self.batch: Batch | None = None  # that it is run in
-        self.aside = False  # its handler waits for other work, without a slot
-        self.ended = False  # its handler has returned, or was given up
-        self.stuck = False  # its handler has not returned in time: lease and slot were given up
+        self.batch: Batch | None = None  # the batch that runs it
+        self.aside = False  # its handler waits for other tasks, without a slot
+        self.ended = False  # its handler has returned, or was abandoned
+        self.stuck = False  # its handler exceeded its time limit: lease and slot were given up
         self.lost = False
         self.cause = ""  # how its lease was lost
-        self.finished = False  # a verdict is on its way to the store
-        self.stopped = False  # the worker stops, and ends it
+        self.finished = False  # its settlement is queued or being stored
+        self.stopped = False  # the worker is stopping and has stopped its handler
         self.current: CurrentTask | None = None
         self.stored_progress: float | None = None  # the progress that the store knows
         self.cancel: Callable[[], object] | None = None
@@ -76,7 +76,7 @@ class RunningTask:
         return f"{name} {self.task.id} of {self.tube.name}"
 
     def use(self, handler: AnyHandler, slots: Slots | None, data: Mapping[str, object]) -> None:
-        """Set the handler, whose rules apply unless the put has its own."""
+        """Set the handler; its options apply where the put has none of its own."""
         self.handler, self.slots = handler, slots
         self.stored = stored_arguments(data)
         self.traced = dict(data) if is_traced(data) else None
@@ -98,12 +98,12 @@ class RunningTask:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Its tube and its id."""
+        """The numbers of the tube and the task."""
         return self.tube.stored.no, self.record.id
 
     @property
     def patience(self) -> float:
-        """How long the task may wait in the worker before it is started."""
+        """The seconds that the task may wait in the worker before it starts."""
         if self.handler is not None and self.handler.rules.batch is not None:
             return self.handler.rules.linger + BATCH_WAIT
         return MAX_WAIT if self.ttr is None else min(MAX_WAIT, self.ttr * WAIT_SHARE)
@@ -115,11 +115,11 @@ class RunningTask:
 
     @property
     def settled(self) -> bool:
-        """Whether the handler has settled it itself."""
+        """Whether the handler has settled the task itself."""
         return self.current is not None and self.current.status is not self.task.status
 
     def lose(self, cause: str) -> None:
-        """Note that the lease is lost: tell the handler, and stop it if possible."""
+        """Mark the lease as lost: notify the handler, and stop it if possible."""
         self.cause, self.lost = cause, True
         if self.current is not None:
             self.current.cause, self.current.lost = cause, True
@@ -128,7 +128,7 @@ class RunningTask:
         if self.batch is not None:
             self.batch.lost_one()
 
-    # for the handler
+    # used by the handler, through penstock.current_task() and penstock.waiting()
 
     def current_task(self) -> CurrentTask:
         """The task for the handler."""
@@ -142,13 +142,13 @@ class RunningTask:
         return [self.current_task()]
 
     def step_aside(self, *, awaited: bool = False) -> None:
-        """Free the slot while the handler waits for other work."""
+        """Free the slot while the handler waits for other tasks."""
         if self.handler is not None and self.handler.rules.executor == "async" and not awaited:
             raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
         if self.slots is None:
             return
         with self.slots.switch:
-            if self.stuck:  # it has no slot to give
+            if self.stuck:  # it has no slot any more
                 return
             self.aside = True
         self.slots.step_aside()
@@ -162,11 +162,11 @@ class RunningTask:
         granted.wait()
         with self.slots.switch:
             self.aside, surplus = False, self.stuck
-        if surplus:  # its time limit passed meanwhile
+        if surplus:  # its time limit passed while it waited
             self.slots.release()
 
     async def step_back_async(self) -> None:
-        """As step_back, awaited. A cancelled handler waits for its slot, too, because it will give one back."""
+        """Async version of `step_back`. A cancelled handler also waits for a slot, because it will release one."""
         if self.slots is None or not self.aside:
             return
         loop, granted = asyncio.get_running_loop(), asyncio.Event()
@@ -183,7 +183,7 @@ class RunningTask:
 
 
 def read_call(task: Task) -> dict[str, object] | None:
-    """The call that a task describes, also if it was put as bytes of JSON; None if it describes no call."""
+    """The call that a task describes, as a dict or as JSON bytes; None if it describes no call."""
     data = task.data
     if isinstance(data, bytes):
         try:
@@ -194,20 +194,20 @@ def read_call(task: Task) -> dict[str, object] | None:
 
 
 def has_default_ttr(record: Record, tube: StoredTube) -> bool:
-    """Whether the task's ttr was not given by its put: it is the tube's, its ttl, or none."""
+    """Whether the put gave no ttr, so that the task has the tube's, its ttl, or none."""
     if record.ttr is None or record.ttr in (tube.ttr, tube.ttl):
         return True
     return tube.ttr is None and record.expires is not None and record.expires - record.created == record.ttr
 
 
 class InFlight:
-    """The taken tasks that are not settled. One that is not started can be claimed once, to run or to release it."""
+    """The taken tasks that are not settled. An unstarted one can be claimed once, to run or to release it."""
 
     def __init__(self) -> None:
         self.held: set[RunningTask] = set()
-        # item -> until when it may wait. Popping is the claim, atomic without a lock.
+        # item -> until when it may wait to start. Removing an item claims it, atomically without a lock.
         self.unstarted: dict[RunningTask, float] = {}
-        #: Whose handlers run, by tube and id; also after the lease is lost, but not those that are given up as stuck.
+        #: Tasks whose handlers run, by tube and id; includes tasks with a lost lease, but not stuck ones.
         self.running: dict[tuple[int, int], RunningTask] = {}
         #: Runs in threads that have a time limit.
         self.limited: set[RunningTask] = set()

@@ -21,16 +21,19 @@ DEFAULT_GRACE = 30.0
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """`limits` is priority -> how many may run in total for work of that priority, or a less urgent one, to start."""
+    """Worker settings. `limits` maps a priority to a number: tasks of it, or less urgent ones, start below that many.
 
-    tubes: tuple[str, ...] = ()  # none: all that the app's handlers name
+    The number counts all running tasks.
+    """
+
+    tubes: tuple[str, ...] = ()  # empty: the tubes of the app's handlers
     concurrency: int = DEFAULT_CONCURRENCY
     processes: int = os.cpu_count() or 1
     limits: tuple[tuple[int, int], ...] = ()
     grace: float = DEFAULT_GRACE
-    max_tasks: int | None = None  # stop after this many
-    max_memory: int | None = None  # stop when more bytes are resident
-    name: str = ""  # what it is called in the dashboard
+    max_tasks: int | None = None  # stop after this many tasks
+    max_memory: int | None = None  # stop above this many resident bytes
+    name: str = ""  # shown in the dashboard
 
 
 def make_settings(
@@ -38,7 +41,7 @@ def make_settings(
     limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE, max_tasks: int | None = None,
     max_memory: int | None = None, name: str | None = None,
 ) -> Settings:  # fmt: skip
-    """Validated settings. The default concurrency is at least the largest limit."""
+    """Validate the settings. The default concurrency is at least the largest limit."""
     ordered = check_limits(limits or {})
     if concurrency is None:
         concurrency = max([DEFAULT_CONCURRENCY, *(most for _, most in ordered)])
@@ -61,13 +64,13 @@ def check_limits(limits: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
         if more > most:
             raise BadValue(
                 f"limit {pri}={more} is larger than {urgent}={most} of the more urgent priority {urgent}: "
-                "give less urgent work the same room or less"
+                "give the less urgent priority the same limit or a lower one"
             )
     return ordered
 
 
 class ImportFailed(Exception):
-    """The module of the app raised while it was imported; `__cause__` is what it raised."""
+    """Importing the app's module raised an exception, which is `__cause__`."""
 
 
 def load_app(target: str) -> App:
@@ -85,7 +88,7 @@ def load_app(target: str) -> App:
         module = importlib.import_module(module_name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise BadValue(f"module {shown(module_name)} is not found from {os.getcwd()}: give module:app") from None
+            raise BadValue(f"module {shown(module_name)} was not found from {os.getcwd()}: give module:app") from None
         raise ImportFailed(f"module {shown(module_name)} cannot be imported: {failure(error)}") from error
     found = getattr(module, attribute, None)
     if not isinstance(found, App):

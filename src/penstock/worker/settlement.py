@@ -25,7 +25,7 @@ DEFAULT_BACKOFF = Backoff()
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
+    """A move and its counter. `hold`, for kinds without delays: seconds to keep the lease before settling."""
 
     move: Move
     what: str  # done, failed, retried, buried, released: for the counters
@@ -40,19 +40,21 @@ def done(item: RunningTask, result: object) -> Settlement:
         kept = result if item.handler is None or result is None else item.handler.store_result(result)
         if kept is not None:
             payload = encode_payload(item.tube.stored, "result", kept)
-    except Exception as error:  # the work is done: doing it again would not help
+    except Exception as error:  # the handler succeeded: a retry would not help
         return _with_failure(bury(item, unkept(error)), error, unkept(error))
     return Settlement(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
 
 
 def unkept(error: Exception) -> str:
-    """Why the result cannot be kept. Encoding a result may run the user's code, which may raise anything."""
+    """The reason for burying a task whose result cannot be encoded. Encoding may run user code, which may raise."""
     return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
 
 
 def failed(item: RunningTask, error: BaseException) -> Settlement:
-    """Release, bury or fail, because the handler raised. Every settlement that an exception leads to is made here, and
-    all but a Snooze are kept among the errors of the task."""
+    """Release, bury or fail, because the handler raised.
+
+    Every settlement after an exception is made here. All but a Snooze are added to the errors of the task.
+    """
     match error:
         case Snooze():
             return postponed(item, error.delay)
@@ -70,14 +72,16 @@ def failed(item: RunningTask, error: BaseException) -> Settlement:
 
 
 def _with_failure(settled: Settlement, error: BaseException, text: str) -> Settlement:
-    """The settlement with the error to keep for this attempt."""
+    """The settlement with the error that is stored for this attempt."""
     move = msgspec.structs.replace(settled.move, failure=failure_of(error, text))
     return msgspec.structs.replace(settled, move=move)
 
 
 class HandlerFailed(Exception):
-    """The end of a run as text: an error in another process, or a limit that was passed. For the errors of the task,
-    `remote_traceback` is the traceback in that other process, if there was one."""
+    """A failed run, described by text: an error in a child process, or an exceeded limit.
+
+    `remote_traceback` is the traceback in the child process, if there was one.
+    """
 
     remote_traceback = ""
 
@@ -117,8 +121,8 @@ def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
 
 
 def unknown(item: RunningTask) -> Settlement:
-    """Release a task whose handler this worker does not have: another may."""
-    return release(item, _backoff(item), f"no handler named {_name(item)} is known to the worker that took it")
+    """Release a task whose handler this worker does not have; another worker may have it."""
+    return release(item, _backoff(item), f"the worker that took it has no handler named {_name(item)}")
 
 
 def unstarted(item: RunningTask) -> Settlement:
@@ -134,7 +138,7 @@ def postponed(item: RunningTask, seconds: float) -> Settlement:
 
 
 def used_up(item: RunningTask) -> Settlement:
-    """Bury a task whose attempts are used up, the last one by the death of its worker."""
+    """Bury a task whose worker died in its last attempt."""
     record = item.record
     move = Move(
         "release", record.id, item.session, record.lease, unstarted=True, seen=record, max_attempts=item.max_attempts
@@ -145,7 +149,7 @@ def used_up(item: RunningTask) -> Settlement:
 def stopped(item: RunningTask) -> Settlement:
     """Release a task whose handler did not end before the worker stopped."""
     record = item.record
-    reason = "the worker stopped before it was done"
+    reason = "the worker stopped before the handler ended"
     move = Move(
         "release", record.id, item.session, record.lease, reason=reason, seen=record, max_attempts=item.max_attempts
     )
@@ -153,7 +157,7 @@ def stopped(item: RunningTask) -> Settlement:
 
 
 def dropped(item: RunningTask) -> Settlement:
-    """Delete a tick that another one replaces."""
+    """Delete a duplicate tick of a schedule."""
     record = item.record
     return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
 

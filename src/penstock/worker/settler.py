@@ -32,7 +32,7 @@ LAST_PAUSE = 2.0
 
 
 class Settler:
-    """One thread. Retries while the store is unavailable, and logs tasks whose lease was lost by then."""
+    """Settles tasks in one thread. Retries while the store is unavailable, and logs tasks that lost their lease."""
 
     def __init__(self, hand: InFlight, tally: WorkerStats, thread: Thread) -> None:
         self._in_flight = hand
@@ -42,7 +42,7 @@ class Settler:
         self._count = itertools.count()
         self._wake = threading.Event()
         self._asleep = False
-        self._until: float | None = None  # when stopping: the end of all attempts
+        self._until: float | None = None  # while stopping: when to give up
         self._thread = thread("settler", self._run)
 
     def start(self) -> None:
@@ -65,7 +65,7 @@ class Settler:
         self._in_flight.held.discard(item)
 
     def stop(self, timeout: float) -> bool:
-        """Settle what is finished, for at most timeout seconds. Returns whether nothing is left."""
+        """Settle the finished tasks, for at most `timeout` seconds. Returns whether none is left."""
         self._until = time.monotonic() + timeout
         self._wake.set()
         self._thread.join(timeout + 1)
@@ -126,7 +126,7 @@ class Settler:
                 time.sleep(min(pause, left))
                 pause = min(pause * 2, LAST_PAUSE)
             except PenstockError as error:  # the tube was dropped, and the tasks with it
-                log.warning("cannot settle %d finished tasks: %s", len(pairs), error)
+                log.warning("cannot settle %d finished tasks (%s); dropping their results", len(pairs), error)
                 return self._settled(pairs, [None] * len(pairs))
 
     def _settled(self, pairs: list[tuple[RunningTask, Settlement]], records: Sequence[Record | None]) -> None:
@@ -140,8 +140,7 @@ class Settler:
 
 
 def applied_before(tube: Tube, moves: Sequence[Move], records: Sequence[Record | None]) -> list[Record | None]:
-    """What became of moves that were made again after an error: one that is refused now may have been applied before,
-    its answer lost."""
+    """The results of retried moves: a move that is refused now may have been applied before, with its answer lost."""
     refused = [move.id for move, record in zip(moves, records, strict=True) if record is None]
     found = dict(zip(refused, tube.runtime.store.get(tube.stored, refused), strict=True)) if refused else {}
     return [

@@ -1,4 +1,4 @@
-"""How many handlers may run at once: slots, priority limits on them, and giving one back while waiting."""
+"""Slots: how many handlers may run at once, with limits by priority; a waiting handler frees its slot."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Grant = Callable[[], object]
 
 
 class Slots:
-    """Counts what runs. A handler that waits for other work steps aside, and comes back before anything new starts."""
+    """Counts running handlers. One that waits for other tasks frees its slot, and gets one back before a new task."""
 
     def __init__(self, concurrency: int, limits: tuple[tuple[int, int], ...] = ()) -> None:
-        # (first priority it holds for, how many may run), the least urgent last
+        # (priority from which the limit applies, how many may run), the least urgent last
         classes = [(pri, min(most, concurrency)) for pri, most in limits]
         self._classes = classes if classes and classes[0][0] == 0 else [(0, concurrency), *classes]
         self.limited = bool(limits)
@@ -21,14 +21,14 @@ class Slots:
         self.running = 0
         self.aside = 0
         self._lock = threading.Lock()
-        #: Held while a handler's time limit passes, or it ends, steps aside or comes back.
+        #: Held while a handler ends, exceeds its time limit, frees its slot or gets it back.
         self.switch = threading.Lock()
         self._returning: deque[Grant] = deque()
         #: Called without the lock whenever a slot may have become free.
         self.on_free: list[Callable[[], None]] = []
 
     def acquire(self) -> bool:
-        """Take a slot, if one is free that nobody comes back for."""
+        """Take a slot, if one is free and no returning handler waits for it."""
         with self._lock:
             if self.running >= self.most or self._returning:
                 return False
@@ -36,14 +36,14 @@ class Slots:
             return True
 
     def release(self) -> None:
-        """Give a slot back: to a handler that returns from waiting, else to new work."""
+        """Free a slot: for a handler that returns from waiting, otherwise for new tasks."""
         with self._lock:
             self._give_back()
         for free in self.on_free:
             free()
 
     def step_aside(self) -> None:
-        """A running handler waits for other work."""
+        """Free the slot of a running handler that waits for other tasks."""
         with self._lock:
             self.aside += 1
             self._give_back()
@@ -51,7 +51,7 @@ class Slots:
             free()
 
     def step_back(self, granted: Grant) -> None:
-        """Continue a handler that waited: `granted` is called when it has a slot, perhaps at once."""
+        """Get a slot for a handler that waited: `granted` is called when it has one, possibly at once."""
         with self._lock:
             self.aside -= 1
             if self.running >= self.most:
@@ -62,15 +62,15 @@ class Slots:
 
     @property
     def wanted(self) -> bool:
-        """Whether a handler wants to come back."""
+        """Whether a handler waits to get its slot back."""
         return bool(self._returning)
 
     def free(self) -> int:
-        """Slots that new work may have."""
+        """The number of slots that are free for new tasks."""
         return 0 if self._returning else max(0, self.most - self.running)
 
     def room(self, buffered: int) -> tuple[int, int | None]:
-        """How many more tasks may be taken, and up to which priority (None: any), beside those taken already."""
+        """How many more tasks may be taken besides `buffered` ones, and up to which priority (None: any)."""
         if self._returning:
             return 0, None
         busy = self.running + buffered
@@ -82,7 +82,7 @@ class Slots:
         return 0, None
 
     def may_start(self, pri: int) -> bool:
-        """Whether work of that priority may start in a slot that is held for it already."""
+        """Whether a task of that priority, which already holds a slot, may start."""
         most = next(most for first, most in reversed(self._classes) if first <= pri)
         return self.running - 1 < most
 

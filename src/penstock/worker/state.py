@@ -34,7 +34,7 @@ class Executor(Protocol):
         """How many more it could start now; None if only the slots limit it."""
 
     def stop(self) -> None:
-        """Stop what still runs, where that is possible."""
+        """Stop running handlers, if possible."""
 
 
 class WorkerState:
@@ -42,7 +42,7 @@ class WorkerState:
 
     def __init__(self, settings: Settings, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        #: The scheduler's: what became of a tick.
+        #: Called with each finished run, for the scheduler's record of ticks.
         self.on_ended: OnEnd | None = None
         self.in_flight = InFlight()
         self.stats = WorkerStats()
@@ -51,7 +51,7 @@ class WorkerState:
         self._tasks_left = settings.max_tasks
         self.settler = Settler(self.in_flight, self.stats, self.thread)
         self.throughput = Throughput()
-        #: Runs batches of tasks that are claimed already.
+        #: Runs batches whose tasks are already claimed.
         self.run_again: Callable[[Sequence[RunningTask]], None] = lambda batches: None
         #: Called when a thread of the worker itself has crashed.
         self.on_crash: Callable[[], object] = lambda: None
@@ -82,7 +82,7 @@ class WorkerState:
         if isinstance(item, Batch):
             return self._claim_batch(item)
         if not self.in_flight.claim(item):
-            return False  # it waited too long and was released
+            return False  # released, because it waited too long to start
         self._tell_low()
         if self.slots.limited and not self.slots.may_start(item.task.pri):
             self.settler.add(item, settlement.unstarted(item))
@@ -126,7 +126,7 @@ class WorkerState:
         return None
 
     def _fail_batch(self, batch: Batch, error: BaseException, began: float) -> None:
-        """Settle what the error says; if it says nothing about single tasks, run each alone, in the same attempt."""
+        """Settle each task by its error. If the error does not tell which tasks failed, run each alone, once more."""
         batch.end()
         errors = batch.errors(error)
         if errors is None:
@@ -152,7 +152,7 @@ class WorkerState:
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
         """Settle a task whose handler raised or could not be called."""
-        if item.current is not None and item.current.unsure:  # its ack, if it was rolled back, is not to be believed
+        if item.current is not None and item.current.unsure:  # its ack may have been rolled back: settle it again
             item.current.status = item.task.status
         if isinstance(item, Batch):
             return self._fail_batch(item, error, began)
@@ -169,19 +169,19 @@ class WorkerState:
         return self.settler.add(item, ended)
 
     def give_back(self, item: RunningTask) -> None:
-        """Release a task that was claimed and could not be started."""
+        """Release a claimed task that could not be started."""
         self.in_flight.running.pop(item.key, None)
         self.settler.add(item, settlement.stopped(item) if item.stopped else settlement.unstarted(item))
 
     def used_up(self, item: RunningTask) -> None:
-        """Bury a task whose attempts are used up, the last one by the death of its worker."""
+        """Bury a task whose worker died in its last attempt."""
         log.warning("burying %r: its attempts are used up", item, extra={"item": item})
         ended = settlement.used_up(item)
         settlement.tell(self.hooks, item, ended, settlement.HandlerFailed("its attempts are used up"))
         self.settler.add(item, ended)
 
     def returned(self, item: RunningTask) -> bool:
-        """Note that a handler returned. Returns False if its time limit had passed: lease and slot were given up."""
+        """Record that a handler returned. Returns False if its time limit had passed: lease and slot were given up."""
         if item.limit is None:
             return True
         self.in_flight.limited.discard(item)
@@ -192,7 +192,7 @@ class WorkerState:
         return not item.stuck
 
     def give_up(self, item: RunningTask, limit: float) -> None:
-        """A thread has passed its time limit. It cannot be stopped, so release its task and replace its slot."""
+        """Release the task of a thread that exceeded its time limit and cannot be stopped, and free its slot."""
         with self.slots.switch:
             self.in_flight.limited.discard(item)
             if item.ended or item.stuck:
@@ -201,7 +201,7 @@ class WorkerState:
             self.stats.stuck += 1
             has_slot = not item.aside
         log.error(
-            "%r timed out after %g s and its thread is stuck (%d of %d); running on in another thread",
+            "%r timed out after %g s and its thread is stuck (%d of %d); continuing in another thread",
             item, limit, self.stats.stuck, self._concurrency, extra={"item": item},
         )  # fmt: skip
         self.fail(item, settlement.TimedOut(limit), time.perf_counter() - limit)
@@ -229,7 +229,7 @@ class WorkerState:
         if self._tasks_left is not None:
             self._tasks_left -= 1
             if self._tasks_left == 0:
-                self.reached_limit("it has run as many tasks as --max-tasks allows")
+                self.reached_limit("--max-tasks is reached")
         if self.hooks.end:
             self.hooks.ended(item.task, error, seconds)
         if self.on_ended is not None:
@@ -237,6 +237,6 @@ class WorkerState:
 
 
 def _in_handler(error: BaseException) -> BaseException | None:
-    """The error with a traceback that starts in the handler; None if nothing of it is left then."""
+    """The error with a traceback that starts in the handler; None if the traceback has no frame of the handler."""
     frames = handler_frames(error)
     return None if frames is None else error.with_traceback(frames)

@@ -20,7 +20,7 @@ from penstock.worker.worker import Worker
 
 
 class LiveStatus(Status):
-    """A line that changes four times a second."""
+    """A live status line, updated four times a second."""
 
     pause = 0.25
 

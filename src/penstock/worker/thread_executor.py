@@ -12,13 +12,13 @@ from penstock.app.running import call
 from penstock.worker.running_task import RunningTask
 from penstock.worker.state import WorkerState
 
-# Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
-# faster ones the hand-over costs more than it brings.
+# If handlers take longer than this, each thread wakes another for the next task before it runs its own. For faster
+# handlers, waking a thread costs more than it gains.
 WORTH_A_THREAD = 0.0002
 
 
 class Parked:
-    """Where an idle thread sleeps, and what it is to do first when it is woken."""
+    """An idle thread's wake-up lock, and the duty that it runs first when woken."""
 
     __slots__ = ("duty", "lock")
 
@@ -29,11 +29,11 @@ class Parked:
 
 
 class ThreadExecutor:
-    """An executor. A thread holds its slot from its first task until it finds no more."""
+    """Executor for sync handlers. A thread holds its slot from its first task until it finds no more tasks."""
 
     def __init__(self, state: WorkerState, most: int | None = None) -> None:
         self._state = state
-        self._most = most  # threads, those aside not counted; None: slots alone decide
+        self._most = most  # maximum number of threads, without those that wait for other tasks; None: no limit
         self._threads = 0
         self._aside = 0
         self._slots = state.slots
@@ -44,7 +44,7 @@ class ThreadExecutor:
         state.slots.on_free.append(self.wake)
 
     def start(self, items: Sequence[RunningTask]) -> None:
-        """Run these, in order, as threads and slots allow."""
+        """Run these tasks in order, as threads and slots become free."""
         self._buffer.extend(items)
         self.wake()
 
@@ -55,8 +55,11 @@ class ThreadExecutor:
         self._begin(duty)
 
     def hand_over(self, item: RunningTask, duty: Callable[[], None]) -> bool:
-        """Give the caller's duty to an idle thread, so that the caller, one of these, runs the item without a change
-        of threads: as soon as it has returned from its duty. False, and nothing is done, where none is idle."""
+        """Give the caller's duty to an idle thread, so that the caller can run the item without a thread switch.
+
+        The caller, a thread of this executor, runs the item when it returns from its duty. Returns False, without an
+        effect, if no thread is idle.
+        """
         with self._lock:
             if not self._idle or self._buffer or not self._slots.free():
                 return False
@@ -74,7 +77,7 @@ class ThreadExecutor:
             return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
 
     def stop(self) -> None:
-        """End the idle threads; a busy one ends when its handler does, for it cannot be ended from outside."""
+        """End the idle threads. A busy thread cannot be stopped; it ends when its handler returns."""
         self._over = True
         self._buffer.clear()
         with self._lock:
@@ -113,15 +116,15 @@ class ThreadExecutor:
             if holding:
                 self._slots.release()  # only now, so that its listeners find this thread idle
             else:
-                self.wake()  # a slot may have become free between the look at it and now
+                self.wake()  # a slot may have become free since it was checked
             if not self._over:
                 parked.lock.acquire()
             duty, parked.duty = parked.duty, None
 
     def _drain(self) -> bool:
-        """Run all waiting tasks. Returns False if the slot was given to another thread meanwhile."""
+        """Run all waiting tasks. Returns False if the slot was given to another thread in the meantime."""
         buffer, pace = self._buffer, self._state.throughput
-        alone = True  # there is always one more thread about to look, in case that this one's handler blocks
+        alone = True  # no other thread has been woken yet to take over if this thread's handler blocks
         while not self._slots.wanted:
             try:
                 item = buffer.popleft()

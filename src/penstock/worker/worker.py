@@ -44,7 +44,7 @@ class Worker:
         callbacks: Callable[[WorkerState], Executor] | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings or Settings()
-        self._callbacks = callbacks  # makes the executor of tasks that have a callback
+        self._callbacks = callbacks  # makes the executor for tasks that have a callback
         self._app = app
         self.state = WorkerState(self.settings, app.hooks)
         self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
@@ -73,7 +73,7 @@ class Worker:
         used = dict.fromkeys([*(each.rules.tube for each in self._app.handlers.values()), *connection.tube_options])
         names = self.settings.tubes or tuple(used)
         if not names and self._callbacks is None:
-            raise BadValue("there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks")
+            raise BadValue("the worker has no tubes: give an app that has tasks (module:app), --tubes or --callbacks")
         runtime = self._app.broker.runtime
         unknown = set(self.settings.tubes) - used.keys()
         for name in sorted(unknown - {tube.name for tube in runtime.store.load_tubes()}) if unknown else ():
@@ -82,7 +82,9 @@ class Worker:
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:
         if not tube.stored.kind.leased:
-            raise UnsupportedOption(f"tube {tube.name} is of kind {tube.kind}, which leases nothing: use a leased kind")
+            raise UnsupportedOption(
+                f"tube {tube.name} is of kind {tube.kind}, which has no leases: workers need a leased kind"
+            )
         if self.settings.limits:
             check_max_pri(tube.stored, 0)
         handlers = [each for each in self._app.handlers.values() if each.rules.tube == tube.name]
@@ -121,16 +123,16 @@ class Worker:
         return self._app.broker.runtime.store.describe().where
 
     def ask_store(self) -> None:
-        """Return once the store has answered; StoreError if it does not."""
+        """Send a query to the store. Raises StoreError if it does not answer."""
         self._app.broker.runtime.store.overdue()
 
     @property
     def handler_names(self) -> list[str]:
-        """The tasks that it can run."""
+        """The names of the app's handlers."""
         return sorted(self._app.handlers)
 
     def start(self) -> None:
-        """Start to take and run tasks."""
+        """Start taking and running tasks."""
         log_tasks()
         self._app.hooks.start_process(self._run_async)
         self._app.broker.runtime.start_background()
@@ -164,15 +166,15 @@ class Worker:
         self._reporter.stop()
         try:
             self.session_handle.close()
-        except PenstockError as error:  # others notice by its heartbeat
-            log.warning("could not close the session (%s); it lapses by itself", error)
+        except PenstockError as error:  # its heartbeat stops, so others end it
+            log.warning("could not close the session (%s); leaving it to lapse", error)
         self._app.hooks.stop_process(self._run_async)
         for executor in self._executors.values():
             if isinstance(executor, AsyncExecutor):
                 executor.close()
 
     def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine of a hook on the loop that runs handlers."""
+        """Run a hook's coroutine on the event loop of the async handlers."""
         if self._loop is None:
             asyncio.run(coroutine)
         else:

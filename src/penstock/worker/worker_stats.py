@@ -19,7 +19,7 @@ _SLOWER = 0.5
 _FASTER = 0.1
 
 
-# Upper ends of the buckets that run times are counted in, in seconds; the last bucket has no end.
+# Upper bounds of the histogram buckets for run times, in seconds; the last bucket has none.
 BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
 
 
@@ -42,7 +42,7 @@ class Runs(msgspec.Struct):
         self.buckets[bisect_left(BUCKETS, seconds)] += 1
 
     def add(self, more: Runs) -> None:
-        """Count the runs of another worker or another time as well."""
+        """Add the runs of another worker or period."""
         self.count += more.count
         self.failed += more.failed
         self.seconds += more.seconds
@@ -50,7 +50,7 @@ class Runs(msgspec.Struct):
         self.buckets = [sum(pair) for pair in zip(self.buckets, more.buckets, strict=True)]
 
     def since(self, before: Runs | None) -> Runs:
-        """The runs after an earlier state. Unless the longest is among them, theirs is known by its bucket alone."""
+        """The runs since an earlier state. The longest is estimated by its bucket, unless it is the longest of all."""
         if before is None:
             return self
         buckets = [new - old for new, old in zip(self.buckets, before.buckets, strict=True)]
@@ -64,7 +64,7 @@ class Runs(msgspec.Struct):
         return self.seconds / self.count if self.count else 0.0
 
     def percentile(self, share: float) -> float:
-        """A time that this share of the runs did not exceed, to the end of its bucket."""
+        """The upper bound of the bucket that contains this percentile of the run times."""
         wanted, seen = share * self.count, 0
         for end, count in zip((*BUCKETS, inf), self.buckets, strict=True):
             seen += count
@@ -88,7 +88,7 @@ class WorkerStats:
         self.stuck = 0
         #: The runs by handler and tube.
         self.runs: dict[tuple[str, str], Runs] = {}
-        #: Counts the same by handler and tube, where metrics are served.
+        #: Counts the same by handler and tube, if metrics are served.
         self.meter: Meter | None = None
 
     def count(self, what: str, item: RunningTask) -> None:
@@ -98,7 +98,7 @@ class WorkerStats:
             self.meter.count(what, item)
 
     def ran(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
-        """Count a run of a handler. Runs that the worker itself ended do not count; a Snooze is not a failure."""
+        """Count a run of a handler. Runs that the worker stopped do not count; a Snooze is not a failure."""
         if item.handler is None or item.stopped:
             return
         key = item.handler.name, item.tube.name
@@ -117,7 +117,7 @@ class WorkerStats:
 class Throughput:
     """Estimates how long a handler takes and how many tasks finish per second under load, on the pessimistic side.
 
-    Racing threads may lose a note; these are estimates.
+    Concurrent calls of `note` may lose one, which is acceptable for estimates.
     """
 
     __slots__ = ("_at", "_finished", "_seen", "mean", "rate")
@@ -143,7 +143,7 @@ class Throughput:
         self._at, self._seen = now, self._finished
 
     def look(self, now: float) -> None:
-        """Update the rate with what was finished since the last update."""
+        """Update the rate with the runs since the last update."""
         count, seconds = self._finished - self._seen, now - self._at
         if count and seconds > 0:
             rate = count / seconds
