@@ -7,17 +7,17 @@ PenstockError
 ├── TubeExists                    create_tube of a name in use
 ├── TubeMismatch                  the stored tube has another kind or option
 ├── TubeBusy                      drop while tasks are taken or takers wait
-├── TubeFull                      no room within the put's timeout
+├── TubeFull                      the tube was full until the put's timeout
 ├── NotFound (LookupError)        no such task or session
-├── NotTaken                      the lease is not, or no longer, the caller's
+├── NotTaken                      the caller does not hold the lease, or no longer
 ├── DuplicateAddress              the address is in use in this tube
 ├── PayloadTooLarge               data over the tube's max_payload
-├── TaskFailed                    the task waited for did not end well
-├── LeaseLost                     a handler's task is no longer its worker's
-│   └── Cancelled                 and nobody else will run it
+├── TaskFailed                    the task waited for failed, expired or was deleted
+├── LeaseLost                     the worker lost the lease of the task that a handler runs
+│   └── Cancelled                 and the task will not be run again
 └── StoreError
     ├── StoreUnavailable          cannot be reached or opened now
-    ├── StoreBusy                 somebody else holds it for too long
+    ├── StoreBusy                 another process holds a lock for too long
     ├── StoreFull                 no space left; nothing was half done
     ├── StoreCorrupt              the stored bytes are damaged, or not penstock's
     ├── SchemaMismatch            stored by another version of penstock
@@ -31,7 +31,7 @@ import typing
 
 
 class PenstockError(Exception):
-    """The root: catching it catches everything penstock raises on purpose."""
+    """Base class of all errors that penstock raises on purpose."""
 
 
 class BadValue(PenstockError, ValueError):
@@ -47,7 +47,7 @@ class NoSuchTube(PenstockError, LookupError):
 
 
 class TubeExists(PenstockError):
-    """`create_tube` met a tube of that name; `broker.tube` opens it."""
+    """`create_tube` was given the name of an existing tube; `broker.tube` opens it."""
 
 
 class TubeMismatch(PenstockError):
@@ -59,15 +59,15 @@ class TubeBusy(PenstockError):
 
 
 class TubeFull(PenstockError):
-    """The tube's capacity left no room within the put's timeout; nothing was stored."""
+    """The tube was full until the put's timeout was over; nothing was stored."""
 
 
 class NotFound(PenstockError, LookupError):
-    """There is no such task or session, or not any more."""
+    """The task or session does not exist, or no longer exists."""
 
 
 class NotTaken(PenstockError):
-    """The lease is not the caller's: it lapsed, was settled, or never was. Nothing changed."""
+    """The caller does not hold the lease: it lapsed, was settled, or was never the caller's. Nothing changed."""
 
 
 class DuplicateAddress(PenstockError):
@@ -95,7 +95,7 @@ class TaskFailed(PenstockError):
 
 
 class LeaseLost(PenstockError):
-    """The lease of the task that a handler works on is over, so that its result will be dropped.
+    """The lease of the task that a handler is running has ended, so its result will be dropped.
 
     `cause` is cancelled, deleted, buried, released or lapsed.
     """
@@ -106,7 +106,7 @@ class LeaseLost(PenstockError):
 
 
 class Cancelled(LeaseLost):
-    """The lease is over, and nobody else will run the task: it was cancelled, deleted or buried."""
+    """The lease has ended, and the task will not be run again: it was cancelled, deleted or buried."""
 
 
 class StoreError(PenstockError):
@@ -134,4 +134,4 @@ class SchemaMismatch(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection broke while the call was under way: it may or may not be stored."""
+    """The connection broke during the call, so its effect may or may not be stored."""

@@ -371,7 +371,7 @@ def test_out_a_queue_that_is_deleted_meanwhile_loses_nothing(
     [task] = tube.tasks()
     assert (task.status, publish.counts["released"]) == (penstock.Status.READY, 1)
     assert task.reason == "NotConfirmed: RabbitMQ returned it: NO_ROUTE"
-    with pytest.raises(penstock.PenstockError, match="there is no queue .* give --declare"):
+    with pytest.raises(penstock.PenstockError, match="queue .* does not exist .* give --declare"):
         Bridge(publish, lambda: QueueConnection(parse_url(server.url), queue.name))
 
 

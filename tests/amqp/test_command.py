@@ -29,7 +29,7 @@ NOWHERE = "amqp://ada:secret@127.0.0.1:1/shop"
         (["amqp://ada:secret@h?cacertfile=x"], "amqp://ada@h?cacertfile=x names files for TLS"),
         (["amqps://ada:secret@h?cacertfile=/none"], "the TLS files of amqps://ada@h?cacertfile=%2Fnone cannot be read"),
         ([NOWHERE, "--batch", "0"], "batch 0 is out of range"),
-        ([NOWHERE, "--publish", "--reject"], "--reject is about messages that come in: leave it out with --publish"),
+        ([NOWHERE, "--publish", "--reject"], "--reject applies to messages that are consumed"),
         ([NOWHERE, "--publish"], "there is no store at"),
     ],
 )  # fmt: skip

@@ -59,7 +59,7 @@ async def halves_async(number: int) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("function", [halves, halves_async])
 def test_a_function_that_a_call_does_not_run(app: App, function: Any) -> None:
-    with pytest.raises(penstock.BadValue, match=f"{function.__name__} has a yield"):
+    with pytest.raises(penstock.BadValue, match=f"{function.__name__} is a generator function"):
         app.task()(function)
     assert app.handlers == {}
 

@@ -196,4 +196,4 @@ def test_a_stop_lets_calls_end_and_releases_the_others(broker: penstock.Broker, 
     receiver.next()
     runner.end(0.2)
     let_go.set()
-    assert (tube.peek(1).status, tube.peek(1).reason) == ("r", "the worker stopped before it was done")
+    assert (tube.peek(1).status, tube.peek(1).reason) == ("r", "the worker stopped before the handler ended")

@@ -86,7 +86,7 @@ def test_a_killed_worker_leaves_its_calls_to_the_next(shell: Shell) -> None:
 
 
 def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
-    assert shell.refused("worker", "--callbacks").startswith("--callbacks without an allow-list calls nobody")
+    assert shell.refused("worker", "--callbacks").startswith("--callbacks has no allowed hosts")
     allowed = ("--callback-allow", "hooks.example.org")
     assert "allowed host 'http://x'" in shell.refused("worker", "--callbacks", "--callback-allow", "http://x")
     shell.environment["PENSTOCK_CALLBACK_SECRET"] = "short"

@@ -32,6 +32,11 @@ def test_a_command_that_looks_creates_no_store(shell: Shell, words: list[str]) -
     assert list(shell.folder.glob("*.db*")) == []
 
 
+def test_a_command_that_looks_names_an_unknown_scheme() -> None:
+    with pytest.raises(penstock.BadValue, match="store URL 'nosuch://x' has no known scheme"):
+        look_at_schema("nosuch://x")
+
+
 @pytest.mark.parametrize("store", ["postgres", "redis", "redis-cluster"])
 def test_nor_on_a_server(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = fresh_url(store)

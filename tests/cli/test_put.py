@@ -76,6 +76,6 @@ def test_every_line_is_a_task(shell: Shell) -> None:
 def test_lines_that_cannot_be_put_are_reported_with_the_number_stored(shell: Shell) -> None:
     shell("create", "mail", "--capacity", "1500")
     lines = "x\n" * 2500
-    assert "(1,000 tasks of the lines before were put" in shell.refused("put", "mail", "-", "--lines", stdin=lines)
+    assert "(1,000 tasks of earlier lines were put" in shell.refused("put", "mail", "-", "--lines", stdin=lines)
     assert shell.json("stats", "mail")["tasks"]["ready"] == 1000
     assert "give - for standard input" in shell.refused("put", "mail", "x", "--lines")

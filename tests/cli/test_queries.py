@@ -107,7 +107,7 @@ def test_top_shows_rates(filled: Shell) -> None:
 
 def test_check_finds_nothing_wrong(filled: Shell) -> None:
     assert filled.json("check") == {"findings": [], "left": []}
-    assert filled("check", "--repair") == "everything fits together"
+    assert filled("check", "--repair") == "no problems found"
 
 
 def test_groups(filled: Shell) -> None:

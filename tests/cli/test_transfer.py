@@ -74,7 +74,7 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
         (shell.url, new, "--tube", "nothing"): "tube nothing is not in the store to move from",
         (shell.url, new, "--wait", "-1"): "wait -1.0 is out of range",
         (shell.url, "nosuch://x"): "store URL 'nosuch://x' has no known scheme",
-        (new, "memory://x"): "memory://x ends with this command",
+        (new, "memory://x"): "memory://x exists only in this process",
     }.items():
         assert shell.refused("move", *words).startswith(why)
 
@@ -84,7 +84,7 @@ def test_a_moved_tube_stays_paused_and_the_command_says_so(shell: Shell, tmp_pat
     shell("put", "mail", "hello")
     shell("pause", "mail")
     said = shell("move", shell.url, new)
-    assert said == f"moved 1 task of mail to {new}; it is paused there, as it was: penstock resume ends that"
+    assert said == f"moved 1 task of mail to {new}; it is still paused: penstock resume ends that"
 
 
 def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_migrate(shell: Shell, tmp_path: Path) -> None:
     assert not (tmp_path / "queue.db").exists()
     done = shell("migrate").splitlines()
     assert done[:-1] == [f"applied {name}" for name in MIGRATIONS]
-    assert done[-1] == f"the schema is {found['newest']}, it was not there"
+    assert done[-1] == f"the schema is now {found['newest']}; before, it was missing"
     assert shell.json("migrate") == {"schema": found["newest"], "newest": found["newest"], "applied": [], "pending": []}
-    assert shell("migrate", "--check") == f"the schema is {found['newest']}, and up to date"
+    assert shell("migrate", "--check") == f"the schema is {found['newest']} and up to date"
 
 
 @pytest.mark.parametrize("durable_url", ["sqlite", "postgres", "mariadb", "redis", "redis-cluster"], indirect=True)

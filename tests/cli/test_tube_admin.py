@@ -45,7 +45,7 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
     assert shell("drop", "mail", "--yes") == "dropped mail"
     assert shell.json("tubes") == []
     assert shell.refused("drop", "mail", "--yes") == (
-        "tube mail does not exist: penstock tubes lists those that are there, penstock create makes one"
+        "tube mail does not exist: penstock tubes lists the tubes, penstock create creates one"
     )
 
 
@@ -95,7 +95,7 @@ def test_groups_are_started_and_cancelled(shell: Shell) -> None:
 def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
     shell("migrate")
     assert shell.json("schedules") == []
-    assert "there is no schedule in this store" in shell.refused("schedules", "--run", "x")
+    assert "this store has no schedules" in shell.refused("schedules", "--run", "x")
     app = penstock.App(shell.url)
 
     @app.every(3600, tube="hourly")
@@ -110,4 +110,4 @@ def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
         assert broker.tube("hourly").stats().tasks.ready == 1
     assert "  paused  hourly  " in shell("schedules")
     assert shell.json("schedules", "--resume", name)[0]["paused"] is False
-    assert "is not known" in shell.refused("schedules", "--forget", "nobody")
+    assert "does not exist" in shell.refused("schedules", "--forget", "nobody")

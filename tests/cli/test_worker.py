@@ -55,13 +55,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere:app"], "penstock: module 'nowhere' is not found"),
+        (["nowhere:app"], "penstock: module 'nowhere' was not found"),
         (["shop:shop"], "penstock: shop has no App named shop: give shop:app"),
         (["shop:other"], "penstock: shop has no App named other: give shop:app"),
         ([":app"], "names no module"),
         (["shop:app", "--limit", "5"], "penstock: limit '5' is not P=N"),
         (["shop:app", "--limit", "0=1", "--limit", "5=2"], "limit 5=2 is larger than 0=1"),
-        (["shop:app", "--limit", "5=2", "--limit", "5=3"], "penstock: limit '5=3' comes after 5=2"),
+        (["shop:app", "--limit", "5=2", "--limit", "5=3"], "penstock: limit '5=3' repeats 5=2"),
         (["shop:app", "--concurrency", "0"], "penstock: concurrency 0 is out of range"),
         (["shop:app", "--processes", "-1"], "penstock: processes -1 is out of range"),
         (["shop:app", "--processes", "0"], "penstock: processes 0 is out of range"),
@@ -70,10 +70,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
         (["shop:app", "--url", "gopher://x"], "penstock: "),
         (["shop:app", "--listen", "9000"], "penstock: --listen '9000' is not an address"),
-        (["shop:app", "--listen", "0.0.0.0:0"], "can be reached from other hosts, and no token is asked for"),
-        (["shop:app", "--token-file", "tokens"], "penstock: --token-file is for /metrics: give --listen as well"),
+        (["shop:app", "--listen", "0.0.0.0:0"], "can be reached from other hosts without a token"),
+        (["shop:app", "--token-file", "tokens"], "penstock: --token-file protects /metrics: give --listen as well"),
         (["shop:app", "--max-tasks", "0"], "penstock: max_tasks 0 is out of range"),
-        ([], "penstock: there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks"),
+        ([], "penstock: the worker has no tubes: give an app that has tasks (module:app), --tubes or --callbacks"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:

@@ -116,7 +116,7 @@ def test_sqlite(tmp_path: Path) -> None:
     url, backup = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "backup"
     backup.mkdir()
     task = backed_up(url, back_up, tmp_path, BACKUP=backup)
-    assert run(restore, tmp_path, BACKUP=backup) == "everything fits together\n"
+    assert run(restore, tmp_path, BACKUP=backup) == "no problems found\n"
     check_restored(url, task)
 
 
@@ -127,7 +127,7 @@ def test_postgres(tmp_path: Path) -> None:
     url = server.rpartition("/")[0] + f"/{name}"
     run(f'psql --quiet "{server}" -c "CREATE DATABASE {name}"', tmp_path)
     task = backed_up(url, back_up, tmp_path, BACKUP=tmp_path, DATABASE=url)
-    assert run(restore, tmp_path, BACKUP=tmp_path, DATABASE=url) == "everything fits together\n"
+    assert run(restore, tmp_path, BACKUP=tmp_path, DATABASE=url) == "no problems found\n"
     check_restored(url, task)
     run(f'psql --quiet "{server}" -c "DROP DATABASE {name} WITH (FORCE)"', tmp_path)
 
@@ -139,7 +139,7 @@ def test_mariadb(tmp_path: Path) -> None:
     run('mariadb --defaults-file=my.cnf -e "CREATE DATABASE jobs"', tmp_path)
     url = f"mysql://root@127.0.0.1:{port}/jobs"
     task = backed_up(url, back_up, tmp_path, BACKUP=tmp_path)
-    assert run(restore, tmp_path, BACKUP=tmp_path, DATABASE=url) == "everything fits together\n"
+    assert run(restore, tmp_path, BACKUP=tmp_path, DATABASE=url) == "no problems found\n"
     check_restored(url, task)
     run('mariadb --defaults-file=my.cnf -e "DROP DATABASE jobs"', tmp_path)
 
@@ -150,7 +150,7 @@ def test_redis(tmp_path: Path) -> None:
     try:
         server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")  # else it waits for others who want a copy
         task = backed_up(server.url, back_up, tmp_path, BACKUP=tmp_path, REDIS_URL=server.url)
-        assert run(restore, tmp_path, BACKUP=tmp_path, PORT=port) == "PONG\nOK\neverything fits together\n"
+        assert run(restore, tmp_path, BACKUP=tmp_path, PORT=port) == "PONG\nOK\nno problems found\n"
         check_restored(f"redis://127.0.0.1:{port}/0", task)
     finally:
         subprocess.run(["redis-cli", "-p", str(port), "SHUTDOWN", "NOSAVE"], check=False, capture_output=True)

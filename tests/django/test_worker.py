@@ -120,7 +120,7 @@ def test_a_signal_stops_the_worker(run: Run) -> None:
         (("--concurrency", "0"), "concurrency 0"),
         (("--limit", "1=4", "--limit", "x"), "limit 'x' is not P=N"),
         (("--max-memory", "much"), "is not a size"),
-        (("--backend", "here"), "is no PenstockBackend"),
+        (("--backend", "here"), "is not a PenstockBackend"),
     ],
 )
 def test_a_wrong_option_is_refused(use: Use, words: tuple[str, ...], told: str) -> None:

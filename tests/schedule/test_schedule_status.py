@@ -96,10 +96,10 @@ def test_unknown_and_ambiguous_names_are_reported(app: App) -> None:
     schedule_tube = app.broker.tube(SCHEDULE_TUBE)
     for key in ("0123456789abcdef", "", "\0", "x" * 5000, declared(app.schedules)[0].key):
         for verb in (schedule_status.run_now, schedule_status.pause, schedule_status.resume, schedule_status.forget):
-            with pytest.raises(penstock.NotFound, match="^schedule .* is not known"):
+            with pytest.raises(penstock.NotFound, match="^schedule .* does not exist"):
                 verb(schedule_tube, key)
     scheduler(app).save()
-    with pytest.raises(penstock.BadValue, match="has 2 schedules: name one of them by its key"):
+    with pytest.raises(penstock.BadValue, match="has 2 schedules: give the key of one"):
         schedule_status.key_of(schedule_tube, declared(app.schedules)[0].handler.name)
     schedule_status.forget(schedule_tube, declared(app.schedules)[0].key)
     assert (

@@ -112,7 +112,7 @@ def test_a_worker_that_slept_over_its_put_runs_nothing_twice(
     clock.advance(5)
     assert len(first) == 2
     assert runs(tube) == []
-    assert caplog.text.count("this worker was too late with it") == 2
+    assert caplog.text.count("this worker put it too late") == 2
 
 
 @pytest.mark.parametrize(("catch_up", "missed"), [("none", 0), ("one", 1), ("all", 5)])

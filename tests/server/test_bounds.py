@@ -176,4 +176,4 @@ def test_connections_that_do_not_read_cost_a_bounded_amount_together(big: str, p
             assert peak - before < 400 * MEBIBYTE
         code, said = server.stop()
         assert code == 0
-        assert "too many replies are not read; cutting off" in said
+        assert "too many unread reply bytes; disconnecting" in said

@@ -86,16 +86,18 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
                 '"name":"fifottl"', '"name":"fifo"'
             ): "line 1: kind fifo differs from the one that this program registered",
             text.replace('"state":"r"', '"state":"-"'): "line 2: task 1 has the state '-'",
-            text.replace('"state":"r"', '"state":"g"'): "line 2: task 1 waits for the start of its group, and has none",
-            text.replace('"state":"r"', '"state":"~"'): "line 2: task 1 is delayed, and does not say until when",
+            text.replace(
+                '"state":"r"', '"state":"g"'
+            ): "line 2: task 1 waits for the start of its group, but has no group",
+            text.replace('"state":"r"', '"state":"~"'): "line 2: task 1 is delayed, but has no due time",
             text.replace('"id":1', '"id":0'): "line 2: .*>= 1",
             text.replace('"id":1', '"id":1,"evil":2'): "line 2: .*unknown field",
-            text.replace('"id":1', '"id":1,"group":4'): "line 2: task 1 is of group 4, which no line before it names",
-            text.replace('"id":1', '"id":1,"attempts":2'): "line 2: task 1 was handed out, and does not say when",
+            text.replace('"id":1', '"id":1,"group":4'): "line 2: task 1 is of group 4, which no earlier line has",
+            text.replace('"id":1', '"id":1,"attempts":2'): "line 2: task 1 was handed out, but has no time for it",
             text.replace('"id":1', '"id":1,"address":" "'): "line 2: address is blank",
             text.replace('"id":1', '"id":1,"callback":"file:///x"'): "line 2: callback 'file:///x' is not a callback",
             text.replace('"data":"hello"', '"base64":"!"'): "line 2: the bytes of data are not base64",
-            text.replace('"data":"hello"', '"reason":"x"'): "line 2: one of data, base64 and unreadable",
+            text.replace('"data":"hello"', '"reason":"x"'): "line 2: .*give one of data, base64 and unreadable",
             text.replace('"data":"hello"', f'"data":{"[" * 300}{"]" * 300}'): "line 2: data is nested deeper",
             text.replace('"id":1', '"id":1,"taken":1,"attempts":2147483647'): "line 2: .*<= 33554431 - at `.*attempts`",
             text.replace('"id":1', '"id":1,"taken":1,"lease":2147483647'): "line 2: .*<= 33554431 - at `.*lease`",

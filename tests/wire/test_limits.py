@@ -14,7 +14,7 @@ from penstock.server.resp.client_connection import ARRIVAL_SECONDS, STUCK_SECOND
 from penstock.server.resp.service import Service
 from tests.wire.conversation import Talk, serving
 
-LATE = b"-ERR Protocol error: it took too long to arrive\r\n"
+LATE = b"-ERR Protocol error: the request took too long to arrive\r\n"
 
 
 def test_a_request_that_does_not_arrive_is_cut_off() -> None:

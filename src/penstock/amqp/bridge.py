@@ -1,8 +1,8 @@
 """Moves messages into a tube, or tasks to a queue, batch by batch, until it is stopped.
 
-Every batch is stored on one side before it is acked on the other. While the store is away, a batch is kept and tried
-again: RabbitMQ counts redeliveries, and a quorum queue drops a message after some. When the connection is lost,
-RabbitMQ gives what was not acked to the next one.
+Every batch is stored on one side before it is acked on the other. While the store is unavailable, a batch is kept and
+retried, not returned: RabbitMQ counts redeliveries, and a quorum queue drops a message after some. If the connection is
+lost, RabbitMQ redelivers unacked messages on the next one.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ from penstock.errors import (
 
 log = logging.getLogger("penstock.bridge")
 
-# Seconds that a step waits for work, and so at most between a signal and its effect.
+# Seconds that a step waits for messages or tasks; a signal takes effect after at most this time.
 IDLE_SECONDS = 0.5
-# Seconds before a failed step is tried again: the first and the longest pause.
+# Seconds before a failed step is retried: the first and the longest pause.
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 RETRIED = (ConnectionLost, StoreUnavailable, StoreBusy, StoreFull, OutcomeUnknown, TubeFull)
 REFUSED = (BadValue, PayloadTooLarge, UnsupportedOption)
 
 
 class NotConfirmed(PenstockError):
-    """RabbitMQ does not have the message of a task, as far as is known."""
+    """RabbitMQ did not confirm the message of a task, so it may not have it."""
 
 
 class Consume:
-    """From the queue into the tube. A message is acked when its task is stored, and never stored twice by its id."""
+    """Moves messages from the queue into the tube.
+
+    A message is acked when its task is stored. Its id is the task's address, so it is stored only once.
+    """
 
     def __init__(self, tube: Tube, batch: int, *, reject: bool = False) -> None:
         self.counts: Counter[str] = Counter(stored=0, duplicates=0, without_id=0, rejected=0)
@@ -59,12 +62,12 @@ class Consume:
         self._warned: set[str] = set()
 
     def begin(self, link: QueueConnection) -> None:
-        """Consume, and have the next batch sent while one is stored."""
+        """Start consuming, with the next batch prefetched while one is being stored."""
         self._messages = ()
         link.consume(2 * self._batch)
 
     def step(self, link: QueueConnection) -> int:
-        """Store the messages that have come, and ack them. Returns how many; 0 if none came."""
+        """Store and ack the messages that have arrived. Returns how many."""
         messages = self._messages = self._messages or link.receive(self._batch, IDLE_SECONDS)
         if messages:
             link.check()
@@ -108,15 +111,15 @@ class Consume:
             self.counts["rejected"] += 1
 
     def _remark(self, message: Message) -> None:
-        """Warn once of what a task cannot have."""
+        """Warn once about each property that the task cannot keep."""
         stored = self._tube.stored
         if not message.message_id:
             self.counts["without_id"] += 1
-            self._warn("id", "messages without message_id: a redelivered one is stored again")
+            self._warn("id", "some messages have no message_id; a redelivered one is stored twice")
         if message.priority and not (stored.pri and stored.kind.has("pri")):
-            self._warn("pri", f"tube {stored.name} has no room for priorities: penstock alter {stored.name} --pri 255")
+            self._warn("pri", f"tube {stored.name} cannot keep priorities: run penstock alter {stored.name} --pri 255")
         if message.reply_to and not is_tube_name(message.reply_to):
-            self._warn("reply", f"reply_to {message.reply_to!r} is not the name of a tube: such messages get no reply")
+            self._warn("reply", f"reply_to {message.reply_to!r} is not a tube name; such messages get no reply")
 
     def _warn(self, what: str, message: str) -> None:
         if what not in self._warned:
@@ -125,7 +128,7 @@ class Consume:
 
 
 class Publish:
-    """From the tube to the queue. A task is acked when RabbitMQ has confirmed its message, otherwise released."""
+    """Moves tasks from the tube to the queue. A task is acked if RabbitMQ confirms its message, otherwise released."""
 
     def __init__(self, broker: Broker, tube: str, batch: int) -> None:
         self.counts: Counter[str] = Counter(published=0, released=0, repeated=0)
@@ -136,7 +139,7 @@ class Publish:
         self._confirmed: Sequence[Task] = ()
 
     def begin(self, link: QueueConnection) -> None:
-        """Ask for confirms, and take in a new session: what the old one still holds is ready again."""
+        """Enable publisher confirms, and begin a new session: tasks of the old session become ready again."""
         link.confirm()
         self._ack()
         if self._session is not None:
@@ -145,7 +148,7 @@ class Publish:
         self.tube = self._session.tube(self._name)
 
     def step(self, link: QueueConnection) -> int:
-        """Publish the tasks that are ready, and settle them. Returns how many; 0 if none came."""
+        """Publish and settle the tasks that are ready. Returns how many."""
         self._ack()
         link.check()
         tasks = self.tube.take_many(self._batch, IDLE_SECONDS)
@@ -160,16 +163,18 @@ class Publish:
         self.counts["released"] += len(refused)
         self._ack()
         link.check()
-        if len(refused) == len(tasks):  # the next ones would fare no better now
+        if len(refused) == len(tasks):  # the next tasks would be refused, too
             raise ConnectionLost(f"nothing was confirmed ({refused[0][1]})")
         return len(tasks)
 
     def _ack(self) -> None:
-        """Ack what RabbitMQ has; the next step tries again if the store is away."""
+        """Ack the tasks that RabbitMQ has confirmed; retried in the next step if the store is unavailable."""
         if self._confirmed:
             acked = self.tube.ack_many(self._confirmed)
             self.counts["published"] += len(acked)
-            self.counts["repeated"] += sum(not each for each in acked)  # their lease had ended: they come again
+            self.counts["repeated"] += sum(
+                not each for each in acked
+            )  # their lease had ended: they will be published again
             self._confirmed = ()
 
 
@@ -177,7 +182,7 @@ Direction = Consume | Publish
 
 
 class Bridge:
-    """One direction with its connection, which is opened again whenever it is lost. An error of the first is raised."""
+    """Runs one direction and reconnects after a lost connection. An error of the first connection is raised."""
 
     def __init__(self, direction: Direction, connect: Callable[[], QueueConnection]) -> None:
         self._direction = direction
@@ -185,7 +190,7 @@ class Bridge:
         self._link: QueueConnection | None = self._begin()
 
     def run(self, stop: threading.Event, tell: Callable[[int], object], *, drain: bool = False) -> None:
-        """Move batches until `stop` is set; with `drain`, until none comes. `tell` is given the size of each."""
+        """Move batches until `stop` is set or, with `drain`, until none comes. `tell` gets the size of each batch."""
         pause = 0.0
         try:
             while not stop.is_set():
@@ -208,7 +213,7 @@ class Bridge:
     def _step(self) -> int:
         if self._link is None:
             self._link = self._begin()
-            log.info("connected again")
+            log.info("reconnected to RabbitMQ; continuing")
         return self._direction.step(self._link)
 
     def _begin(self) -> QueueConnection:

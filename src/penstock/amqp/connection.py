@@ -24,7 +24,7 @@ from penstock.amqp.message import Message
 from penstock.errors import BadValue, PenstockError
 from penstock.transfer.move import shown_url
 
-# Seconds until a connection attempt, an answer, the confirms of a batch, and an orderly end are given up.
+# Timeouts in seconds: for connecting, an answer, the confirms of a batch, and closing.
 CONNECT_SECONDS, ANSWER_SECONDS, CONFIRM_SECONDS, CLOSE_SECONDS = 10.0, 30.0, 30.0, 5.0
 HEARTBEAT_SECONDS = 30
 PORTS = {"amqp": 5672, "amqps": 5671}
@@ -64,17 +64,17 @@ def parse_url(url: str) -> Server:
     if parts.scheme not in PORTS or not parts.hostname:
         raise BadValue(f"{shown} is not an AMQP URL: give amqp:// or amqps://user:password@host/vhost")
     if unknown := [name for name in parameters if name not in _TLS_FILES]:
-        raise BadValue(f"parameter {unknown[0]} of {shown} is unknown: known are {', '.join(_TLS_FILES)}")
+        raise BadValue(f"parameter {unknown[0]} of {shown} is unknown: use {', '.join(_TLS_FILES)}")
     if parameters and parts.scheme == "amqp":
         raise BadValue(f"{shown} names files for TLS and is not encrypted: give amqps://")
     return Server(shown, parts, parameters)
 
 
 class QueueConnection:
-    """A connection with one channel on one queue, for consuming or for publishing. Every error is ConnectionLost."""
+    """A connection with one channel on one queue, for consuming or publishing. Every error is a ConnectionLost."""
 
     def __init__(self, server: Server, name: str, *, declare: bool = False) -> None:
-        logging.getLogger("pika").setLevel(logging.CRITICAL)  # what goes wrong is raised here
+        logging.getLogger("pika").setLevel(logging.CRITICAL)  # errors are raised here instead
         self.name = name
         self._server = server
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
@@ -99,17 +99,17 @@ class QueueConnection:
             self.close()
             raise
 
-    # What the caller's thread does.
+    # Called in the caller's thread.
 
     def consume(self, prefetch: int) -> None:
-        """Begin to receive messages, with at most `prefetch` that are not acked."""
+        """Start receiving messages, with at most `prefetch` unacked ones."""
         self._messages = queue.SimpleQueue()
         self._ask(lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done))
         self._channel.add_on_cancel_callback(lambda _: self._end("RabbitMQ cancelled the consumer"))
         self._ask(lambda done: self._channel.basic_consume(self.name, self._received, callback=done))
 
     def receive(self, most: int, timeout: float) -> list[Message]:
-        """Up to `most` messages: waits for the first up to `timeout` seconds, and for no other."""
+        """Return up to `most` messages; wait up to `timeout` seconds, but only for the first."""
         received: list[Message] = []
         with suppress(queue.Empty):
             while len(received) < most:
@@ -121,15 +121,15 @@ class QueueConnection:
         return received
 
     def ack(self, message: Message) -> None:
-        """Ack this message and all before it."""
+        """Ack this message and all earlier ones."""
         self._run(partial(self._channel.basic_ack, message.tag, multiple=True))
 
     def reject(self, message: Message) -> None:
-        """Give this message to the queue's dead-letter exchange; RabbitMQ drops it if there is none."""
+        """Send this message to the queue's dead-letter exchange; RabbitMQ drops it if there is none."""
         self._run(partial(self._channel.basic_reject, message.tag, requeue=False))
 
     def confirm(self) -> None:
-        """Have RabbitMQ confirm what is published."""
+        """Enable publisher confirms."""
         self._channel.add_on_return_callback(self._returned)
         self._ask(lambda done: self._channel.confirm_delivery(self._confirmed, done))
 
@@ -139,7 +139,7 @@ class QueueConnection:
         try:
             self._ask(lambda done: self._publish(messages), CONFIRM_SECONDS)
         except ConnectionLost as error:
-            self._end(error)  # late confirms would be those of another batch
+            self._end(error)  # late confirms would be counted for the next batch
         left = dict(self._unconfirmed)
         return [left.get(message.message_id) for message in messages]
 
@@ -151,7 +151,7 @@ class QueueConnection:
     def close(self) -> None:
         """End the connection; messages that were not acked return to the queue."""
         self._run(self._shut)
-        self._thread.join(CLOSE_SECONDS)  # a daemon: one that RabbitMQ does not answer ends with the program
+        self._thread.join(CLOSE_SECONDS)  # a daemon thread: if RabbitMQ does not answer, it ends with the program
         if not self._thread.is_alive():
             self._connection.ioloop.close()
 
@@ -189,13 +189,13 @@ class QueueConnection:
         except TimeoutError:
             raise ConnectionLost(f"RabbitMQ at {self._server.shown} did not answer within {seconds:g} s") from None
 
-    # What the I/O thread does.
+    # Called in the I/O thread.
 
     def _run(self, step: Callable[[], object]) -> None:
         def guarded() -> None:
             try:
                 step()
-            except pika.exceptions.AMQPError as error:  # the loop must live on, to close the connection
+            except pika.exceptions.AMQPError as error:  # the loop must keep running, to close the connection
                 self._end(error)
 
         self._connection.ioloop.add_callback_threadsafe(guarded)
@@ -236,7 +236,7 @@ class QueueConnection:
             self._channel.basic_publish("", self.name, message.body, properties, mandatory=True)
 
     def _returned(self, channel: object, method: Any, properties: Any, body: bytes) -> None:
-        """RabbitMQ gives back what no queue took, and confirms it afterwards."""
+        """Record a message that RabbitMQ could not route: it returns the message, and then confirms it."""
         self._unconfirmed[properties.message_id] = f"RabbitMQ returned it: {method.reply_text}"
 
     def _confirmed(self, frame: Any) -> None:
@@ -284,7 +284,7 @@ def _parameters(server: Server) -> pika.ConnectionParameters:
 
 
 def _explained(error: object, server: Server, name: str) -> ConnectionLost:
-    """What happened, and the remedy if RabbitMQ says enough."""
+    """The error as a ConnectionLost with a remedy, if RabbitMQ gives a reason."""
     if isinstance(error, ConnectionLost):
         return error
     cause = _leaf(error) if isinstance(error, BaseException) else None
@@ -294,7 +294,7 @@ def _explained(error: object, server: Server, name: str) -> ConnectionLost:
     elif isinstance(cause, pika.exceptions.ProbableAccessDeniedError):
         said = f"{server.shown} refused vhost {server.vhost} to {server.user}: check the vhost at the end of the URL"
     elif code == 404:
-        said = f"there is no queue {name} at {server.shown}: create it, or give --declare"
+        said = f"queue {name} does not exist at {server.shown}: create it, or give --declare"
     elif code in (403, 405):
         said = (
             f"{server.shown} refused queue {name} to {server.user} ({text}): grant the permission, or use another user"
@@ -309,7 +309,7 @@ def _explained(error: object, server: Server, name: str) -> ConnectionLost:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The error that a driver's own errors are about."""
+    """The innermost cause of a driver error."""
     inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
     found = next((each for each in reversed(inner) if isinstance(each, BaseException)), None)
     return error if found is None else _leaf(found)

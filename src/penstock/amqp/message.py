@@ -1,4 +1,4 @@
-"""What a message of RabbitMQ is as a task, and a task as a message. Pure: knows no connection and no driver."""
+"""Converts RabbitMQ messages to tasks, and tasks to messages. Pure: knows no connection and no driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Task
 from penstock.errors import BadValue
 
-# AMQP's priority is one byte, and larger is more urgent: a tube whose pri is 255 has room for all below it.
+# AMQP's priority is one byte, where larger is more urgent: with a tube's pri of 255, all fit between 255 and 0.
 MAX_PRIORITY = 255
 JSON, BYTES = "application/json", "application/octet-stream"
 
@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def read_data(message: Message) -> object:
-    """The body as task data: JSON and text if the message says so and it is, otherwise bytes."""
+    """The body as task data: JSON or text if the content type says so and the body is valid, otherwise bytes."""
     kind = (message.content_type or "").partition(";")[0].strip().lower()
     if (message.content_encoding or "utf-8").lower() not in ("utf-8", "utf8"):
         return message.body
@@ -41,12 +41,12 @@ def read_data(message: Message) -> object:
         if kind == JSON or kind.endswith("+json"):
             return msgspec.json.decode(message.body)
         return message.body.decode() if kind.startswith("text/") else message.body
-    except (ValueError, RecursionError):  # it is not what it says
+    except (ValueError, RecursionError):  # the body is not what its content type says
         return message.body
 
 
 def read_options(message: Message, tube: StoredTube) -> PutOptions:
-    """The options of a message's put: those that the tube's kind has."""
+    """The put options for a message: those that the tube's kind accepts."""
     options: PutOptions = {}
     if message.message_id:
         options |= {"address": address_of(message.message_id), "on_duplicate": "ignore"}
@@ -56,14 +56,14 @@ def read_options(message: Message, tube: StoredTube) -> PutOptions:
         options["pri"] = max(0, tube.pri - message.priority)
     if (ttl := _ms(message.expiration)) is not None and tube.kind.has("ttl"):
         options["ttl"] = max(ttl, 1) / 1000  # "0" means at once, and a ttl is above 0
-    # Of RabbitMQ's plugin for delays, which makes it negative once the message has waited.
+    # Set by RabbitMQ's delayed-message plugin, which makes it negative after the delay.
     if (delay := _ms((message.headers or {}).get("x-delay"))) is not None and tube.kind.has("delay"):
         options["delay"] = delay / 1000
     return options
 
 
 def address_of(message_id: str) -> str:
-    """The address of the task of a message: its id, or a hash of one that no address may be."""
+    """The task's address for a message id: the id itself, or its hash if it is not a valid address."""
     try:
         return names.label("address", message_id)
     except BadValue:
@@ -71,7 +71,7 @@ def address_of(message_id: str) -> str:
 
 
 def is_tube_name(text: str) -> bool:
-    """Whether a tube can have this name."""
+    """Whether the text is a valid tube name."""
     try:
         names.name("tube", text)
     except BadValue:
@@ -80,7 +80,7 @@ def is_tube_name(text: str) -> bool:
 
 
 def make_message(task: Task, base_pri: int) -> Message:
-    """The message of a taken task. Its id is the same at every attempt, so that consumers can recognise repeats."""
+    """The message for a taken task. Its id is the same at every attempt, so that consumers can recognise duplicates."""
     plain = isinstance(task.data, bytes)
     priority = min(base_pri - task.pri, MAX_PRIORITY)
     left = None if task.expires is None else max(0, round((task.expires - task.taken) * 1000))
@@ -94,7 +94,7 @@ def make_message(task: Task, base_pri: int) -> Message:
 
 
 def _ms(value: object) -> int | None:
-    """A number of milliseconds, which may be a text; None if it is none or negative."""
+    """Milliseconds from a number or a text; None if it is neither, or negative."""
     try:
         number = int(value) if isinstance(value, (int, str)) else -1
     except ValueError:

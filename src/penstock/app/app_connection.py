@@ -30,9 +30,9 @@ class AppConnection:
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
         self._executors: dict[asyncio.AbstractEventLoop, BatchExecutor] = {}
-        #: Tubes that workers take from beside those of handlers, with their kind and options, as broker.tube has them.
+        #: Additional tubes that workers take from, besides those of handlers: name -> arguments of broker.tube.
         self.tube_options: Mapping[str, Mapping[str, Any]] = {}
-        #: Runs what was just put, in place of a worker; set by penstock.testing.eager.
+        #: Runs stored tasks immediately, without a worker; set by penstock.testing.eager.
         self.eager: Callable[[], None] | None = None
         reset_in_child(self)
 
@@ -45,7 +45,7 @@ class AppConnection:
             return self._broker
 
     def opened(self, name: str) -> Tube | None:
-        """A tube, if it was opened before."""
+        """An already opened tube, or None."""
         return self._tubes.get(name)
 
     def tube(self, name: str) -> Tube:
@@ -56,7 +56,7 @@ class AppConnection:
         return tube
 
     def executor(self) -> BatchExecutor:
-        """The executor of awaited verbs for the running event loop. It ends with the loop, or with this connection."""
+        """The executor that runs awaited verbs for the running event loop; it ends with the loop or this connection."""
         import asyncio  # here, because most programs have no loop
 
         from penstock.aio.executor import BatchExecutor
@@ -76,7 +76,7 @@ class AppConnection:
 
     @contextmanager
     def replaced(self, broker: Broker, run: Callable[[], None]) -> Iterator[None]:
-        """Put into another store in this block, whose broker stays open, and run what was put by `run`."""
+        """Use another broker inside the block, without closing it afterwards; `run` runs what was put."""
         before = self._broker, self._tubes
         self._broker, self._tubes, self.eager = broker, {}, run
         try:
@@ -85,7 +85,7 @@ class AppConnection:
             self._broker, self._tubes, self.eager = *before, None
 
     def forget_tubes(self) -> None:
-        """Open tubes again, because one was dropped."""
+        """Forget all opened tubes, because one was dropped; the next use opens them again."""
         self._tubes.clear()
 
     def use(self, url: str | None) -> None:

@@ -37,7 +37,7 @@ def hints(what: str, function: object) -> dict[str, Any]:
 def store(what: str, value: object, kind: object) -> object:
     """The value as JSON types, by its annotation. Raises BadValue if that is not possible."""
     if type(value) in _ATOMS or kind is Any:
-        return value  # without an annotation nothing could bring back what it was: the codec refuses the rest
+        return value  # without an annotation its type could not be restored; the codec refuses non-JSON values
     try:
         return codec.lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_dump))
     except (TypeError, NotImplementedError, RecursionError, ValueError) as error:
@@ -69,7 +69,7 @@ def _load(kind: type, value: object) -> object:
     validate = getattr(kind, "model_validate", None)
     if validate is not None:
         return validate(value)
-    raise NotImplementedError(f"the annotation {kind.__name__} is none that data can have")
+    raise NotImplementedError(f"values cannot be converted to the annotation {kind.__name__}")
 
 
 class CallOptions(TimedOptions, total=False):
@@ -78,14 +78,14 @@ class CallOptions(TimedOptions, total=False):
     timeout: Seconds | None
 
 
-# The names that `.put` keeps for itself. `id` is not among them: only kinds that no worker takes from have it.
+# Keywords that `.put` treats as put options. `id` is not one: no worker takes from the kinds that accept it.
 PUT_OPTIONS = frozenset(CallOptions.__annotations__) - {"id"}
-# A parameter may have this name: then `.put` means the parameter, and `.options(at=…)` the option.
+# A put option that may also be a parameter: then `.put(at=…)` sets the parameter, and `.options(at=…)` the option.
 SHARED_NAME = "at"
 
 
 class Positional(NamedTuple):
-    """Positional and keyword arguments that were put to a handler known only by name."""
+    """Positional and keyword arguments that were put by handler name, without knowing the parameters."""
 
     args: object
     kwargs: object
@@ -101,7 +101,7 @@ class Arguments:
     """Checks and stores the arguments of one function, by its annotations."""
 
     def __init__(self, name: str, function: Callable[..., object], *, batch: bool = False) -> None:
-        self._batch = batch  # the function is given a list of what the tasks have each
+        self._batch = batch  # the function receives a list with one argument per task
         self._name = name
         self._what = f"an argument of {name}"
         self._function = function
@@ -109,7 +109,9 @@ class Arguments:
         self._parameters = list(self._signature.parameters.values())
         _check(name, self._parameters)
         if batch and (len(self._parameters) != 1 or self._first() is None):
-            raise BadValue(f"{name} is given batches, so it must have one parameter, a list: it has {self._signature}")
+            raise BadValue(
+                f"{name} is a batch handler with parameters {self._signature}: give it one parameter, a list"
+            )
         plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = all(parameter.kind in plain for parameter in self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
@@ -126,12 +128,12 @@ class Arguments:
         return {name: self._of_one(name, kind) for name, kind in found.items()} if self._batch else found
 
     def _of_one(self, name: str, kind: Any) -> Any:
-        """The annotation of one element of a list."""
+        """The element type of a list annotation."""
         if kind in (list, Any) or (name == "return" and kind is type(None)):
             return type(None) if kind is type(None) else Any
         lists = [part for part in (kind, *get_args(kind)) if get_origin(part) is list]  # also of list[R] | None
         if not lists:
-            raise BadValue(f"{name} of {self._name}, which is given batches, is {kind}: annotate it as list[…]")
+            raise BadValue(f"{name} of the batch handler {self._name} is {kind}: annotate it as list[…]")
         return get_args(lists[0])[0]
 
     @cached_property
@@ -154,7 +156,7 @@ class Arguments:
         return parameter.name, kind, msgspec.field(default_factory=lambda: parameter.default)
 
     def split(self, given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-        """The arguments among the keywords of a put, and the put options."""
+        """Split the keywords of a put into arguments of the function and put options."""
         keywords = {name: value for name, value in given.items() if name not in self.options}
         return keywords, {name: value for name, value in given.items() if name in self.options}
 
@@ -175,11 +177,11 @@ class Arguments:
         return stored
 
     def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """As `store`, without the first positional argument: `core.chain` adds it later, at `first_place`."""
+        """Like `store`, without the first positional argument: `core.chain` inserts it later, at `first_place`."""
         first = self._first()
         if first is None:
             raise BadValue(
-                f"{self._name} takes no positional argument, so it cannot be given the result of the link before it: "
+                f"{self._name} takes no positional argument, so it cannot receive the previous result: "
                 f"use {self._name}.call(…).without_result()"
             )
         stored = self._stored(self._bind((None, *args), kwargs))
@@ -192,7 +194,7 @@ class Arguments:
         return stored
 
     def first_place(self) -> str:
-        """The place of the first positional argument in the result of `store_rest`, as in `core.chain.Link.into`."""
+        """Where to insert the first positional argument into `store_rest`'s result: the value of `Link.into`."""
         first = self._first()
         assert first is not None, "store_rest has refused it"
         return f"*{first.name}" if first.kind is Parameter.VAR_POSITIONAL else first.name
@@ -214,13 +216,13 @@ class Arguments:
         try:
             self._signature.bind()
         except TypeError as error:
-            raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
+            raise BadValue(f"schedules call {self._name} without arguments: {error}; give it a default") from None
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
         """Call the function with stored arguments. Raises Bury, without calling it, if they do not fit.
 
-        A batch handler is called with a list of the stored arguments of each task; BadValue if only some of them do not
-        fit.
+        For a batch handler, `stored` is a list with the arguments of each task. Raises BadValue if one of several does
+        not fit, so that the caller can run the tasks one by one.
         """
         several = cast("list[object]", stored) if self._batch else [stored]
         try:
@@ -228,7 +230,7 @@ class Arguments:
         except BadValue as error:
             if len(several) > 1:
                 raise
-            raise Bury(failure(error)) from None  # trying it again would not help
+            raise Bury(failure(error)) from None  # a retry would not help
         if self._batch:
             return function([each[0] for each in read])
         given = read[0]
@@ -246,7 +248,7 @@ class Arguments:
         return function(*args, **keywords)
 
     def _by_name(self, stored: object) -> object:
-        """Stored arguments by name, also where some were stored by position."""
+        """Convert stored arguments to a dict by name; those put by handler name may be positional."""
         keywords: dict[str, object] = {}
         match stored:
             case list(args):
@@ -269,7 +271,7 @@ class Arguments:
 
 
 class UnknownArguments(Arguments):
-    """The arguments of a function that only the worker knows, which binds and checks them."""
+    """The arguments of a function that is not imported here: the worker binds and checks them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -281,7 +283,7 @@ class UnknownArguments(Arguments):
         return {}
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """The stored form of a call: `args`, a list or by name, and `kwargs` besides a list."""
+        """The stored form of a call: `args` is a dict of keywords, or a list with the keywords in `kwargs`."""
         what = f"an argument of {self._name}.put"
         named = {name: store(what, value, object) for name, value in kwargs.items()}
         if not args:
@@ -290,7 +292,7 @@ class UnknownArguments(Arguments):
         return {**stored, "kwargs": named} if named else stored
 
     def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """As `store`, always with a list, in front of which the first argument will be inserted."""
+        """Like `store`, but `args` is always a list; the first argument is inserted at its front later."""
         stored = self.store((None, *args), kwargs)
         del stored["args"][0]  # type: ignore[attr-defined]
         return stored
@@ -314,11 +316,11 @@ def _check(name: str, parameters: Sequence[Parameter]) -> None:
     for parameter in parameters:
         if parameter.kind is Parameter.VAR_KEYWORD:
             raise BadValue(
-                f"{name} takes any keyword (**{parameter.name}), so that .put could not tell its arguments from "
+                f"{name} accepts any keyword (**{parameter.name}), so .put cannot tell its arguments from "
                 "put options: name its parameters"
             )
         if parameter.name in PUT_OPTIONS and parameter.name != SHARED_NAME:
             raise BadValue(
-                f"parameter {parameter.name} of {name} has the name of a put option, so that .put could not tell "
-                f"which is meant: rename it (put options are {', '.join(sorted(PUT_OPTIONS))})"
+                f"parameter {parameter.name} of {name} has the name of a put option: rename it "
+                f"(put options are {', '.join(sorted(PUT_OPTIONS))})"
             )

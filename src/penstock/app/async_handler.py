@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AwaitedHandler(Generic[P, R]):
-    """The verbs of a handler, awaited. It belongs to no loop: each loop that uses it has its own threads."""
+    """Async versions of a handler's verbs. Usable from any event loop; each loop has its own threads."""
 
     def __init__(self, handler: Handler[P, R, object], options: CallOptions) -> None:
         self._handler = handler
@@ -34,15 +34,15 @@ class AwaitedHandler(Generic[P, R]):
 
     @with_options
     async def put(self, /, *args: P.args, **kwargs: P.kwargs) -> AwaitedHandle[R]:
-        """As the handler's put."""
+        """Like the handler's `put`."""
         return await self._handler.make_call(args, kwargs, self._options).aio.put()
 
     async def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[AwaitedHandle[R]]:
-        """As the handler's put_many."""
+        """Like the handler's `put_many`."""
         return await _put(self._handler, self._handler.calls(items, {**self._options, **shared}))
 
     def handle(self, id: int) -> AwaitedHandle[R]:
-        """A handle on the task with that id, for a program that did not put it."""
+        """The handle of the task with that id, for programs that did not put it."""
         return AwaitedHandle(self._handler, task_id(id))
 
 
@@ -58,7 +58,7 @@ class AwaitedCall(Generic[R]):
 
 
 class AwaitedHandle(Generic[R]):
-    """Waits for one task and reads how it ended, as `Handle`, in an event loop."""
+    """Async version of `Handle`: waits for one task and reads how it ended."""
 
     def __init__(self, handler: Handler[..., R, object], id: int) -> None:
         self._handler = handler
@@ -68,7 +68,7 @@ class AwaitedHandle(Generic[R]):
         return f"<Handle of {self._handler.name} {self.id}>"
 
     async def wait(self, timeout: Seconds | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
-        """As a handle's wait; it holds no thread meanwhile."""
+        """Like `Handle.wait`; it occupies no thread while it waits."""
 
         def flow() -> Operation[Outcome]:
             handle = Handle(self._handler, (yield from self._handler.find_tube()), self.id)
@@ -81,7 +81,7 @@ class AwaitedHandle(Generic[R]):
         return cast(R, (await self.wait(timeout)).unwrap())
 
     async def status(self) -> str:
-        """The status in one word, as a handle's status."""
+        """Like `Handle.status`."""
         return await self._blocking(lambda: self._handler.handle(self.id).status)
 
     async def cancel(self, reason: str | None = None) -> bool:
@@ -93,7 +93,7 @@ class AwaitedHandle(Generic[R]):
         return await self._blocking(lambda: self._handler.handle(self.id).outcome)
 
     async def progress(self) -> float | None:
-        """The progress that its handler last reported."""
+        """The progress that the task's handler last reported."""
         return await self._blocking(lambda: self._handler.handle(self.id).progress)
 
     async def _blocking(self, call: Callable[[], T]) -> T:

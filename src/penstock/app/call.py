@@ -26,7 +26,7 @@ class Call(Generic[R]):
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     put_options: CallOptions
-    #: Whether the result of the link before it in a chain becomes its first positional argument.
+    #: Whether the previous result in a chain becomes the first positional argument.
     takes_result: bool = True
 
     def options(self, **options: Unpack[CallOptions]) -> Call[R]:
@@ -40,7 +40,7 @@ class Call(Generic[R]):
 
     @property
     def given(self) -> Given:
-        """Arguments, keywords and options, as a handler puts them."""
+        """The arguments, keywords and put options, as `Handler.put_calls` accepts them."""
         return self.args, {**self.kwargs}, {**self.put_options}
 
     def put(self) -> Handle[R]:
@@ -49,18 +49,18 @@ class Call(Generic[R]):
 
     @property
     def aio(self) -> AwaitedCall[R]:
-        """The same, awaited: `handle = await send.call(…).aio.put()`."""
+        """The async version of this call: `handle = await send.call(…).aio.put()`."""
         from penstock.app.async_handler import AwaitedCall  # with asyncio, which most programs do not need
 
         return AwaitedCall(self)
 
     def item(self, tube: Tube, *result: object) -> tuple[dict[str, Any], TimedOptions]:
-        """What tube.put_many accepts for this call; a result is its first positional argument, if it takes one."""
+        """The item of tube.put_many for this call; `result`, if given and wanted, is its first positional argument."""
         args = (*result, *self.args) if self.takes_result else self.args
         return self._item(tube, self.handler.arguments.store(args, self.kwargs))
 
     def pending_item(self, tube: Tube) -> tuple[dict[str, Any], TimedOptions]:
-        """As `item`, before the result is known: `core.chain` adds it to the data's `args`."""
+        """Like `item`, before the previous result is known: `core.chain` adds it to the data's `args`."""
         if not self.takes_result:
             return self.item(tube)
         return self._item(tube, self.handler.arguments.store_rest(self.args, self.kwargs))

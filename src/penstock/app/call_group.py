@@ -53,7 +53,7 @@ class CallGroup:
             self.cancel()
 
     def put(self, call: Call[R]) -> Handle[R]:
-        """Add a call; NotFound when the group has ended."""
+        """Add a call. Raises NotFound if the group has ended."""
         return self.put_many([call])[0]
 
     def put_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
@@ -76,33 +76,33 @@ class CallGroup:
         return handles
 
     def then(self, call: Call[Any]) -> None:
-        """Put this call once all others have ended; a later one replaces it."""
+        """Set the call that is put when all others have ended; a second `then` replaces the first."""
         if call.put_options:
-            raise BadValue(f"then of group {self.name} takes no put options: {', '.join(call.put_options)}")
+            raise BadValue(f"then of group {self.name} accepts no put options: remove {', '.join(call.put_options)}")
         tube = self._tube(call)
         data, _ = call.item(tube)
         with Sending(call.handler.name, tube.name, 1) as sending:
             self._begin(tube).on_end({**data, **sending.kept})
 
     def start(self) -> None:
-        """Start its calls. Leaving the block does this."""
+        """Start the calls. Leaving the `with` block does this."""
         if self._group is not None:
             self._group.start()
             if self._connection.eager is not None:
                 self._connection.eager()
 
     def cancel(self) -> None:
-        """Remove all its calls, also those that run."""
+        """Cancel all calls, including running ones."""
         if self._group is not None:
             self._group.cancel()
 
     @property
     def status(self) -> str:
-        """ "open", "running", "done" or "cancelled"; one without calls is done."""
+        """ "open", "running", "done" or "cancelled"; a group without calls is done."""
         return "done" if self._group is None else self._group.status
 
     def progress(self) -> Progress:
-        """How many of its calls have ended, of how many, and how many of those failed."""
+        """The numbers of calls, of ended calls and of failed calls."""
         return Progress(0, 0) if self._group is None else self._group.progress()
 
     def results(self) -> Iterator[tuple[int, Outcome]]:
@@ -110,22 +110,28 @@ class CallGroup:
         return iter(()) if self._group is None else self._group.results()
 
     def wait(self, timeout: float | None = None) -> str:
-        """ "done" when all have ended and `then` is put, or "cancelled"; TimeoutError when neither comes in time."""
+        """Wait until all calls have ended and `then` is put ("done"), or the group is cancelled ("cancelled").
+
+        Raises TimeoutError if neither happens in time.
+        """
         return "done" if self._group is None else self._group.wait(timeout)
 
     def _tube(self, call: Call[Any]) -> Tube:
-        """The group's tube; BadValue for a call that belongs elsewhere."""
+        """The group's tube. Raises BadValue if the call has another tube or app, or options that the group sets."""
         wanted = call.handler.rules.tube
         if self._tube_name is None:
             self._tube_name = wanted
         if wanted != self._tube_name or call.handler.connection is not self._connection:
             raise BadValue(
-                f"{call.handler.name} is of tube {wanted}, and group {self.name} of tube {self._tube_name}: the calls "
-                "of a group are of one tube and one app"
+                f"{call.handler.name} uses tube {wanted}, but group {self.name} is in tube {self._tube_name}: "
+                "the calls of a group must have the same tube and app"
             )
         for option in ("address", "group", "on_duplicate"):
             if call.put_options.get(option) is not None:
-                raise BadValue(f"{call.handler.name} is in group {self.name}, which gives it its address: no {option}")
+                raise BadValue(
+                    f"{call.handler.name} has {option}, but group {self.name} sets its calls' addresses: "
+                    f"remove {option}"
+                )
         return self._connection.tube(wanted)
 
     def _begin(self, tube: Tube) -> Group:

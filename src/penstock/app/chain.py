@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-# A link that follows one that is done is being put: Redis does that in a second step.
-_SOON = 0.02
+# Seconds between looks for a link whose predecessor is done: Redis puts the next link in a second step.
+_NEXT_LINK_POLL = 0.02
 
 
 def chain(*calls: Call[Any]) -> Chain:
@@ -44,7 +44,7 @@ def chain(*calls: Call[Any]) -> Chain:
         raise BadValue("a chain has no calls: give at least one, such as handler.call(1)")
     connections = {id(call.handler.connection) for call in calls}
     if len(connections) > 1:
-        raise BadValue("the calls of a chain are of several apps: all must be of one")
+        raise BadValue("the calls of a chain belong to several apps: use calls of one app")
     return Chain(calls)
 
 
@@ -56,7 +56,7 @@ class Chain:
 
     @blocking
     def put(self) -> Operation[ChainHandle[Any]]:
-        """Store the first call with all that follow it. Returns the handle of the last one."""
+        """Store the first call together with those that follow. Returns the handle of the last call."""
         tubes: list[Tube] = []
         for call in self.calls:
             tube = yield from call.handler.find_tube()
@@ -95,11 +95,11 @@ class Chain:
 def _refuse_own(call: Call[Any]) -> None:
     for option in ("address", "group", "on_duplicate"):
         if call.put_options.get(option) is not None:
-            raise BadValue(f"{call.handler.name} is a link of a chain, which has its own address and no {option}")
+            raise BadValue(f"{call.handler.name} has {option}, but a chain sets its links' addresses: remove {option}")
 
 
 def _link(call: Call[Any], tube: Tube, address: str, now: int, more: Mapping[str, object]) -> core.Link:
-    """A call as a link. Options that its tube would refuse are refused here, before anything is put."""
+    """Make the link for a call. Raises if its tube would refuse its options, before anything is put."""
     _refuse_own(call)
     data, options = call.pending_item(tube)
     make_entry(tube.stored, data, with_delay(tube.stored.kind, {**options, "address": address}, now))
@@ -110,7 +110,7 @@ def _link(call: Call[Any], tube: Tube, address: str, now: int, more: Mapping[str
 
 
 def _portable(options: TimedOptions) -> tuple[dict[str, object], float | None]:
-    """Put options as JSON, and the time of `at`."""
+    """Convert put options to JSON values; the time of `at` is returned separately, in seconds since the epoch."""
     kept: dict[str, object] = {}
     at = None
     for name, value in cast("dict[str, object]", options).items():
@@ -124,7 +124,10 @@ def _portable(options: TimedOptions) -> tuple[dict[str, object], float | None]:
 
 
 class ChainHandle(Handle[R], Generic[R]):
-    """A link of a chain, found by its address; `handles` of the last one has all. `id` is None until it is put."""
+    """The handle of one link of a chain, which is found by its address. `id` is None until the link is put.
+
+    `handles` of the last link has the handles of all links.
+    """
 
     handles: list[ChainHandle[Any]]
 
@@ -138,7 +141,7 @@ class ChainHandle(Handle[R], Generic[R]):
 
     @property  # type: ignore[override]
     def id(self) -> int | None:
-        """Its id; None while it is pending, or when it is gone."""
+        """The task id; None while the link is pending or if it is gone."""
         return self._look().id
 
     @id.setter
@@ -147,7 +150,7 @@ class ChainHandle(Handle[R], Generic[R]):
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
-        """Wait for its end. Raises NotFound if it was never put, TaskFailed as soon as it is buried."""
+        """Wait for the link to end. Raises NotFound if it was never put, TaskFailed as soon as it is buried."""
         limit = check_timeout(timeout)
         ends = None if limit is None else time.monotonic() + limit
         runtime = self._tube.runtime
@@ -163,18 +166,18 @@ class ChainHandle(Handle[R], Generic[R]):
             if found.before is None:
                 if left == 0:
                     raise TimeoutError(f"{self!r} did not end within {limit:g} s")
-                yield from self._tube.session_handle.pause(_SOON)
+                yield from self._tube.session_handle.pause(_NEXT_LINK_POLL)
                 continue
             tube, record = found.before
             try:
                 yield from await_task(runtime, tube.stored, record.id, left)
             except TaskFailed:
-                continue  # buried meanwhile: the next look says so
+                continue  # the previous link was buried: look again
 
     def cancel(self, reason: str | None = None) -> bool:
-        """Cancel the link, and so all that follow it. Returns False if it has ended or was never put.
+        """Cancel the link and all that follow it. Returns False if it has ended or was never put.
 
-        One that is pending is stored and cancelled at once: a link whose address has an outcome is not put.
+        A pending link is stored and cancelled at once, because a link whose address has an outcome is never put.
         """
         why = names.text("reason", reason)
         while True:
@@ -187,7 +190,7 @@ class ChainHandle(Handle[R], Generic[R]):
                 group = self._tube.group(self.address.partition("@")[0])
                 task = group.put(None, address=self.address)
             except DuplicateAddress:
-                continue  # it was put meanwhile
+                continue  # another process put it in the meantime
             self._tube.cancel(task.id, why)
             group.cancel()
             return True
@@ -210,7 +213,7 @@ class ChainHandle(Handle[R], Generic[R]):
 
 
 def _after(tube: Tube, before: Found) -> Found:
-    """The state of a link that is not put, derived from the nearest known link before it."""
+    """The state of a link that is not put yet, derived from the nearest known link before it."""
     if before.outcome is not None and before.outcome.status != "done":
         error = before.outcome.error or f"the link before it was {before.outcome.status}"
         return Found("failed", outcome=Outcome("failed", error=error, code=before.outcome.code))

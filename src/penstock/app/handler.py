@@ -1,4 +1,4 @@
-"""A function of an application: called here, or put to be called by a worker."""
+"""Handlers: functions of an application that can be called directly, or put to be called by a worker."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 P = ParamSpec("P")
 Q = ParamSpec("Q")
-C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
+C = TypeVar("C", covariant=True)  # what a direct call returns: the result, or a coroutine
 
 # The arguments, the keywords and the options of one put.
 Given = tuple[tuple[object, ...], dict[str, object], dict[str, object]]
-# The short way of its puts, and the tube that it leads to.
+# A tube and its fast put, or None if the fast path does not apply.
 _Short = tuple[Tube | None, Callable[[object], Record | None] | None]
-# A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
+# Used if neither put, handler nor tube sets max_attempts. With the default back-off, 20 attempts take over an hour.
 DEFAULT_ATTEMPTS = 20
 
 
 class Handler(Generic[P, R, C]):
     """A function decorated with `@app.task`. Calling it runs the function here; `put` stores a task for a worker."""
 
-    #: For a task that neither its put nor its tube limits; None: the worker's handler decides.
+    #: max_attempts if neither put nor tube sets it; None leaves the decision to the worker's handler.
     default_attempts: int | None = DEFAULT_ATTEMPTS
 
     def __init__(
@@ -70,15 +70,15 @@ class Handler(Generic[P, R, C]):
 
     @with_options
     def put(self, /, *args: P.args, **given: P.kwargs) -> Handle[R]:
-        """Store a task that calls the function with these arguments; put options may be among the keywords."""
+        """Store a task that calls the function with these arguments. The keywords may include put options."""
         handle = self._put_short(args, given)
         return self.put_calls([(args, *self.arguments.split(given))])[0] if handle is None else handle
 
     def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
-        """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
+        """Store many tasks in one step, like tube.put_many; the put options in `shared` apply to all.
 
-        An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
-        the one argument.
+        An item is a tuple of arguments, a dict of keywords (which may include put options), a pair of both, or else
+        the single argument.
         """
         return self.put_calls(self.calls(items, shared))
 
@@ -93,7 +93,7 @@ class Handler(Generic[P, R, C]):
 
     @property
     def aio(self) -> AwaitedHandler[P, R]:
-        """The same verbs, awaited: `handle = await send.aio.put(…)`, `await handle.result(10)`."""
+        """Async versions of these verbs: `handle = await send.aio.put(…)`, `await handle.result(10)`."""
         return _awaited(self, {})
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
@@ -108,12 +108,12 @@ class Handler(Generic[P, R, C]):
     def call(self, *args: Any, **given: Any) -> Call[R]:
         """Describe a call, to be put later: `send.call("ada").options(delay=5).put()`.
 
-        In a chain the first argument may be left out: it is the result of the link before it.
+        In a chain, leave out the first argument: it is the result of the previous call.
         """
         return self.make_call(args, given, {})
 
     def make_call(self, args: tuple[object, ...], given: dict[str, object], options: CallOptions) -> Call[R]:
-        """A call with these arguments and put options; options may be among the keywords."""
+        """A call with these arguments and put options; the keywords may include put options, too."""
         keywords, own = self.arguments.split(given)
         return Call(self, args, keywords, {**options, **own})  # type: ignore[typeddict-item]
 
@@ -124,7 +124,7 @@ class Handler(Generic[P, R, C]):
         return BoundHandler(self, connection, {})
 
     def must_be_options(self, verb: str, given: Iterable[str]) -> None:
-        """BadValue for a name that is not a put option."""
+        """Raise BadValue for a name that is not a put option."""
         for name in given:
             if name not in PUT_OPTIONS:
                 raise BadValue(
@@ -143,11 +143,11 @@ class Handler(Generic[P, R, C]):
         return Handle(self, tube, task_id(id))
 
     def read_result(self, stored: object) -> object:
-        """A stored result, as the function's annotation says."""
+        """Convert a stored result to the type that the function's annotation names."""
         return arguments.read(f"the result of {self.name}", stored, self.arguments.hints.get("return", Any))
 
     def store_result(self, result: object) -> object:
-        """A result made of JSON types; None where results are not kept."""
+        """Convert a result to JSON types; None if results are not kept."""
         if not self.keeps:
             return None
         return arguments.store(f"the result of {self.name}", result, self.arguments.hints.get("return", Any))
@@ -158,7 +158,7 @@ class Handler(Generic[P, R, C]):
         return self.arguments.hints.get("return", Any) is not type(None)
 
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
-        """As put_calls, by the store's fast path; None if it does not apply."""
+        """Put one call by the store's fast path; None if the fast path does not apply."""
         tube = self.connection.opened(self.rules.tube)
         if tube is None or self.connection.eager is not None or not self.arguments.options.isdisjoint(given):
             return None
@@ -171,7 +171,7 @@ class Handler(Generic[P, R, C]):
         try:
             with tracing.Sending(self.name, tube.name, 1) as sending:
                 record = short(self._data(stored, sending.kept))
-        except NoSuchTube:  # the general way opens it again
+        except NoSuchTube:  # dropped; put_calls opens it again
             return None
         if record is None:
             return None
@@ -186,7 +186,7 @@ class Handler(Generic[P, R, C]):
     @blocking
     def put_calls(self, calls: list[Given]) -> Operation[list[Handle[R]]]:
         """Store a task for each of these calls, in one step."""
-        # Before the first step: a loop continues in another context.
+        # Read the current span before the first yield: an event loop resumes in another context.
         with tracing.Sending(self.name, self.rules.tube, len(calls)) as sending:
             try:
                 handles = yield from self._put_into((yield from self.find_tube()), calls, sending.kept)
@@ -214,14 +214,14 @@ class Handler(Generic[P, R, C]):
         return handles
 
     def make_call_item(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, TimedOptions]:
-        """What tube.put_many accepts for a call; `more` goes with its data."""
+        """The item of tube.put_many for a call; `more` is added to its data."""
         args, keywords, options = call
         return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 
     def make_item(
         self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
     ) -> tuple[dict[str, Any], TimedOptions]:
-        """What tube.put_many accepts: a task that calls the function with stored arguments."""
+        """The item of tube.put_many for a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
         if self.connection.eager is not None:  # it runs at once, in a tube of the default kind
@@ -229,7 +229,7 @@ class Handler(Generic[P, R, C]):
         if "ttr" in self.rules.options and "ttr" not in given and "ttr" not in tube.stored.kind.accepts:
             del options["ttr"]
         if given.get("at") is not None and given.get("delay") is None:
-            options.pop("delay", None)  # the handler's
+            options.pop("delay", None)  # the handler's default, which `at` overrides
         if options.get("max_attempts") is None and tube.stored.max_attempts is None and self.default_attempts:
             options["max_attempts"] = self.default_attempts
         expires = options.get("ttl") is not None or tube.stored.ttl is not None
@@ -238,12 +238,12 @@ class Handler(Generic[P, R, C]):
         return self._data(stored, more), options
 
     def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:
-        """A task that calls the function, as tubes have it."""
+        """The data of a task that calls the function."""
         return {"task": self.name, "args": stored, **more}
 
 
 class NamedHandler(Handler[..., Any, Any]):
-    """A handler by name, made by `app.handler("name")`; only workers have its function."""
+    """A handler by name, made by `app.handler("name")`; only workers import its function."""
 
     default_attempts = None
 
@@ -257,10 +257,10 @@ class NamedHandler(Handler[..., Any, Any]):
         self._short = (None, None)
 
     def _refuse(self, *args: object, **kwargs: object) -> Any:
-        raise BadValue(f"{self.name} is known by its name only: put it, or import it to call it here")
+        raise BadValue(f"{self.name} was made by app.handler(name) and has no function here: put it, or import it")
 
     def put_arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Handle[Any]:
-        """Store a task with these arguments; none of the keywords is an option."""
+        """Store a task with these arguments; all keywords are arguments, none is a put option."""
         return self.put_calls([(args, kwargs, {})])[0]
 
     def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class Prepared(Generic[P, R]):
         return self._handler.make_call(args, kwargs, self._options).put()
 
     def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
-        """As the handler's put_many."""
+        """Like the handler's `put_many`, with these options."""
         return self._handler.put_many(items, **self._options)
 
     @overload
@@ -287,12 +287,12 @@ class Prepared(Generic[P, R]):
     @overload
     def call(self: Prepared[Concatenate[Any, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> Call[R]: ...
     def call(self, *args: Any, **given: Any) -> Call[R]:
-        """As the handler's call, with these options."""
+        """Like the handler's `call`, with these options."""
         return self._handler.make_call(args, given, self._options)
 
     @property
     def aio(self) -> AwaitedHandler[P, R]:
-        """The same verbs, awaited."""
+        """Async versions of these verbs."""
         return _awaited(self._handler, self._options)
 
 
@@ -303,7 +303,7 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
 
 
 def new_address() -> str:
-    """The address of a task whose result is kept: outcomes are kept for addressed tasks."""
+    """A random address for a task whose outcome must be kept; outcomes are kept only for addressed tasks."""
     return secrets.token_urlsafe(12)
 
 

@@ -1,4 +1,4 @@
-"""The hooks of an app: callbacks for events of its tasks, and context around their runs.
+"""The hooks of an app: callbacks for events of its tasks, and context managers around handler runs.
 
 Exceptions in callbacks for put, start, end, retry and bury are logged and otherwise ignored.
 """
@@ -41,11 +41,11 @@ class Hooks:
         self.bury: list[OnError] = []
         self.startup: list[OnProcess] = []
         self.shutdown: list[OnProcess] = []
-        #: Contexts around every run, the outermost first; async ones for coroutines only.
+        #: Context managers around every run, the outermost first; async ones are for async handlers only.
         self.around: list[_Context | _AsyncContext] = []
 
     def add_around(self, function: Around) -> None:
-        """Run this generator function, or async generator function, around every run."""
+        """Wrap every run in this generator function or async generator function."""
         if inspect.isasyncgenfunction(function):
             self.around.append(asynccontextmanager(function))
         elif inspect.isgeneratorfunction(function):
@@ -55,22 +55,22 @@ class Hooks:
 
     @property
     def modules(self) -> set[str]:
-        """The modules that register hooks, for processes that run handlers."""
+        """The modules that define process and around hooks: child processes import them."""
         functions: Iterable[Any] = (*self.startup, *self.shutdown, *(inspect.unwrap(each) for each in self.around))
         return {getattr(function, "__module__", "__main__") for function in functions} - {"__main__"}
 
     @property
     def needs_loop(self) -> bool:
-        """Whether something of startup or shutdown is a coroutine function."""
+        """Whether a startup or shutdown hook is a coroutine function."""
         return any(inspect.iscoroutinefunction(callback) for callback in (*self.startup, *self.shutdown))
 
     def start_process(self, run_async: Callable[[Any], object]) -> None:
-        """Call the hooks of startup; `run_async` runs a coroutine. What one of them raises is raised."""
+        """Call the startup hooks; `run_async` runs a coroutine. Exceptions propagate."""
         for callback in self.startup:
             _call(callback, run_async)
 
     def stop_process(self, run_async: Callable[[Any], object]) -> None:
-        """Call the hooks of shutdown. What one of them raises is logged."""
+        """Call the shutdown hooks. Exceptions are logged."""
         for callback in self.shutdown:
             try:
                 _call(callback, run_async)
@@ -113,4 +113,4 @@ def _tell(callbacks: Iterable[Callable[..., object]], *what: object) -> None:
 
 
 def _failed(callback: object) -> None:
-    log.exception("a hook of the app failed: %r", callback)
+    log.exception("app hook %r failed; continuing without it", callback)

@@ -68,8 +68,8 @@ class Put(Protocol[P, H]):
     def __call__(self: _Three[A, B, C], a: A, b: B, c: C, /, **options: Unpack[CallOptions]) -> H: ...
     @overload
     def __call__(self: _Four[A, B, C, D], a: A, b: B, c: C, d: D, /, **options: Unpack[CallOptions]) -> H: ...
-    # Beside keyword arguments. One overload for each option, which is required: otherwise it would also accept wrong
-    # arguments without any option.
+    # With keyword arguments. One overload for each option, where it is required: if it were optional, the overload
+    # would also accept wrong arguments without any option.
     @overload
     def __call__(self: _First[A], a: A = ..., /, *, delay: Seconds | None, **more: object) -> H: ...
     @overload
@@ -101,11 +101,11 @@ class Put(Protocol[P, H]):
 
 
 class PutMethod(Protocol[P, H]):
-    """A `.put` in its class."""
+    """The descriptor of `.put` on a class."""
 
     def __get__(self, handler: object, owner: type | None = None, /) -> Put[P, H]: ...
 
 
 def with_options(method: Callable[Concatenate[Any, P], H]) -> PutMethod[P, H]:
-    """Decorate a method that accepts the function's arguments and put options; it stays as it is."""
+    """Type a method as accepting the function's arguments and put options. Returns it unchanged."""
     return cast("PutMethod[P, H]", method)

@@ -24,7 +24,7 @@ MAX_BATCH = 1000
 
 
 class HandlerOptions(PutOptions, total=False):
-    """Options of `@app.cron`, `@app.every` and `@app.task`; all others are put options."""
+    """Options of `@app.cron`, `@app.every` and `@app.task`: those named here, and put options as defaults."""
 
     name: str | None
     tube: str | None
@@ -48,21 +48,22 @@ class Rules(NamedTuple):
     backoff: Backoff | None
     options: PutOptions
     time_limit: float | None = None  # seconds that one run may take
-    batch: int | None = None  # the most tasks that one call is given, as a list
-    linger: float = 0.0  # seconds that a task waits for others
+    batch: int | None = None  # the maximum number of tasks per call of a batch handler
+    linger: float = 0.0  # seconds that a batch waits for more tasks
 
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
     """Validate the options of a handler. Raises BadValue for an unknown one, or one that does not fit the function."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise BadValue(f"{name} has a yield, so calling it would run nothing of it: return what it makes")
+        raise BadValue(f"{name} is a generator function, so calling it would run nothing: return the values instead")
     own = ("name", "tube", "executor", "backoff", "time_limit", "batch", "linger")
     puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
     known = PUT_OPTIONS - {"timeout"}
     for option in puts:
         if option not in known:
-            raise BadValue(f"option {option} of {name} is unknown: known are {', '.join((*own, *sorted(known)))}")
-    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)  # bad values are refused here, what the kind lacks at the put
+            raise BadValue(f"option {option} of {name} is unknown: use {', '.join((*own, *sorted(known)))}")
+    # Refuses bad values. An option that the tube's kind does not accept is refused at the put.
+    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")
@@ -87,6 +88,6 @@ def _executor(name: str, function: Callable[..., Any], executor: str | None) -> 
     if executor not in EXECUTORS:
         raise BadValue(f"executor {names.shown(executor)} of {name} is unknown: give {', '.join(EXECUTORS)}")
     if is_async != (executor == "async"):
-        what = "an async def, which runs on the loop" if is_async else "no async def"
+        what = "an async def" if is_async else "not an async def"
         raise BadValue(f"executor {executor} does not fit {name}, which is {what}: leave executor out")
     return executor

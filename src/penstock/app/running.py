@@ -1,4 +1,4 @@
-"""One run of a handler: its span, the hooks around it, and its task in every log record."""
+"""Runs handlers: with their trace span, the hooks around them, and the task's id in log records."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def call(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, obj
             if not isinstance(context, AbstractAsyncContextManager):
                 stack.enter_context(context)
         return handler.arguments.call(handler.function, stored)
-    return None  # a hook has caught the exception: the run is done
+    return None  # an `around` hook suppressed the exception: the run succeeded
 
 
 async def call_async(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, object] | None) -> object:
-    """As `call`, for a coroutine function."""
+    """Like `call`, for a coroutine function."""
     if traced is None and not handler.hooks.around:
         return await handler.arguments.call(handler.function, stored)
     task = run.current_tasks()[0]
@@ -50,7 +50,7 @@ async def call_async(handler: AnyHandler, run: Run, stored: object, traced: Mapp
 
 
 def call_here(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, object] | None) -> object:
-    """As `call`; a coroutine runs to its end in a new event loop."""
+    """Like `call`; a coroutine function runs to its end in a new event loop."""
     if not inspect.iscoroutinefunction(handler.function):
         return call(handler, run, stored, traced)
     coroutine = call_async(handler, run, stored, traced)
@@ -58,14 +58,14 @@ def call_here(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    with ThreadPoolExecutor(1) as other:  # this thread is in a loop already
+    with ThreadPoolExecutor(1) as other:  # this thread already runs an event loop
         return other.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def log_tasks() -> None:
-    """Give every log record the task that is handled where it is made: `penstock_id`, `_task` (its name), `_tube`.
+    """Add the current task to every log record: `penstock_id`, `penstock_task` (its name), `penstock_tube`.
 
-    All are None outside of a handler. The names have a prefix, so that `extra=` of a program's own cannot clash.
+    All are None outside a handler. The prefix avoids clashes with a program's own `extra=`.
     """
     before = logging.getLogRecordFactory()
     if getattr(before, "of_penstock", False):

@@ -20,7 +20,7 @@ from penstock.schedule.ticks import check_catch_up
 if TYPE_CHECKING:
     from penstock.app.call import Call
 
-# Put options that the schedule decides itself.
+# Put options that the schedule sets itself.
 _OWN = ("address", "at", "delay", "on_duplicate", "timeout")
 
 
@@ -47,7 +47,7 @@ class Schedules:
             raise BadValue(f"call {names.shown(call)} is not a call of a handler: give handler.call(…)")
         for option in _OWN:
             if call.put_options.get(option) is not None:
-                raise BadValue(f"{option} is not for a call of a schedule, which decides it: leave it out")
+                raise BadValue(f"a schedule sets {option} itself: leave it out of the call")
         schedule_tube = self._schedule_tube()
         self._refuse_declared(schedule_tube, name)
         tube = self._connection.tube(call.handler.rules.tube)
@@ -58,16 +58,16 @@ class Schedules:
         schedule_status.announce(schedule_tube)
 
     def delete(self, name: str) -> None:
-        """Delete the schedule that was set under that name; NotFound if there is none."""
+        """Delete a schedule that was stored by `set`. Raises NotFound if there is none of that name."""
         name, schedule_tube = names.name("schedule", name), self._schedule_tube()
         self._refuse_declared(schedule_tube, name)
         try:
             schedule_status.forget(schedule_tube, schedule_status.key_of_stored(name))
         except NotFound:
-            raise NotFound(f"schedule {name} was not set: app.schedules.list() has those that are there") from None
+            raise NotFound(f"schedule {name} does not exist: app.schedules.list() returns those that do") from None
 
     def list(self) -> builtins.list[Schedule]:
-        """All schedules by name: those that were set, and those of decorators, of this app or brought by a worker."""
+        """All schedules, sorted by name: those stored by `set`, and those of decorators in this app or any worker."""
         schedule_tube = self._schedule_tube()
         records, paused, _ = schedule_status.read_all(schedule_tube)
         known = {record.key for record in records}
@@ -97,7 +97,7 @@ def _plan(when: object, timezone: str | None) -> Plan:
     if isinstance(when, str):
         return Cron(when, "UTC" if timezone is None else timezone)
     if timezone is not None:
-        raise BadValue(f"timezone {names.shown(timezone)} is for a cron text: leave it out with seconds")
+        raise BadValue(f"timezone {names.shown(timezone)} applies to cron texts only: leave it out with seconds")
     if isinstance(when, bool) or not isinstance(when, (int, float, timedelta)):
         raise BadValue(f"when {names.shown(when)} is {names.kind_of(when)}: give a cron text or seconds")
     return Every(when)

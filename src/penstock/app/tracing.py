@@ -1,4 +1,4 @@
-"""OpenTelemetry: a task carries the trace context of its put, and its handler continues it, if the package is there."""
+"""OpenTelemetry, if installed: a task carries the trace context of its put, and its handler continues the trace."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
-# Where a task keeps it, beside its name and arguments.
+# The key of the trace context in a task's data, next to `task` and `args`.
 TRACE = "trace"
 
 
 class Sending:
-    """The span of a put, as a child of the current one, and the context that its tasks carry. No span: nothing."""
+    """The span of a put, as a child of the current span, and the trace context that its tasks carry.
+
+    Does nothing if there is no current span.
+    """
 
     __slots__ = ("_span", "kept")
 
     def __init__(self, name: str, tube: str, count: int) -> None:
         self._span: Span | None = None
-        #: What goes with the tasks, beside their name and arguments.
+        #: Fields to add to the data of the tasks: the trace context, or nothing.
         self.kept: dict[str, object] = {}
-        if "opentelemetry.trace" not in sys.modules:  # nobody in this program can have begun a span
+        if "opentelemetry.trace" not in sys.modules:  # not imported, so there is no current span
             return
         from opentelemetry import propagate, trace
 
@@ -60,7 +63,7 @@ def is_traced(data: Mapping[str, object]) -> bool:
 
 @contextmanager
 def continued(data: Mapping[str, object], tube: str, id: object) -> Iterator[None]:
-    """The span of a handler's run, as a child of the span of its put, or a new one for a tick; otherwise nothing."""
+    """Run the block in a span: a child of the span of its put, or a new trace for a tick. Does nothing otherwise."""
     carrier = data.get(TRACE, {}) if is_traced(data) else None
     if not isinstance(carrier, dict) or not all(isinstance(value, str) for value in carrier.values()):
         yield

@@ -1,4 +1,4 @@
-"""Handlers in the program's own transaction: bound puts, and the ack of the current task."""
+"""Puts, and the ack of the current task, inside the program's own database transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BoundHandler(Generic[P, R]):
         self._options = options
 
     def options(self, **options: Unpack[CallOptions]) -> BoundHandler[P, R]:
-        """The same with put options."""
+        """The same bound handler with more put options."""
         self._handler.must_be_options("options", options)
         return BoundHandler(self._handler, self._connection, {**self._options, **options})
 
@@ -46,7 +46,7 @@ class BoundHandler(Generic[P, R]):
         return self._put([self._handler.make_call(args, kwargs, self._options).given])[0]
 
     def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
-        """As the handler's put_many."""
+        """Like the handler's `put_many`, inside the transaction."""
         return self._put(self._handler.calls(items, {**self._options, **shared}))
 
     def _put(self, calls: list[Given]) -> list[Handle[R]]:
@@ -63,9 +63,9 @@ class BoundHandler(Generic[P, R]):
 
 
 class TaskTransaction:
-    """A block whose rows, bound puts and the ack of the task are one commit.
+    """A block whose SQL, bound puts and the ack of the task are committed together.
 
-    It begins a transaction if none is open and commits it; in one that is open, the caller commits.
+    It begins and commits a transaction; if one is already open, the caller commits it.
     """
 
     def __init__(self, task: CurrentTask, connection: Any, result: object) -> None:
@@ -76,7 +76,7 @@ class TaskTransaction:
 
     def __enter__(self) -> None:
         self._task.unsure = _is_open(self._connection)
-        _tube(self._task)  # a child process connects here, and not inside of the transaction
+        _tube(self._task)  # a child process connects here, not inside the transaction
         self._block = _block(self._connection, nested=self._task.unsure)
         self._block.__enter__()
 
@@ -122,25 +122,25 @@ class TaskTransaction:
             raise
 
     def _undo(self) -> None:
-        """The ack is rolled back: the worker releases the task."""
+        """Mark the task as taken again, because the ack is rolled back: the worker releases it."""
         self._task.status = Status.TAKEN
 
 
 def _ack(task: CurrentTask, connection: object, result: object) -> None:
-    """Ack the task inside the connection's transaction; NotTaken if its lease is lost."""
+    """Ack the task inside the connection's transaction. Raises NotTaken if its lease is lost."""
     tube, record = _tube(task), record_of(task)
     session = tube.session_handle.number if tube is home_of(task) else record.owner
     payload = None if result is None else encode_payload(tube.stored, "result", result)
     move = Move("ack", record.id, session, record.lease, result=payload, seen=record)
     if tube.runtime.store.bind(connection).settle(tube.stored, [move]).records[0] is None:
-        raise NotTaken(f"the lease of task {task.id} of tube {task.tube} is lost: what was done here is rolled back")
+        raise NotTaken(f"the lease of task {task.id} of tube {task.tube} is lost: the transaction is rolled back")
     task.status = Status.DONE
 
 
 def _tube(task: CurrentTask) -> Tube:
     """The task's tube, with its store."""
     home: Any = home_of(task)
-    # In a child process the task's verbs are the worker's; its app has the store.
+    # In a child process, the task's verbs are sent to the worker; the child's app has its own connection.
     return home if isinstance(home, Tube) else home.connection.tube(task.tube)
 
 
@@ -153,7 +153,7 @@ def _driver(connection: object) -> str:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether the connection is in a transaction; then the caller ends it."""
+    """Whether a transaction is open on the connection; then the caller commits it."""
     match _driver(connection):
         case "psycopg":
             return bool(connection.info.transaction_status)
@@ -162,7 +162,7 @@ def _is_open(connection: Any) -> bool:
         case "pymysql":
             return bool(connection.server_status & 1)
     raise UnsupportedOption(
-        f"transaction was given {kind_of(connection)}: it needs a connection of psycopg, apsw or pymysql"
+        f"transaction cannot use {kind_of(connection)}: give a connection of psycopg, apsw or pymysql"
     )
 
 
@@ -177,7 +177,7 @@ def _block(connection: Any, *, nested: bool) -> Any:
 
 
 class _Statements:
-    """A transaction, or a savepoint, by SQL."""
+    """A transaction or a savepoint, controlled by SQL statements."""
 
     def __init__(self, execute: Any, nested: bool, begin: str) -> None:
         self._execute = execute

@@ -51,8 +51,13 @@ class Outcome(msgspec.Struct, frozen=True, eq=False):
         """Return the result; NotFound if nothing is known of the task, TaskFailed if it ended without success."""
         if self.status == "done":
             return self.result
-        if self.status in ("unknown", "gone"):
+        if self.status == "unknown":
             raise NotFound("the task is not known: it was never put, or its outcome is past the tube's retention")
+        if self.status == "gone":
+            raise NotFound(
+                "the task has ended and its outcome is not kept: its function is annotated -> None, it was deleted, or "
+                "the tube's retention is over"
+            )
         if self.status != "failed":
             why = "" if self.error is None else f" ({self.error})"
             message = f"the task was {self.status} before it was done{why}: put it again if it still matters"

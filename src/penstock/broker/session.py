@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
+from random import getrandbits
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
@@ -322,20 +323,23 @@ class SessionHandle:
         finally:
             self._waiters.discard(waiter)
 
-    def unregister(self, tubes: Sequence[Tube]) -> None:
-        """Tell the store that no take of this session is blocked on these tubes any more."""
+    def unregister(self, tubes: Sequence[Tube], waiter: int) -> None:
+        """Tell the store that no take of a WaiterGroup is blocked on these tubes any more."""
         if not self._closed and not self._lost:
+            stored = [tube.stored for tube in tubes]
             with contextlib.suppress(PenstockError):  # then the registration goes with the session
-                self.runtime.store.take([tube.stored for tube in tubes], 0, self.handle, blocked="unregister")
+                self.runtime.store.take(stored, 0, self.handle, blocked="unregister", waiter=waiter)
 
-    def take_now(self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked) -> TakeResult:
+    def take_now(
+        self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked, waiter: int = 0
+    ) -> TakeResult:
         """Take in one store call, repeated if the session had lapsed or nothing that came can be decoded."""
         stored = [tube.stored for tube in tubes]
         while True:
             if self._joined is None or self._lost or self._closed:
                 self.join()
             handle = self.handle
-            taken = self.runtime.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked)
+            taken = self.runtime.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked, waiter=waiter)
             if taken.tube is not None and self.runtime.has_listener(taken.tube):
                 taken.effects.events += [Event(taken.tube.no, "take", record) for record in taken.records]
             self.runtime.publish(taken.effects)
@@ -365,13 +369,14 @@ def _never() -> bool:
 
 
 class WaiterGroup:
-    """Blocked takes of one session on the same tubes: how many, and the handle they are registered under."""
+    """Blocked takes of one session on the same tubes: how many, and the handle and number they are registered under."""
 
-    __slots__ = ("handle", "waiting")
+    __slots__ = ("handle", "number", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
         self.handle = ""
+        self.number = getrandbits(63)
 
 
 class TakeOp(StoreOp):
@@ -477,7 +482,8 @@ def _take_for(group: WaiterGroup, unserved: list[TakeOp]) -> Answers:
 def _take_once(group: WaiterGroup, unserved: Sequence[TakeOp]) -> TakeResult:
     """One store call for all of them."""
     first, mode = unserved[0], _blocked_mode(group, unserved)
-    tasks, taken = first.session.take_now(first.tubes, sum(op.count for op in unserved), first.max_pri, mode)
+    count = sum(op.count for op in unserved)
+    tasks, taken = first.session.take_now(first.tubes, count, first.max_pri, mode, group.number)
     if mode is not None:
         group.handle = "" if tasks or not taken.alive else first.session.handle
     return tasks, taken
@@ -528,5 +534,5 @@ def _unregister_empty(group: WaiterGroup, op: TakeOp) -> None:
     """Unregister the group in the store when nobody in it waits any more."""
     if not group.waiting and group.handle:
         if group.handle == op.session.handle:
-            op.session.unregister(op.tubes)
+            op.session.unregister(op.tubes, group.number)
         group.handle = ""

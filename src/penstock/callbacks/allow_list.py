@@ -24,7 +24,7 @@ class Refused(Exception):
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Special purposes (IANA's registries), and what clouds answer their machines at from inside.
+# Special-purpose networks (IANA's registries), and addresses of cloud metadata services.
 _INWARD_4 = tuple(
     IPv4Network(network)
     for network in (
@@ -34,8 +34,8 @@ _INWARD_4 = tuple(
         "168.63.129.16/32",
     )
 )  # fmt: skip
-# Only global unicast is outward. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast ones are outside of
-# it; inside of it, these carry an IPv4 address that the filter would have to trust, or are nobody's.
+# Only global unicast (2000::/3) is public. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast addresses
+# are outside of it. Inside, these networks embed an IPv4 address that would bypass this filter, or are not assigned.
 _OUTWARD_6 = IPv6Network("2000::/3")
 _INWARD_6 = tuple(
     IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
@@ -55,22 +55,22 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where to call: `host` is a name in small letters without a last dot, or an address without brackets."""
+    """The parsed URL of a callback: `host` is a lower-case name without a trailing dot, or an IP without brackets."""
 
     scheme: str
     host: str
     port: int
     path: str
-    address: Address | None = None  # where the host is one
+    address: Address | None = None  # set if the host is an IP address
 
     @property
     def url(self) -> str:
-        """As it is called and signed."""
+        """The normalised URL, which is called and signed."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def authority(self) -> str:
-        """For the Host header."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -103,14 +103,14 @@ def _address(host: str, *, bracketed: bool) -> Address | None:
     except ValueError:
         pass
     last = host.rpartition(".")[2]
-    # 2130706433, 0x7f000001, 127.1 and 0177.0.0.1 are addresses to resolvers, and to no reader.
+    # Resolvers accept 2130706433, 0x7f000001, 127.1 and 0177.0.0.1 as addresses, but no reader recognises them.
     if bracketed or last.isdigit() or last.startswith("0x") or not _NAME.fullmatch(host) or len(host) > 253:
         raise Refused(f"its host {host!r} is neither a name nor an address in its usual form")
     return None
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry of the list: a name, everything below a name, any name (`*`), or a network; at one port or at any."""
+    """One entry of the list: a name, its subdomains, any name (`*`), or a network; for one port or for all."""
 
     name: str = ""
     below: bool = False
@@ -118,7 +118,7 @@ class Entry(msgspec.Struct, frozen=True):
     port: int | None = None
 
     def has_host(self, target: Target) -> bool:
-        """Whether it names the host and port of a URL."""
+        """Whether this entry matches the host and port of a URL."""
         if self.port not in (None, target.port):
             return False
         if target.address is not None:
@@ -128,7 +128,7 @@ class Entry(msgspec.Struct, frozen=True):
         return self.name == "*" or (bool(self.name) and self.name == target.host)
 
     def has_address(self, address: Address, port: int) -> bool:
-        """Whether it is a network that has the address, at that port."""
+        """Whether this entry is a network that contains the address, and matches the port."""
         network = self.network
         if network is None or self.port not in (None, port):
             return False
@@ -155,7 +155,7 @@ class AllowList(msgspec.Struct, frozen=True):
 
 
 def allow_list(entries: Iterable[str]) -> AllowList:
-    """The list of these entries, in the forms that `entry` accepts."""
+    """Parse an allow-list; each entry has a form that `entry` accepts."""
     return AllowList(tuple(map(entry, entries)))
 
 
@@ -163,7 +163,7 @@ _WITH_PORT = re.compile(r"(\[.+\]|[^:]+):([1-9][0-9]{0,4})")
 
 
 def entry(text: str) -> Entry:
-    """From `hooks.example.org`, `*.example.org`, `10.1.2.3`, `10.1.0.0/16`, `::1` or `*`; `:port` may follow."""
+    """Parse `hooks.example.org`, `*.example.org`, `10.1.2.3`, `10.1.0.0/16`, `::1` or `*`, with an optional `:port`."""
     match = None if _network(text) else _WITH_PORT.fullmatch(text)
     host, port = (match[1], int(match[2])) if match else (text, None)
     network = _network(host)
@@ -183,7 +183,7 @@ def entry(text: str) -> Entry:
 
 
 def _network(text: str) -> Network | None:
-    """The network of an address or CIDR text; None if it is neither."""
+    """Parse an IP address or a CIDR range as a network; None if the text is neither."""
     try:
         return ip_network(text.removeprefix("[").removesuffix("]"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The executor of tasks that have a callback: calls run on one loop, each within its ttr."""
+"""The executor for tasks that have a callback: HTTP calls run on one event loop, each within its task's ttr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.worker.state import WorkerState
 
 # The time limit of a call whose task has no ttr.
 DEFAULT_SECONDS = 60.0
-# Attempts of a task if neither it nor its tube says how many.
+# max_attempts of a task if neither it nor its tube sets one.
 DEFAULT_ATTEMPTS = 20
 # How long a task waits here for its host before it is released for other workers.
 PARKED_SECONDS = 5.0
@@ -33,7 +33,7 @@ class Calls(AsyncExecutor):
         super().__init__(state)
 
     def room(self) -> int | None:
-        """How many more it could start: what the busiest host allows, minus those not yet dispatched."""
+        """How many more tasks can be taken: what the busiest host allows, minus tasks that are not dispatched yet."""
         return max(0, self._hosts.room(time.monotonic()) - len(self._buffer))
 
     def _pump(self) -> None:
@@ -49,7 +49,7 @@ class Calls(AsyncExecutor):
 
     def _set_aside(self, host: str, item: RunningTask) -> None:
         if not self._state.in_flight.claim(item):
-            return  # it waited too long, and was given back
+            return  # it waited too long and was released
         now = time.monotonic()
         if self._hosts.park(host, item, now):
             self._state.in_flight.unstarted[item] = now + PARKED_SECONDS
@@ -71,14 +71,14 @@ class Calls(AsyncExecutor):
             self._unpark(host)
 
     def _unpark(self, host: str) -> None:
-        """Start the next waiting call of the host, skipping those released meanwhile."""
+        """Start the next waiting call of the host, skipping calls whose tasks were released."""
         while (parked := self._hosts.unpark(host)) is not None:
             if parked in self._state.in_flight.unstarted:
                 self._buffer.appendleft(parked)
                 return
 
     async def _answer(self, item: RunningTask) -> object:
-        """Call the callback within the time of its task. Returns the result; raises Bury or Retry."""
+        """Call the callback within the task's ttr. Returns the result; raises Bury or Retry."""
         record = item.record
         limit = DEFAULT_SECONDS if item.ttr is None else item.ttr
         try:
@@ -99,7 +99,7 @@ class Calls(AsyncExecutor):
 
 
 def _host(item: RunningTask) -> str:
-    """The host of its callback, or "" for one that will be refused."""
+    """The host of the task's callback, or "" if the callback will be refused."""
     url = item.record.options.callback
     assert url is not None
     try:

@@ -13,12 +13,12 @@ from penstock.worker.settings import Settings as WorkerSettings
 from penstock.worker.state import Executor, WorkerState
 from penstock.worker.worker import Worker
 
-# Calls at once, by default.
+# The default number of concurrent calls.
 CONCURRENCY = 64
 
 
 def calls_by(settings: Settings) -> Callable[[WorkerState], Executor]:
-    """Makes the part of a worker that calls callbacks."""
+    """A factory for the executor of a worker that calls callbacks."""
     try:
         from penstock.callbacks.callback_executor import Calls
     except ImportError as error:
@@ -51,7 +51,7 @@ class Runner:
         if self._app is not None:
             self._app.close()
 
-    # as a server starts and stops what it serves by
+    # the interface `Listener` of penstock.server.serve
 
     async def start(self) -> str:
         """Start. Returns a description of what it does."""

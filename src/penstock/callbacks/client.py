@@ -29,7 +29,10 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Dialler(httpcore.AsyncNetworkBackend):
-    """The network backend of httpcore. TLS is layered on top and verifies the host name, not the address."""
+    """The network backend of httpcore, which connects only to allowed addresses.
+
+    TLS is layered on top and verifies the host name, not the address.
+    """
 
     def __init__(self, allowed: AllowList, resolve: Resolve = resolve) -> None:
         self._allowed = allowed
@@ -41,7 +44,7 @@ class Dialler(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[SocketOption] | None = None,
     ) -> httpcore.AsyncNetworkStream:  # fmt: skip
-        """Connect to the first address that answers. Raises Refused if any of them may not be called."""
+        """Connect to the first address that answers. Raises Refused if any address of the host is not allowed."""
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in await self._addresses(host, port):
             try:
@@ -85,7 +88,7 @@ class Client:
         )
 
     async def call(self, tube: str, record: Record) -> object:
-        """POST the task. Returns its result; raises Bury or Retry if it is not done."""
+        """POST the task. Returns its result; raises Bury or Retry if the call failed."""
         assert record.options.callback is not None
         try:
             target = parse(record.options.callback)
@@ -107,7 +110,7 @@ class Client:
             return _judge(response, *await _read(response), wanted=wanted)
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close all connections."""
         await self._pool.aclose()
 
 
@@ -115,7 +118,7 @@ def _headers(keys: Sequence[bytes], target: Target, tube: str, record: Record, b
     return {
         "Host": target.authority,
         "User-Agent": "penstock",
-        "Accept-Encoding": "identity",  # an answer is as long as it says, or cut
+        "Accept-Encoding": "identity",  # so that Content-Length is the real length
         "Content-Type": "application/octet-stream" if codec.is_raw(record.payload) else "application/json",
         "Content-Length": str(len(body)),
         "Penstock-Tube": header_text(tube),
@@ -126,7 +129,7 @@ def _headers(keys: Sequence[bytes], target: Target, tube: str, record: Record, b
 
 
 def _body(payload: bytes) -> bytes:
-    """The data: bytes as they were put, anything else as JSON."""
+    """The request body: bytes unchanged, anything else as JSON."""
     return payload[1:] if codec.is_raw(payload) else payload
 
 
@@ -157,7 +160,7 @@ def _judge(response: httpcore.Response, content: bytes, whole: bool, *, wanted: 
 
 
 def _result(content: bytes, kind: bytes) -> object:
-    """The body as a value: JSON and text by content type, an empty one as None, anything else as bytes."""
+    """The response body as a value: JSON and text by content type, an empty body as None, anything else as bytes."""
     if not content:
         return None
     media = kind.partition(b";")[0].strip().lower()
@@ -170,7 +173,7 @@ def _result(content: bytes, kind: bytes) -> object:
 
 
 def _retry_after(status: int, value: bytes) -> float | None:
-    """The seconds of Retry-After from an overloaded host; None to use the back-off."""
+    """The delay in seconds that an overloaded host asks for by Retry-After; None to use the back-off."""
     if status not in (429, 503) or not value.isdigit():
         return None
     return min(float(value[:10]), MAX_RETRY_AFTER)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# After this a host with parked calls counts as slow.
+# Seconds after which a host with parked calls counts as slow.
 SLOW_SECONDS = 1.0
 # Tasks taken per second to look past those of a slow host; they are released again if they are for the same host.
 LOOKS_PER_SECOND = 20
@@ -34,12 +34,12 @@ class Hosts(Generic[T]):
         return self._running.get(host, 0) >= self._limit
 
     def begin(self, host: str) -> None:
-        """Note that a call began."""
+        """Count a call that begins."""
         with self._lock:
             self._running[host] = self._running.get(host, 0) + 1
 
     def end(self, host: str) -> None:
-        """Note that a call ended."""
+        """Count a call that ended."""
         with self._lock:
             self._running[host] -= 1
             if not self._running[host]:

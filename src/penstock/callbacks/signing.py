@@ -16,7 +16,7 @@ from penstock.errors import BadValue
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 URL_SIGNATURE = "penstock-signature"
-# Seconds that a request may be old: clock difference plus transit.
+# The largest accepted age of a request in seconds: clock difference plus transit.
 TOLERANCE = 300
 _PREFIX = "whsec_"
 _SHORTEST = 16
@@ -29,7 +29,7 @@ def key(secret: str) -> bytes:
             base64.b64decode(secret[len(_PREFIX) :], validate=True) if secret.startswith(_PREFIX) else secret.encode()
         )
     except binascii.Error:
-        raise BadValue("a callback secret begins with whsec_ and is not base64 after it: make a new one") from None
+        raise BadValue("a callback secret begins with whsec_, but the rest is not base64: make a new one") from None
     if len(made) < _SHORTEST:
         raise BadValue(
             f"a callback secret has {len(made)} bytes: give at least {_SHORTEST}, such as openssl rand -hex 32"
@@ -48,7 +48,7 @@ def header_text(text: str) -> str:
 
 
 def signed_headers(keys: Sequence[bytes], id: str, now: int, body: bytes, url: str | None = None) -> dict[str, str]:
-    """The headers that sign a request, with one signature per key, so that secrets can be rotated."""
+    """The signature headers of a request, with one signature per key, so that secrets can be rotated."""
     headers = {ID: id, TIMESTAMP: str(now), SIGNATURE: " ".join(_sign(key, f"{id}.{now}.", body) for key in keys)}
     if url is not None:
         headers[URL_SIGNATURE] = " ".join(_sign(key, f"{id}.{now}.{url}\n", body) for key in keys)
@@ -59,7 +59,7 @@ def verify(
     secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = TOLERANCE,
     url: str | None = None,
 ) -> bool:  # fmt: skip
-    """For receivers: whether a request was signed with the secret, not longer ago than the tolerance.
+    """For receivers: whether a request was signed with the secret, at most `tolerance` seconds ago.
 
     With `url`, also whether it was meant for that URL, which is the callback of its task.
     """
@@ -74,7 +74,7 @@ def verify(
 
 def _is_signed(secret: str, given: str, signed: str, body: bytes) -> bool:
     good = _sign(key(secret), signed, body).encode()
-    # Every one is compared, so that the time it takes says nothing.
+    # All signatures are compared, so that the time taken reveals nothing.
     return sum(hmac.compare_digest(good, each) for each in given.encode("utf-8", "surrogateescape").split(b" ")) > 0
 
 

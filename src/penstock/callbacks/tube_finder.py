@@ -1,4 +1,4 @@
-"""Finds the tubes of a store that have callbacks, for a worker that was not given its tubes."""
+"""Finds the tubes of a store that have callbacks, for workers without `--tubes`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SHARE = 50
 
 
 class Finder:
-    """One thread. Calls `follow` with the names whenever they have changed."""
+    """Searches in one thread, and calls `follow` with the names whenever they have changed."""
 
     def __init__(
         self, broker: Broker, follow: Callable[[list[str]], None],

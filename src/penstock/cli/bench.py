@@ -47,7 +47,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     penstock --url redis://localhost/0 bench --seconds 20 --size 1000
 
     It uses a temporary tube, named penstock.bench. and some digits, and drops it at the end, even after Ctrl-C. One
-    process makes one call after the other: several workers together do more.
+    process makes one call at a time: several workers together reach more.
     """
     with penstock.connect(url) as broker:
         about = broker.runtime.store.describe()
@@ -57,7 +57,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
         return output.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
     click.echo(f"{about.store} {about.version}: {about.durability}")
     rows = [[p.work, f"{p.tasks:,}", f"{p.per_second:,.0f}", f"{p.call_ms:.3f}"] for p in phases]
-    return output.table(("work", "tasks", "per second", "ms a call"), rows)
+    return output.table(("work", "tasks", "per second", "ms per call"), rows)
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def _scratch(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
     try:
         yield tube
     finally:
-        with output.working("dropping the scratch tube"):
+        with output.working("dropping the temporary tube"):
             tube.truncate()  # after Ctrl-C tasks may be taken, and drop would refuse
             tube.drop()
 

@@ -1,4 +1,4 @@
-"""`penstock bridge`: messages of a RabbitMQ queue into a tube, and back."""
+"""`penstock bridge`: moves messages of a RabbitMQ queue into a tube, or tasks to a queue."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from penstock.worker.console import LOGGED, configure_logging, log_handler
 log = logging.getLogger("penstock.bridge")
 
 DEFAULT_BATCH = 500
-# put_many is atomic up to 10,000 tasks, and twice a batch is prefetched, of which RabbitMQ counts up to 65,535.
+# put_many is atomic up to 10,000 tasks; two batches are prefetched, and RabbitMQ's prefetch is at most 65,535.
 MAX_BATCH = 10_000
 
 
 @click.command()
 @click.argument("amqp_url", metavar="AMQP_URL", envvar="PENSTOCK_AMQP_URL")
-@click.option("--queue", required=True, metavar="Q", help="The queue of RabbitMQ.")
+@click.option("--queue", required=True, metavar="Q", help="The RabbitMQ queue.")
 @click.option("--tube", required=True, metavar="T", help="The tube.", shell_complete=completion.tubes)
 @click.option("--publish", is_flag=True, help="The other way: take tasks from the tube and publish them to the queue.")
 @click.option("--batch", type=int, default=DEFAULT_BATCH, show_default=True, metavar="N", help="Tasks per store call.")
@@ -58,7 +58,7 @@ def bridge(
     """
     whole("batch", batch, 1, MAX_BATCH)
     if reject and publish:
-        raise BadValue("--reject is about messages that come in: leave it out with --publish")
+        raise BadValue("--reject applies to messages that are consumed: leave it out with --publish")
     try:
         from penstock.amqp.bridge import Bridge, Consume, Direction, Publish
         from penstock.amqp.connection import QueueConnection, parse_url
@@ -69,7 +69,7 @@ def bridge(
         signal.signal(number, lambda *_: stop.set())
     connect = partial(QueueConnection, server, queue, declare=declare)
     if not publish:
-        connect().close()  # before a store and a tube are created for a queue that is not there
+        connect().close()  # fails for a missing queue before a store or a tube is created
     with (
         connect_existing(url) if publish else penstock.connect(url) as broker,
         output.counting(f"tube {tube} to queue {queue}" if publish else f"queue {queue} to tube {tube}") as tell,
@@ -88,7 +88,7 @@ def bridge(
 
 
 def _opened(broker: penstock.Broker, name: str, *, create: bool) -> Tube:
-    """The tube, whose kind must have addresses. A missing one is created with a kind that has priorities."""
+    """Open the tube. Its kind must support addresses; a missing tube is created with a kind that has priorities."""
     try:
         tube = find_tube(broker.runtime, broker.session_handle, name)
     except NoSuchTube:

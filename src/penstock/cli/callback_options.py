@@ -22,7 +22,7 @@ _OPTIONS = [
     click.option("--callbacks", is_flag=True, help="Call the callback URLs of tasks."),
     click.option(
         "--callback-allow", "allowed", multiple=True, metavar="HOST", envvar="PENSTOCK_CALLBACK_ALLOW",
-        help="An allowed host: name, *.name, address or network, with :port or without. Repeatable.",
+        help="An allowed host: name, *.name, address or network, with an optional :port. Repeatable.",
     ),
     click.option(
         "--callback-secret-file", "secret_file", type=click.Path(path_type=Path), metavar="FILE",
@@ -43,17 +43,17 @@ def callback_options(command: Decorated) -> Decorated:
 def callback_settings(
     callbacks: bool, allowed: tuple[str, ...], secret_file: Path | None, per_host: int
 ) -> Settings | None:
-    """The checked settings; None without --callbacks."""
+    """Validate the settings for callbacks; None without --callbacks."""
     if not callbacks:
         return None
     if not allowed:
-        raise BadValue("--callbacks without an allow-list calls nobody: name hosts with --callback-allow HOST")
+        raise BadValue("--callbacks has no allowed hosts: name them with --callback-allow HOST")
     keys, receivers = _secrets(secret_file)
     return Settings(allow_list(allowed), keys, whole("callback-per-host", per_host, 1, 10_000), receivers)
 
 
 def _secrets(file: Path | None) -> tuple[tuple[bytes, ...], tuple[tuple[Entry, bytes], ...]]:
-    """The secrets for all receivers, and those for single ones."""
+    """Read the secrets for all receivers, and those for single receivers."""
     if file is None:
         text = os.environ.get(SECRET, "")
     else:
@@ -64,9 +64,11 @@ def _secrets(file: Path | None) -> tuple[tuple[bytes, ...], tuple[tuple[Entry, b
             raise BadValue(f"the callback secrets of {file} cannot be read: {error}") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise BadValue(f"callbacks are signed, and there is no secret: set {SECRET}, or give --callback-secret-file")
+        raise BadValue(f"callbacks need a secret to sign them: set {SECRET}, or give --callback-secret-file")
     own = [line[1:].split(None, 1) for line in lines if line.startswith("@")]
     if any(len(words) < 2 for words in own):
-        raise BadValue("a callback secret begins with @ and has no host and secret: write @hooks.example.org secret")
+        raise BadValue(
+            "a callback secret that begins with @ needs a host and a secret: write @hooks.example.org secret"
+        )
     shared = tuple(key(line) for line in lines if not line.startswith("@"))
     return shared, tuple((entry(host), key(secret)) for host, secret in own)

@@ -1,4 +1,4 @@
-"""All commands by name: where their code is, which is loaded when a command is called, and a one-line description."""
+"""The table of commands: where the code of each is, and its description. Code is loaded when a command is called."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Command(NamedTuple):
     about: str
 
 
-# section -> its commands, in the order of the help
+# section -> command name -> command, in the order of the help
 COMMANDS: dict[str, dict[str, Command]] = {
     "Tasks": {
         "put": Command("put:put", "Put a task, or one task per line."),
-        "take": Command("take:take", "Take the next task and hold it for a while."),
+        "take": Command("take:take", "Take the next task and hold it for some time."),
         "ack": Command("settle:ack", "Acknowledge a taken task: it is done and leaves its tube."),
         "fail": Command("settle:fail", "Fail a taken task for good: it leaves its tube."),
-        "release": Command("settle:release", "Give a taken task back, at its old place."),
-        "touch": Command("settle:touch", "Give a taken task more time."),
+        "release": Command("settle:release", "Release a taken task to its old place."),
+        "touch": Command("settle:touch", "Extend the lease of a taken task."),
         "bury": Command("settle:bury", "Set a task aside until it is kicked."),
         "kick": Command("settle:kick", "Make buried tasks ready again."),
         "retry": Command("settle:retry", "Make a task ready now, in any state."),
-        "cancel": Command("settle:cancel", "End a task as cancelled, also while it runs."),
+        "cancel": Command("settle:cancel", "Cancel a task, even while it runs."),
         "delete": Command("settle:delete", "Remove a task, in any state."),
         "wait": Command("take:wait", "Wait until the task with an address or an id has ended."),
         "mq": Command("mq:mq", "Reliable queues: push, pop, ack, recover, inspect."),
@@ -42,14 +42,14 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "stats": Command("query_commands:stats", "Show the counters of a tube."),
         "groups": Command("query_commands:groups", "List the live groups of a tube; start or cancel one."),
         "schedules": Command("schedules:schedules", "List the schedules that workers run; run or pause one."),
-        "sessions": Command("query_commands:sessions", "List who takes tasks and what they hold."),
+        "sessions": Command("query_commands:sessions", "List the sessions and the tasks they hold."),
         "top": Command("top:top", "Watch depths and rates of the tubes, every second."),
     },
     "Tubes": {
         "create": Command("tube_admin:create", "Create a tube."),
         "alter": Command("tube_admin:alter", "Change options of a tube, for what is put or taken from now on."),
         "pause": Command("tube_admin:pause", "Pause a tube: takes get nothing, puts still work."),
-        "resume": Command("tube_admin:resume", "Resume after a pause."),
+        "resume": Command("tube_admin:resume", "Resume a paused tube."),
         "truncate": Command("tube_admin:truncate", "Remove every task of a tube."),
         "drop": Command("tube_admin:drop", "Remove a tube with all its tasks."),
     },
@@ -94,7 +94,7 @@ class Commands(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; the error for an unknown name suggests the nearest one, without loading the commands."""
+        """Find a command. The error for an unknown name suggests the nearest one, without loading the commands."""
         name = args[0]
         if name not in _BY_NAME and not name.startswith("-") and not context.resilient_parsing:
             near = get_close_matches(name, _BY_NAME, n=1)
@@ -107,6 +107,6 @@ class Commands(click.Group):
             formatter.write_dl([(section, " ".join(commands)) for section, commands in COMMANDS.items()])
 
     def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Where to find more help."""
+        """Print where to find more help."""
         formatter.write_paragraph()
-        formatter.write_text("penstock COMMAND --help shows one of them, with examples.")
+        formatter.write_text("penstock COMMAND --help explains a command, with examples.")

@@ -1,4 +1,4 @@
-"""`penstock completion`, and what it completes: names of tubes, kinds, schedules, sessions."""
+"""`penstock completion`, and the completion of names: tubes, kinds, schedules, sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def words(*known: str) -> Complete:
-    """Complete one of these words."""
+    """A completer for these words."""
     return lambda context, parameter, begun: [word for word in known if word.startswith(begun)]
 
 
@@ -31,7 +31,7 @@ kinds = words("fifo", "fifottl", "utube", "utubettl", "round", "reliable")
 
 
 def _from_store(read: Callable[[penstock.Broker], Iterable[str]]) -> Complete:
-    """Complete names that are read from the store; none if there is no store or it does not answer."""
+    """A completer for names that are read from the store; none if it does not exist or does not answer."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
         found: list[str] = []

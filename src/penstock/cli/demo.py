@@ -43,27 +43,27 @@ EXPECTED = PRODUCERS * TASKS + 1  # in each tube, with its poisoned task
 PERIOD = 0.4  # of the round tube, in seconds
 MESSAGES = 1000  # pushed into the reliable tube
 STUCK = 45  # the demo fails after this many seconds without an ack
-# Seconds from the kill until its tasks are ready again: usually less than one, more on a busy machine, but always less
-# than by the heartbeat alone, which takes ten or more.
+# The most seconds from the kill until its tasks are ready again. Usually it is less than one, more on a busy machine.
+# By the heartbeat alone it would be ten or more.
 LATE = 9
 PROCESSES = multiprocessing.get_context("spawn")
 
 
 class Play:
-    """Starts all processes, kills one worker half-way, and collects the records of what was done."""
+    """One run of the demo: starts all processes, kills one worker half-way, and collects the records of the others."""
 
     def __init__(self, url: str, console: Console) -> None:
         self.url, self.console = url, console
-        self.prefix = f"demo-{uuid4().hex[:8]}-"  # of its tubes, which no other program has
+        self.prefix = f"demo-{uuid4().hex[:8]}-"  # a unique prefix for the names of its tubes
         self.broker = penstock.connect(url)
         # A kind is data: one line adds it, and it is stored with the tube, so the workers need not know it.
         penstock.register_kind(penstock.Kind("lifo", order=("-id",)))
         self.tubes = {kind: self.broker.tube(self.prefix + kind, kind=kind) for kind in KINDS}
         self.stats = {kind: tube.stats() for kind, tube in self.tubes.items()}
         self.notes: list[Done] = []
-        self.held: dict[str, int] = {}  # by the worker that is killed
+        self.held: dict[str, int] = {}  # kind -> tasks held by the worker that is killed
         self.killed_at: float | None = None
-        self.noticed: dict[str, float] = {}  # seconds from the kill until those were ready again
+        self.noticed: dict[str, float] = {}  # kind -> seconds from the kill until they were ready again
         self.unleased: dict[str, penstock.TubeStats] = {}
         self.turns: list[tuple[str, float]] = []
         self.recovered: list[object] = []
@@ -88,8 +88,8 @@ class Play:
         children = [start(produce, self.url, self.prefix, number) for number in range(PRODUCERS)]
         inbox, outbox = PROCESSES.Pipe(duplex=False)
         victim = start(work_and_hang, self.url, self.prefix, outbox)
-        outbox.close()  # so that the end of a failed worker is an EOFError here
-        notes, self.held = inbox.recv()  # before the others start, which might leave it nothing to hold
+        outbox.close()  # so that a worker's death is an EOFError here
+        notes, self.held = inbox.recv()  # wait before the others start, which might leave it no tasks to hold
         self.notes += notes
         pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
         children += [start(work, self.url, self.prefix, outbox, stop) for _, outbox in pipes]
@@ -156,7 +156,7 @@ class Play:
             tube.put(Job(POISON, not_before=0))
 
     def look(self, bars: Progress, rows: dict[str, TaskID]) -> None:
-        """Read the counters, note when the dead worker's tasks are ready again, and kick what was buried."""
+        """Read the counters, record when the dead worker's tasks are ready again, and kick the buried tasks."""
         for kind, tube in self.tubes.items():
             stats = self.stats[kind] = tube.stats()
             if self.killed_at and kind not in self.noticed and stats.calls.release >= self.held[kind]:
@@ -174,7 +174,7 @@ def start(target: object, *args: object) -> SpawnProcess:
 
 
 def problems(play: Play, kind: str) -> list[str]:
-    """What went wrong in one tube."""
+    """The problems found in one tube, as text."""
     acked = [done for done in play.notes if done.tube == kind]
     names, stats, held = {done.job.name for done in acked}, play.stats[kind], play.held.get(kind, 0)
     calls = stats.calls
@@ -183,8 +183,8 @@ def problems(play: Play, kind: str) -> list[str]:
         f"{len(acked) - len(names)} tasks acked twice": len(acked) != len(names),
         f"its counters are {stats}": (calls.put, calls.ack, stats.tasks.total) != (EXPECTED, EXPECTED, 0),
         f"{held} were held at the kill, {calls.release} came back": not held or calls.release != held,
-        "what the killed worker held came back late": play.noticed.get(kind, LATE) >= LATE,
-        "not exactly one was buried and kicked": (calls.bury, calls.kick) != (1, 1),
+        "the killed worker's tasks came back late": play.noticed.get(kind, LATE) >= LATE,
+        "not exactly one task was buried and kicked": (calls.bury, calls.kick) != (1, 1),
         # A millisecond is the store's unit of time.
         "a delayed task came early": any(done.began < done.job.not_before - 0.001 for done in acked),
         "two tasks of one customer ran at once": kind.startswith("utube") and overlaps(acked),
@@ -193,13 +193,13 @@ def problems(play: Play, kind: str) -> list[str]:
 
 
 def unleased_problems(play: Play) -> list[str]:
-    """What went wrong in the two tubes without leases."""
+    """The problems found in the two tubes without leases, as text."""
     ordered = sorted(play.turns)
     early = sum(one[0] == next[0] and next[1] - one[1] < PERIOD - 0.0005 for one, next in pairwise(ordered))
     found = {
         f"round: {early} feeds came again within their period": early > 0,
         "round: a feed never had its turn": len({id for id, _ in play.turns}) != FEEDS,
-        "reliable: recover did not bring what the killed one had popped": play.recovered != list(range(POPPED)),
+        "reliable: recover did not return the killed consumer's messages": play.recovered != list(range(POPPED)),
         f"reliable: {play.acked} of {MESSAGES} acked": play.acked != MESSAGES,
         "reliable: messages are left": play.unleased["reliable"].tasks.total != 0,
     }
@@ -228,13 +228,13 @@ def summary(play: Play) -> Table:
 
 
 def rate(play: Play, kind: str) -> float:
-    """Tasks a second, from the first ack to the last."""
+    """Tasks per second, from the first ack to the last."""
     times = [done.ended for done in play.notes if done.tube == kind] or [0.0]
     return len(times) / max(max(times) - min(times), 0.001)
 
 
 def facts(play: Play, wrong: list[str], seconds: float) -> dict[str, object]:
-    """The summary for programs."""
+    """The summary for --json."""
     tubes = [
         {
             "tube": kind, "calls": stats.calls, "rate": round(rate(play, kind), 1),
@@ -260,7 +260,7 @@ def demo(url: str | None, as_json: bool) -> None:
     out of turn. With --json, the text for people goes to standard error.
     """
     if url is not None and url.startswith("memory:"):
-        raise BadValue("the demo has several processes, which cannot share memory://: give another --url, or none")
+        raise BadValue("the demo starts several processes, which cannot share memory://: give another --url, or none")
     stream = sys.stderr if as_json else sys.stdout
     console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:

@@ -1,4 +1,4 @@
-"""What each process of `penstock demo` does: putting, working, polling, and being killed."""
+"""The processes of `penstock demo`: producers, workers, pollers, and those that are killed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import penstock
 KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named by the prefix and its kind
 TASKS = 600  # that each producer puts into each tube
 CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a time
-HELD = 3  # tasks of each tube in the hands of the worker that is killed
+HELD = 3  # tasks of each tube that the killed worker holds
 POISON = "poison"  # the name of a job that the first worker buries; it is done after a kick
 FEEDS = 30  # elements of the round tube
-POLLING = 2.0  # seconds that they are taken from it, or longer, until each had a turn
-POPPED = 300  # messages of the reliable tube, by the consumer that is killed
+POLLING = 2.0  # seconds of polling; longer if not every feed has had a turn
+POPPED = 300  # messages that the killed consumer has popped from the reliable tube
 
 
 @dataclass
 class Job:
-    """What is put: any JSON value, bytes or dataclass can be."""
+    """The data of a task: a dataclass. JSON values and bytes work, too."""
 
     name: str
     not_before: float

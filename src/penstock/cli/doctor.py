@@ -19,13 +19,13 @@ from penstock.core.results import Description
 from penstock.engine.store import Store, load_tube
 from penstock.store.open import open_store
 
-# Enough for a median that one slow call does not move.
+# The number of timed calls: enough that one slow call does not change the median.
 _PROBES = 21
 _COUNTS = ("ready", "taken", "delayed", "buried")
 
 
 class TubeReport(msgspec.Struct, frozen=True):
-    """What waits in one tube."""
+    """The backlog of one tube."""
 
     name: str
     kind: str

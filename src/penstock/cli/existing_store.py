@@ -11,18 +11,18 @@ from penstock.transfer.move import shown_url
 
 
 def connect_existing(url: str) -> penstock.Broker:
-    """Connect to an existing store; a missing one is an error, and is not created."""
+    """Connect to an existing store. Raises NotFound instead of creating a missing one."""
     must_exist(url)
     return penstock.connect(url)
 
 
 def exists(url: str) -> bool:
-    """Whether the store exists. Nothing is changed, except that a pool is rebuilt if it has to be."""
+    """Whether the store exists. Changes nothing, except that a pool's index is rebuilt if needed."""
     return url.startswith("memory://") or has_pool(url) or look_at_schema(url).stored is not None
 
 
 def must_exist(url: str) -> None:
-    """NotFound if opening the store would create it."""
+    """Raise NotFound if opening the store would create it."""
     if exists(url):
         return
     where = shown_url(url)

@@ -1,4 +1,4 @@
-"""`penstock`: the store's URL, the commands, and errors in one line."""
+"""`penstock`: the global options, and errors as one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, help="The store; else PENSTOCK_URL."
 )
-@click.option("--pool", help="A database behind a Redis: its URL.")
+@click.option("--pool", metavar="URL", help="The database of a pool, if --url is its Redis.")
 @click.version_option(penstock.__version__, prog_name="penstock")
 @click.pass_context
 def cli(context: click.Context, url: str, pool: str | None) -> None:
@@ -38,7 +38,7 @@ def cli(context: click.Context, url: str, pool: str | None) -> None:
 
 def main() -> None:
     """Run a command. An error is printed as one line on standard error, without a traceback."""
-    # The caller may have closed them; the command still runs.
+    # The caller may have closed the standard streams; the command still runs.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
@@ -58,11 +58,11 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
-        _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows where)")
+        _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows the traceback)")
 
 
 def _usage(error: click.ClickException) -> str:
-    """What is wrong with the command line, and which help to read."""
+    """The text of a usage error, with the --help that explains the command."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     help = "" if context is None else f" ({context.command_path} --help)"
     if isinstance(error, click.NoSuchOption) and error.option_name in ("--url", "--pool"):

@@ -1,4 +1,4 @@
-"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and rebuilding a pool's index."""
+"""`penstock check`, `migrate` and `rebuild`: integrity of the store, its schema, and the index of a pool."""
 
 from __future__ import annotations
 
@@ -69,13 +69,11 @@ def _show_schema(before: Schema, after: Schema, applied: list[str]) -> None:
     for name in after.pending:
         click.echo(f"missing {name}")
     if applied:
-        click.echo(f"the schema is {after.stored}, it was {before.stored or 'not there'}")
+        click.echo(f"the schema is now {after.stored}; before, it was {before.stored or 'missing'}")
     elif after.pending:
-        click.echo(
-            f"the schema is {after.stored or 'not there'}, and should be {after.newest}: penstock migrate does it"
-        )
+        click.echo(f"the schema is {after.stored or 'missing'}, but should be {after.newest}: run penstock migrate")
     else:
-        click.echo(f"the schema is {after.stored}, and up to date")
+        click.echo(f"the schema is {after.stored} and up to date")
 
 
 def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair: bool) -> None:
@@ -83,7 +81,7 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
         task = "" if finding.id is None else f" task {finding.id}"
         click.echo(output.as_text(f"{finding.tube or 'store'}{task}: {finding.what}; {finding.remedy}"))
     if not findings:
-        click.echo("everything fits together")
+        click.echo("no problems found")
     elif repair:
         click.echo("everything was repaired" if not left else f"{len(left):,} could not be repaired")
 
@@ -111,4 +109,4 @@ def rebuild(url: str, as_json: bool) -> None:
     if as_json:
         output.as_json({"tasks": loaded})
     else:
-        click.echo(f"the index is whole, {loaded:,} tasks")
+        click.echo(f"the index is complete: {loaded:,} tasks")

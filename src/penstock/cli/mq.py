@@ -1,4 +1,4 @@
-"""`penstock mq`: reliable queues by the five commands of the Redis protocol, with their arguments in their order."""
+"""`penstock mq`: reliable queues, with the five commands of the Redis protocol and the same arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ key_argument = click.argument("key")
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order in which a message meets them."""
+    """A command group that lists its commands in the order of a message's life."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """The commands in the order of this file."""
@@ -133,7 +133,7 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
 
 
 def _known(ids: tuple[str, ...]) -> list[str]:
-    """The valid ids. Warns about each invalid one, so that the others are acked; a single invalid id is an error."""
+    """The valid ids. Warns about invalid ones, so that the others are acked; a single invalid id is an error."""
     known = []
     for id in ids:
         try:
@@ -155,7 +155,7 @@ def _range(words: tuple[str, ...]) -> tuple[int, int]:
 
 @contextmanager
 def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]:
-    """The queue. A missing one is created, or returned as None; a missing store is None as well."""
+    """Open the queue. If the queue or the store is missing, it is created with `create`, otherwise None."""
     name = queue_name(key)
     if not create and not exists(url):
         yield None

@@ -1,4 +1,4 @@
-"""Prints results, as text or as JSON. Tasks look as in the HTTP API."""
+"""Prints results as text or as JSON. Tasks in JSON look as in the HTTP API."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def task_facts(task: Task) -> dict[str, object]:
 
 
 def value_facts(name: str, value: object) -> dict[str, object]:
-    """Data or a result as a dict with its name; bytes are in `base64`."""
+    """A value as a dict under its name; bytes are in `base64`."""
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else {name: value}
 
 
@@ -101,7 +101,7 @@ def as_text(value: object, most: int | None = None) -> str:
 
 
 def task_row(task: Task) -> list[object]:
-    """A task in a list: id, status, priority, attempts, data."""
+    """The cells of a task in a list: id, status, priority, attempts, data."""
     return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, wide())]
 
 
@@ -144,14 +144,14 @@ def warn(message: str) -> None:
 
 
 def warn_if_readable(file: Path, what: str) -> None:
-    """Warn of a file with secrets that other users of this host can read."""
+    """Warn if other users of this host can read a file with secrets."""
     with suppress(OSError):  # then reading it fails as well, and reports it
         if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
             warn(f"other users can read {what} in {file}: chmod 600 {file}")
 
 
 def working(what: str) -> AbstractContextManager[object]:
-    """Show on a terminal that a command is working."""
+    """Show a spinner on a terminal inside the block."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console  # only here: its import takes longer than most commands

@@ -1,4 +1,4 @@
-"""Parses arguments: the tube, task ids, data, and the session to continue with."""
+"""Parses arguments: the tube, task ids, data, session and lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.core.lease import HandOut, hand_out
 from penstock.errors import BadValue, NotTaken
 
 _INTEGER = re.compile(r"-?[0-9]+")
-# Enough to be refused as too large, and few enough for int().
+# The most digits that are converted: enough to be refused as too large, and few enough for int().
 _DIGITS = 40
 
 tube_argument = click.argument("tube", shell_complete=completion.tubes)
@@ -31,16 +31,14 @@ session_option = click.option(
     metavar="ID",
     envvar="PENSTOCK_SESSION",
     shell_complete=completion.sessions,
-    help="The session that holds it, as printed by take.",
+    help="The session that holds the task, as printed by take.",
 )
 
-lease_option = click.option(
-    "--lease", metavar="TEXT", help="Only this hand-out, as printed by take --json. Needs no --session."
-)
+lease_option = click.option("--lease", metavar="TEXT", help="The lease, as printed by take --json. Needs no --session.")
 
 
 class Seconds(click.FloatRange):
-    """Seconds in a range. click itself would accept NaN."""
+    """Seconds in a range; refuses NaN, which click would accept."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number; a usage error if it is not in the range."""
@@ -73,7 +71,7 @@ def opened(url: str, name: str) -> Iterator[Tube]:
 
 @contextmanager
 def held(url: str, name: str, id: str | None, session: str | None, lease: str | None) -> Iterator[Tube]:
-    """Open an existing tube for the session that is named, or else for the one that holds the lease."""
+    """Open an existing tube for the given session, or else for the session that holds the lease."""
     with connect_existing(url) as broker:
         if session is None and lease is not None:
             holders = (each.id for each in broker.sessions() if (name, id) in [(tube, str(n)) for tube, n in each.held])
@@ -88,24 +86,24 @@ def held(url: str, name: str, id: str | None, session: str | None, lease: str | 
 
 
 def task_id(tube: Tube, text: str) -> int | str:
-    """A task id: an integer for kinds with leases, else a text."""
+    """Parse a task id: an integer for kinds with leases, otherwise a text."""
     return int(text[:_DIGITS]) if tube.stored.kind.leased and _INTEGER.fullmatch(text) else text
 
 
 def which(tube: Tube, text: str, lease: str | None) -> HandOut | int | str:
-    """The task id, or a reference to one of its leases."""
+    """Parse a task id, or a reference to one of its leases if `lease` is given."""
     id = task_id(tube, text)
     return id if lease is None or not isinstance(id, int) else hand_out(id, lease)
 
 
 def data(text: str, *, raw: bool = False) -> object:
-    """DATA as JSON or else as text; `-` is standard input, `@file` the content of a file. With raw, as bytes."""
+    """Parse DATA as JSON, or else as text. `-` is standard input, `@file` a file. With `raw`, return bytes."""
     content = _content(text)
     return content if raw else parsed(content)
 
 
 def parsed(content: bytes) -> object:
-    """The JSON value of some bytes, or else their text."""
+    """Decode bytes as JSON, or else as text."""
     try:
         return msgspec.json.decode(content)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""`penstock put`: one task, or one task per line."""
+"""`penstock put`: puts one task, or one task per line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.core.options import PutOptions
 from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue
 
-# Lines that are put in one step.
+# The number of lines that are put in one step.
 _BATCH = 1000
 
 
@@ -94,7 +94,7 @@ def _put_all(
             count += len(tube.put_many(chunk, timeout=timeout, **options))
             tell(len(chunk))
     except penstock.PenstockError as error:
-        raise type(error)(f"{error} ({count:,} tasks of the lines before were put)") from None
+        raise type(error)(f"{error} ({count:,} tasks of earlier lines were put)") from None
     return count
 
 

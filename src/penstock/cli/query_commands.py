@@ -69,7 +69,7 @@ def tubes(url: str, as_json: bool) -> None:
         for each in found
     ]
     if rows or not moved:
-        output.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+        output.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA creates one")
     for tube in moved:
         click.echo(output.as_text(f"{plain_name(tube.name)} has moved to {moved_to(tube)}"))
     return None
@@ -171,11 +171,11 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 
 @click.command()
 @params.tube_argument
-@click.option("--start", metavar="GROUP", help="Start this group: its work can be taken.")
+@click.option("--start", metavar="GROUP", help="Start this group, so that its tasks can be taken.")
 @click.option(
     "--cancel",
     metavar="GROUP",
-    help="Cancel this group: remove all its work, including taken tasks.",
+    help="Cancel this group: remove all its tasks, including taken ones.",
 )
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="NAME", default="", help="Continue after this one.")
@@ -193,7 +193,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
     with params.opened(url, tube) as opened:
         for name, verb in ((start, Group.start), (cancel, Group.cancel)):
             if name is not None:
-                live_group(opened, name)  # otherwise it would be created
+                live_group(opened, name)  # raises if there is none; start would create it
                 verb(opened.group(name))
         found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
     if as_json:
@@ -208,7 +208,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
 @output.json_option
 @click.pass_obj
 def sessions(url: str, as_json: bool) -> None:
-    """List who takes tasks and what they hold.
+    """List the sessions and the tasks they hold.
 
     \b
     penstock sessions

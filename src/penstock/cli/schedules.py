@@ -19,14 +19,14 @@ _NONE = "no schedules: they appear once a worker with schedules has started"
 
 
 @click.command()
-@click.option("--run", metavar="NAME", shell_complete=completion.schedules, help="Put its work now.")
+@click.option("--run", metavar="NAME", shell_complete=completion.schedules, help="Put its task now.")
 @click.option("--pause", metavar="NAME", shell_complete=completion.schedules, help="Stop its ticks.")
 @click.option("--resume", metavar="NAME", shell_complete=completion.schedules, help="Resume after a pause.")
 @click.option(
     "--forget",
     metavar="NAME",
     shell_complete=completion.schedules,
-    help="Remove it from the list, if no worker has it any more.",
+    help="Remove it from the list, if no worker runs it any more.",
 )
 @output.json_option
 @click.pass_obj
@@ -38,8 +38,8 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
     penstock schedules --run shop.make_report
     penstock schedules --pause shop.make_report
 
-    NAME is the function's, or the schedule's key if the function has several. A schedule appears once a worker has
-    started with it.
+    NAME is the name of the function, or the key of the schedule if the function has several. A schedule appears once a
+    worker that runs it has started.
     """
     verbs: dict[str, Callable[[Tube, str], object]] = {
         "run": schedule_status.run_now, "pause": schedule_status.pause, "resume": schedule_status.resume,
@@ -51,7 +51,7 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
             schedule_tube = find_tube(broker.runtime, broker.session_handle, schedule_status.SCHEDULE_TUBE)
         except NoSuchTube:
             if chosen:
-                raise penstock.NotFound("there is no schedule in this store: start a worker that has one") from None
+                raise penstock.NotFound("this store has no schedules: start a worker that has one") from None
             return output.as_json([]) if as_json else output.listed((), [], _NONE)
         for verb, name in chosen:
             verbs[verb](schedule_tube, schedule_status.key_of(schedule_tube, name))

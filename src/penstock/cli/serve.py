@@ -12,7 +12,7 @@ from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue
 from penstock.server.auth import Role, make_token, read_tokens, token_line
 
-# Random text of this length has at least 80 bits.
+# The shortest PENSTOCK_TOKEN without a warning: random text of this length has at least 80 bits.
 SHORT_TOKEN = 20
 
 
@@ -83,22 +83,22 @@ ROLES = [role.name.lower() for role in Role]
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="Its role.")
-@click.option("--name", default="", help="A name that shows which line to remove.")
+@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="The role of the token.")
+@click.option("--name", default="", help="A name to recognise its line in FILE.")
 @output.json_option
 def token(file: Path, role: str, name: str, as_json: bool) -> None:
     """Make a token, add its hash to FILE, and print it.
 
-    It cannot be shown again.
+    The token cannot be shown again.
 
     \b
     penstock token tokens --role read --name grafana
     penstock serve --token-file tokens
 
-    To revoke it, remove its line from the file; a running server notices.
+    To revoke a token, remove its line from the file; a running server notices.
     """
     if not name.isprintable():
-        raise BadValue("the name has a line break or another character that cannot be seen: leave it out")
+        raise BadValue("the name has a line break or another invisible character: remove it")
     if file.exists() and file.stat().st_size:
         read_tokens(file)  # refuses a file that is not a token file
     made = make_token()

@@ -73,7 +73,7 @@ def release(
     url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, lease: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Give a taken task back, at its old place.
+    """Release a taken task to its old place.
 
     \b
     penstock release mail 1 --session ID
@@ -83,7 +83,7 @@ def release(
     if everything == (id is not None):
         raise BadValue("release needs the ID of a task, or --all: give one of them")
     if everything and delay:
-        raise BadValue("--all releases at once: leave --delay out")
+        raise BadValue("--all cannot delay tasks: leave --delay out")
     with params.held(url, tube, id, session, lease) as opened:
         if id is None:
             return output.counted("release", opened, opened.release_all(), as_json)
@@ -101,7 +101,7 @@ def release(
 @output.json_option
 @click.pass_obj
 def touch(url: str, tube: str, id: str, seconds: float, session: str | None, lease: str | None, as_json: bool) -> None:
-    """Give a taken task more time.
+    """Extend the lease of a taken task.
 
     \b
     penstock touch mail 1 30 --session ID      30 seconds more
@@ -145,7 +145,7 @@ def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) 
     penstock kick mail --id 7
     """
     if id is not None and count is not None:
-        raise BadValue("kick takes a COUNT of tasks or the --id of one: give one of them")
+        raise BadValue("kick accepts either a COUNT of tasks or the --id of one: give one of them")
     with params.opened(url, tube) as opened:
         if id is None:
             return output.counted("kick", opened, opened.kick(1 if count is None else count), as_json)
@@ -181,7 +181,7 @@ def retry(url: str, tube: str, id: str, as_json: bool) -> None:
 @output.json_option
 @click.pass_obj
 def cancel(url: str, tube: str, id: str | None, address: str | None, reason: str | None, as_json: bool) -> None:
-    """End a task as cancelled, also while it runs.
+    """Cancel a task, even while it runs.
 
     \b
     penstock cancel mail 1 --reason "no longer wanted"

@@ -23,7 +23,7 @@ EXIT_NOTHING = 3
 @click.command()
 @click.argument("tubes", metavar="TUBE...", nargs=-1, required=True, shell_complete=completion.tubes)
 @click.option("--timeout", type=float, help="Seconds to wait for a task; default: no limit.")
-@click.option("--hold", type=float, default=60, show_default=True, help="Seconds to keep its session.")
+@click.option("--hold", type=float, default=60, show_default=True, help="Seconds to hold the task.")
 @click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_NOTHING} if nothing came.")
 @output.json_option
@@ -32,7 +32,7 @@ def take(
     url: str, tubes: tuple[str, ...], timeout: float | None, hold: float, max_pri: int | None, exit_code: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Take the next task and hold it for a while.
+    """Take the next task and hold it for some time.
 
     \b
     penstock take mail --timeout 5
@@ -57,16 +57,16 @@ def take(
         output.as_json(facts)
     elif facts is not None:
         output.sheet(facts)
-    elif sys.stderr.isatty():  # for people; a script sees it by the empty output
+    elif sys.stderr.isatty():  # only for people: a script sees the empty output
         click.echo("nothing came", err=True)
     if facts is None and exit_code:
         sys.exit(EXIT_NOTHING)
 
 
 def _end_now(session: penstock.Session, hold_ms: int) -> None:
-    """End a session that holds nothing at once instead of after its hold, by a leave that is dated back."""
+    """End a session that holds nothing now, instead of after its hold, by backdating its end."""
     store = session.runtime.store
-    with suppress(penstock.PenstockError):  # then the session ends later, which does no harm
+    with suppress(penstock.PenstockError):  # harmless: the session then ends after its hold
         store.leave([session.session_handle.handle], now=store.now() - hold_ms)
         session.session_handle.lose(session.session_handle.handle)
 

@@ -1,4 +1,4 @@
-"""`penstock top`: the tubes of a store and who works on them, live."""
+"""`penstock top`: the tubes of a store and the sessions that work on them, live."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def top(url: str, interval: float, sort: str, looks: int | None, as_json: bool) 
 
 
 class Watch:
-    """Reads the store, and remembers the last counters, for the rates."""
+    """Reads the store, and remembers the previous counters, for the rates."""
 
     def __init__(self, broker: penstock.Broker) -> None:
         self._broker = broker
@@ -237,7 +237,10 @@ def _screen(console: Console) -> Iterator[_Screen]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yields a function that waits for a key: its name, or "" after the time. Without a terminal it only waits."""
+    """Yield a function that waits for a key and returns its name, or "" after a timeout.
+
+    Without a terminal it only waits.
+    """
     if os.name != "posix" or not sys.stdin.isatty():
         with _lines(Console()) as (_, wait):
             yield wait

@@ -1,4 +1,4 @@
-"""`penstock export`, `import` and `move`: a tube as a file, and tubes from store to store."""
+"""`penstock export`, `import` and `move`: write and read a tube as a file, and move tubes between stores."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
 
 @click.command(name="import")
 @click.argument("file", type=click.Path())
-@click.option("--tube", metavar="NAME", help="Its new name; default: its own name.")
-@click.option("--discard-partial", is_flag=True, help="First remove what a killed import of this tube left.")
+@click.option("--tube", metavar="NAME", help="The new name of the tube; default: the name in the file.")
+@click.option("--discard-partial", is_flag=True, help="First remove the remains of a killed import of this tube.")
 @output.json_option
 @click.pass_obj
 def import_tube(url: str, file: str, tube: str | None, discard_partial: bool, as_json: bool) -> None:
@@ -107,7 +107,9 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     seconds = span_ms("wait", wait) / 1000
     for url in (source, target):
         _must_outlive_this(url)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: tubes that are not frozen yet are not moved
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # like Ctrl-C: tubes that are not frozen yet are not moved
     with connect_existing(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
         with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:
@@ -116,7 +118,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
         output.as_json({"to": shown_url(target), "moved": moved})
         return
     for each in moved:
-        paused = "; it is paused there, as it was: penstock resume ends that" if each.paused else ""
+        paused = "; it is still paused: penstock resume ends that" if each.paused else ""
         click.echo(f"moved {_tasks(each.tasks)} of {each.tube} to {shown_url(target)}{paused}")
     if not moved:
         click.echo("there is nothing to move")
@@ -124,7 +126,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
 
 def _must_outlive_this(url: str) -> None:
     if url.startswith("memory://"):
-        raise BadValue(f"{url} ends with this command: give the URL of a store that other programs can reach")
+        raise BadValue(f"{url} exists only in this process: give the URL of a store that other programs can reach")
 
 
 def _tasks(count: int) -> str:
@@ -133,7 +135,7 @@ def _tasks(count: int) -> str:
 
 @contextmanager
 def _written(out: str) -> Iterator[BinaryIO]:
-    """Write a file that gets its name when it is complete."""
+    """A file to write to, which gets its name when it is complete."""
     if out == "-":
         yield sys.stdout.buffer
         return

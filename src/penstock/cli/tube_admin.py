@@ -120,7 +120,7 @@ def pause(url: str, tube: str, as_json: bool) -> None:
 @output.json_option
 @click.pass_obj
 def resume(url: str, tube: str, as_json: bool) -> None:
-    """Resume after a pause.
+    """Resume a paused tube.
 
     \b
     penstock resume mail

@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.worker")
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
 @click.option(
-    "--tubes", metavar="A,B", help="Only these, earlier ones first; default: all of the app, in turns.",
+    "--tubes", metavar="A,B", help="Only these tubes, earlier ones first; default: all tubes of the app, in turns.",
     shell_complete=completion.tubes,
 )  # fmt: skip
 @click.option(
@@ -50,7 +50,11 @@ log = logging.getLogger("penstock.worker")
 )
 @click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one per core]")
 @click.option(
-    "--limit", "limits", multiple=True, metavar="P=N", help="Start priority P and below only while fewer than N run."
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="P=N",
+    help="Start tasks of priority P or less urgent only while fewer than N run.",
 )
 @click.option(
     "--grace",
@@ -62,11 +66,11 @@ log = logging.getLogger("penstock.worker")
 )
 @click.option("--listen", metavar="HOST:PORT", help="Serve /health, /live and /metrics here, such as 127.0.0.1:9000.")
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), help="Tokens for /metrics; needed where other hosts reach it."
+    "--token-file", type=click.Path(path_type=Path), help="Tokens for /metrics; required if other hosts can reach it."
 )
 @click.option("--max-tasks", type=int, metavar="N", help="Stop after this many tasks, for a supervisor to restart it.")
 @click.option("--max-memory", type=Bytes(), metavar="SIZE", help="Stop when it uses more memory, such as 512M or 2G.")
-@click.option("--name", metavar="NAME", help="What the dashboard calls it. [default: MODULE:APP]")
+@click.option("--name", metavar="NAME", help="Its name in the dashboard. [default: MODULE:APP]")
 @click.option("--reload", is_flag=True, help="Restart when a .py file below this folder changes.")
 @callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object per line.")
@@ -83,7 +87,7 @@ def worker(
     \b
     penstock worker shop:app
     penstock worker shop:app --tubes urgent,mail --concurrency 8
-    penstock worker shop:app --limit 0=16 --limit 5=4     room for urgent work
+    penstock worker shop:app --limit 0=16 --limit 5=4     keeps slots for urgent tasks
     penstock worker shop:app --listen 127.0.0.1:9000      /health and /metrics
     penstock worker --callbacks --callback-allow hooks.example.org
 
@@ -108,7 +112,7 @@ def worker(
     handler, make_status = _shown(json_logs)
     configure_logging(handler)
     if token_file is not None and listen is None:
-        raise BadValue("--token-file is for /metrics: give --listen as well")
+        raise BadValue("--token-file protects /metrics: give --listen as well")
     address = None if listen is None else _Listen(listen, token_file)
     app = context.obj if isinstance(context.obj, App) else _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
@@ -174,7 +178,7 @@ class Signals:
             signal.signal(number, self._signalled)
 
     def crash(self) -> None:
-        """The worker cannot continue: stop, and exit with an error."""
+        """Stop with an error exit code, because the worker cannot continue."""
         self.crashed = True
         self.finish()
 
@@ -251,7 +255,7 @@ def _limits(given: tuple[str, ...]) -> dict[int, int]:
         try:
             place, number = int(pri), int(most)
         except ValueError:
-            raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, as 5=4") from None
+            raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, such as 5=4") from None
         if limits.setdefault(place, number) != number:
-            raise BadValue(f"limit {text!r} comes after {place}={limits[place]}: give one limit for a priority")
+            raise BadValue(f"limit {text!r} repeats {place}={limits[place]}: give one limit per priority")
     return limits

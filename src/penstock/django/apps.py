@@ -1,4 +1,4 @@
-"""The Django app, for its command."""
+"""The Django app, which provides `manage.py penstock_worker`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from penstock.store.open import check_url, sqlite_path
 
 ENQUEUE = ("on_commit", "in_transaction", "now")
 _ID_LENGTH = 32
-# Django makes a backend for each thread; all of a process with the same settings share an app, and so a connection.
+# Django makes a backend for each thread; those with the same settings share an app, and so a connection.
 _apps: dict[str, TaskApp] = {}
 _lock = threading.Lock()
 
@@ -40,9 +40,9 @@ class PenstockBackend(BaseTaskBackend):
     `OPTIONS` has `url` (default: PENSTOCK_URL, else sqlite:///penstock.db), `tubes` (options of tubes, by queue), and
     what `enqueue` does in a transaction of a `database`:
 
-    - `on_commit`, the default: it is put when the transaction has committed.
-    - `in_transaction`: it is put as a part of the transaction, if the store is in the same database.
-    - `now`: it is put at once.
+    - `on_commit`, the default: the task is put after the transaction has committed.
+    - `in_transaction`: the task is put as part of the transaction, if the store is in the same database.
+    - `now`: the task is put at once.
     """
 
     supports_defer = True
@@ -68,12 +68,12 @@ class PenstockBackend(BaseTaskBackend):
             return _apps[key]
 
     def validate_task(self, task: Any) -> None:
-        """As every backend; a task that may be put here can also be run here."""
+        """Validate as every backend does, and register the task, so that it can also be run here."""
         super().validate_task(task)
         results.known.setdefault(task.module_path, task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Put a call of the task. The result has its id at once, also if the call is put later."""
+        """Put a call of the task. The result has its id at once, even if the call is put later."""
         self.validate_task(task)
         result = base.TaskResult(
             task=task, id=f"{task.queue_name}:{get_random_string(_ID_LENGTH)}", status=results.Status.READY,
@@ -108,8 +108,11 @@ class PenstockBackend(BaseTaskBackend):
         signals.task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> Any:
-        """The result with that id, from any process; TaskResultDoesNotExist also if its task was cancelled, deleted or
-        expired, or ended longer ago than the tube's `retention`."""
+        """The result with that id, put by any process.
+
+        Raises TaskResultDoesNotExist if there is none, or if its task was cancelled, deleted, expired, or ended longer
+        ago than the tube's `retention`.
+        """
         queue, _, address = str(result_id).rpartition(":")
         if self.queues and queue not in self.queues:
             raise exceptions.TaskResultDoesNotExist(result_id)
@@ -118,7 +121,7 @@ class PenstockBackend(BaseTaskBackend):
         try:
             tube = connection.opened(queue) or find_tube(broker.runtime, broker.session_handle, queue)
             found = handle.find(tube, names.label("address", address))
-        except (NoSuchTube, BadValue):  # no such queue, or no id of ours
+        except (NoSuchTube, BadValue):  # no such queue, or not an id of this backend
             raise exceptions.TaskResultDoesNotExist(result_id) from None
         if found.record is not None:
             return results.of_record(self.alias, result_id, queue, found.record)
@@ -127,17 +130,17 @@ class PenstockBackend(BaseTaskBackend):
         raise exceptions.TaskResultDoesNotExist(f"{result_id} is {found.status}")
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
-        """What is wrong with the settings, as far as it shows without connecting to the store."""
+        """Check the settings, without connecting to the store."""
         yield from super().check(**kwargs)
         where = f"TASKS[{self.alias!r}]"
         unknown = self.options.keys() - {"url", "tubes", "enqueue", "database"}
         if unknown:
             known = "url, tubes, enqueue and database"
-            yield _error(1, f"{where} has unknown OPTIONS: {', '.join(sorted(unknown))}.", f"It has {known}.")
+            yield _error(1, f"{where} has unknown OPTIONS: {', '.join(sorted(unknown))}.", f"Known are {known}.")
         if self._enqueue not in ENQUEUE:
             yield _error(2, f"{where} has enqueue {self._enqueue!r}.", f"Use {', '.join(ENQUEUE)}.")
         if self._database not in list(connections):
-            yield _error(3, f"{where} has database {self._database!r}, which DATABASES has not.", "Name one of them.")
+            yield _error(3, f"{where} has database {self._database!r}, which is not in DATABASES.", "Name one of them.")
         url = self.options.get("url") or default_url()
         try:
             check_url(url)
@@ -157,10 +160,10 @@ class PenstockBackend(BaseTaskBackend):
         scheme = url.partition("://")[0]
         if scheme == "memory":
             hint = "Use sqlite:///jobs.db, so that a worker finds the tasks."
-            yield checks.Warning(f"{where} is on memory://, which no other process sees.", hint, id="penstock.W001")
+            yield checks.Warning(f"{where} uses memory://, which no other process sees.", hint, id="penstock.W001")
         if self._enqueue == "in_transaction" and scheme not in ("postgresql", "mysql"):
             hint = "Put the store into the project's PostgreSQL or MySQL, or enqueue on_commit."
-            yield _error(5, f"{where} puts in_transaction, which {scheme}:// cannot.", hint)
+            yield _error(5, f"{where} has enqueue in_transaction, which {scheme}:// does not support.", hint)
         files = {} if scheme != "sqlite" else {
             Path(database["NAME"]).resolve(): name
             for name, database in settings.DATABASES.items()
@@ -183,7 +186,9 @@ class PenstockBackend(BaseTaskBackend):
             yield _error(8, f"{where}: {error}.", "Correct its options.")
             return
         if not kind.leased or not {"pri", "delay"} <= kind.accepts:
-            yield _error(9, f"{where}: kind {kind.name} has no priorities and delays.", "Use fifottl or utubettl.")
+            yield _error(
+                9, f"{where}: kind {kind.name} does not support priorities and delays.", "Use fifottl or utubettl."
+            )
 
 
 def _error(number: int, message: str, hint: str) -> checks.Error:

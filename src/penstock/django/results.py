@@ -1,4 +1,4 @@
-"""Results as Django's tasks have them, made from what a store keeps of a task and of its outcome.
+"""Makes Django's TaskResult objects from stored tasks and outcomes.
 
 A task in its tube has everything in its record. Of a task that ended well only the outcome is left, so a worker stores
 the same facts beside the return value (`Facts`).
@@ -43,7 +43,7 @@ __all__ = [
 
 Status = base.TaskResultStatus
 _STATUS = {"r": Status.READY, "q": Status.READY, "~": Status.READY, "t": Status.RUNNING, "!": Status.FAILED}
-# An error's text begins with the path of its class, unless an attempt ended without an exception.
+# Matches the class path at the start of an error's text; an attempt that ended without an exception has none.
 _CLASS_PATH = re.compile(r"((?:[^\W\d]\w*\.)+[^\W\d]\w*)(?:: |$)")
 _NO_EXCEPTION = "penstock.TaskFailed"
 
@@ -53,7 +53,7 @@ known: dict[str, Any] = {}
 
 
 def load_tasks() -> None:
-    """Know the tasks of every app: import its module `tasks`, if it has one."""
+    """Register the tasks of every app, by importing its module `tasks`, if it has one."""
     autodiscover_modules("tasks")
     for config in apps.get_app_configs():
         for value in vars(sys.modules.get(f"{config.name}.tasks", object)).values():
@@ -62,7 +62,7 @@ def load_tasks() -> None:
 
 
 def find_task(path: object) -> Any:
-    """Django's task of that path; TaskResultDoesNotExist if this process has none."""
+    """The Django task with that path. Raises TaskResultDoesNotExist if it is not known in this process."""
     if path not in known:
         load_tasks()
     if path not in known:
@@ -73,25 +73,25 @@ def find_task(path: object) -> Any:
 
 
 def pri_of(priority: int) -> int:
-    """The pri of a priority: Django's largest comes first, ours is the smallest."""
+    """Convert Django's priority, where larger is more urgent, to a pri, where smaller is more urgent."""
     return int(base.TASK_MAX_PRIORITY - priority)
 
 
 def call_of(task: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, object]:
-    """What is put for a call of one of Django's tasks."""
+    """The task data for a call of a Django task."""
     when = {} if task.run_after is None else {"run_after": task.run_after.isoformat()}
     return {"task": task.module_path, "args": args, "kwargs": kwargs, **when}
 
 
 def plain_call(data: object) -> dict[str, Any]:
-    """The same of stored data, which another program may have put."""
+    """Read a call from stored data, which another program may have put; its task is None if the data is no call."""
     if not isinstance(data, dict):
         return {"task": None}
     return {name: data[name] for name in ("task", "args", "kwargs", "run_after") if name in data}
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a result tells of its task, beside status, value and errors. Times are seconds since the epoch."""
+    """The facts that a TaskResult has besides status, value and errors. Times are seconds since the epoch."""
 
     call: dict[str, Any]  # as it was put
     pri: int
@@ -102,8 +102,10 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def kept(facts: Facts, value: object, limit: int) -> dict[str, object]:
-    """What is stored as the result of a task that returned: its value and the facts, without arguments if those make
-    it larger than a tube accepts."""
+    """The stored result of a task that returned: its value and the facts.
+
+    The arguments are left out if they would make it larger than the tube accepts.
+    """
     stored = {"value": value, "facts": msgspec.to_builtins(facts)}
     if len(codec.encode(stored)) > limit:
         stored["facts"]["call"] = {"task": facts.call["task"]}
@@ -123,7 +125,7 @@ def of_record(alias: str, id: str, queue: str, record: Record) -> Any:
 
 
 def of_outcome(alias: str, id: str, queue: str, stored: object) -> Any:
-    """The result of a task that ended well; TaskResultDoesNotExist if another program acked it."""
+    """The result of a successful task. Raises TaskResultDoesNotExist if another program acked it."""
     try:
         facts = msgspec.convert(stored["facts"], Facts)  # type: ignore[index]
     except (KeyError, TypeError, msgspec.ValidationError):
@@ -134,7 +136,7 @@ def of_outcome(alias: str, id: str, queue: str, stored: object) -> Any:
 
 
 def make(alias: str, id: str, queue: str, status: Any, facts: Facts) -> Any:
-    """A TaskResult without errors and value."""
+    """A TaskResult without errors and return value."""
     task, given = find_task(facts.call.get("task")), stored_arguments(facts.call)
     args, kwargs = split(given)
     when = facts.call.get("run_after")
@@ -150,7 +152,7 @@ def make(alias: str, id: str, queue: str, status: Any, facts: Facts) -> Any:
 
 
 def split(given: object) -> tuple[list[Any], dict[str, Any]]:
-    """Stored arguments by position and by name."""
+    """Split stored arguments into positional and keyword arguments."""
     match given:
         case Positional(list(args), dict(kwargs)):
             return args, kwargs
@@ -162,13 +164,13 @@ def split(given: object) -> tuple[list[Any], dict[str, Any]]:
 
 
 def workers(attempts: int, errors: list[Attempt]) -> list[str]:
-    """The host of each attempt; unknown for one that runs elsewhere, and for older ones than the errors tell of."""
+    """The host of each attempt; "unknown" for a running attempt and for those whose error is no longer stored."""
     hosts = {error.attempt: error.host for error in errors}
     return [hosts.get(number) or "unknown" for number in range(1, attempts + 1)]
 
 
 def error_of(attempt: Attempt) -> Any:
-    """How one attempt ended."""
+    """The TaskError of one failed attempt."""
     named = _CLASS_PATH.match(attempt.error)
     return base.TaskError(
         exception_class_path=named[1] if named else _NO_EXCEPTION, traceback=attempt.traceback or attempt.error
@@ -176,7 +178,7 @@ def error_of(attempt: Attempt) -> Any:
 
 
 def moment(seconds: float | None) -> datetime | None:
-    """A time as the project has them: aware, or naive and local without USE_TZ."""
+    """A datetime in the project's form: aware with USE_TZ, otherwise naive and local."""
     if seconds is None:
         return None
     aware = datetime.fromtimestamp(seconds, UTC)

@@ -34,21 +34,21 @@ class TaskApp(App):
         self.on_bury(self._buried)
 
     def load(self) -> None:
-        """Have a handler for every task that this process knows."""
+        """Make a handler for every Django task that is known in this process."""
         results.load_tasks()
         for path, task in list(results.known.items()):
             if path not in self.handlers:
                 self.handlers[path] = _TaskHandler(self, task)
 
     def begin(self) -> Any:
-        """Tell that a run begins. Returns its result."""
+        """Send the signal that a run begins. Returns its TaskResult."""
         close_old_connections()
         result = self._result(current_task(), Status.RUNNING)
         signals.task_started.send(self._backend, task_result=result)
         return result
 
     def end(self, result: Any, value: object) -> dict[str, object]:
-        """Tell that a run ended well. Returns what is kept of it."""
+        """Send the signal that a run succeeded. Returns the value to store as the task's result."""
         task, now = current_task(), time.time()
         object.__setattr__(result, "_return_value", value)
         self._finish(result, Status.SUCCESSFUL, now)
@@ -56,7 +56,7 @@ class TaskApp(App):
         return results.kept(_facts(task, now), value, limit)
 
     def failed(self, error: BaseException) -> Exception:
-        """The exception that a worker sees: it fails the task for good, unless its tube has a `max_attempts`."""
+        """The exception to raise to the worker: it buries the task, unless its tube has a `max_attempts`."""
         shown = "".join(traceback.format_exception(error))
         text = error.error if isinstance(error, Fail) else str(error)
         message = f"{type(error).__module__}.{type(error).__qualname__}: {text}"
@@ -64,7 +64,7 @@ class TaskApp(App):
         return _Raised(message, shown) if retried and not isinstance(error, Fail) else _RaisedForGood(message, shown)
 
     def _buried(self, task: Task, error: BaseException) -> None:
-        """Tell that a task failed: its last attempt did, or its last worker died."""
+        """Send the signal that a task failed: in its last attempt, or because its worker died in it."""
         text = error.reason or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
         now, shown = time.time(), getattr(error, "remote_traceback", "")
         result = self._result(task, Status.FAILED)
@@ -89,7 +89,7 @@ def _facts(task: Task, ended: float | None = None) -> Facts:
 
 
 class _Raised(HandlerFailed):
-    """An exception of a task, which is tried again."""
+    """An exception of a task that is retried."""
 
     def __init__(self, message: str, shown: str) -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ class _Raised(HandlerFailed):
 
 
 class _RaisedForGood(Bury):
-    """An exception of a task, which is buried: Django says that it failed."""
+    """An exception of a task that is buried; Django shows it as failed."""
 
     def __init__(self, message: str, shown: str) -> None:
         super().__init__(message)
@@ -105,10 +105,10 @@ class _RaisedForGood(Bury):
 
 
 class _TaskHandler(NamedHandler):
-    """One of Django's tasks, as a worker runs it."""
+    """The handler of one Django task."""
 
     def __init__(self, app: TaskApp, task: Any) -> None:
-        queues = app.connection.tube_options  # others are another backend's, where the task was declared
+        queues = app.connection.tube_options  # a task of another backend may have a queue that is not among these
         queue = task.queue_name if task.queue_name in queues or not queues else next(iter(queues))
         super().__init__(app.connection, task.module_path, queue, app.hooks)
         is_async = inspect.iscoroutinefunction(task.func)
@@ -118,10 +118,10 @@ class _TaskHandler(NamedHandler):
 
 
 class _AnyArguments(UnknownArguments):
-    """The arguments of a function that may have any: the function itself refuses what does not fit."""
+    """Arguments that are passed on unchecked: the function itself refuses those that do not fit."""
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
-        """Call the function with what was stored."""
+        """Call the function with the stored arguments."""
         args, kwargs = results.split(stored)
         return function(*args, **kwargs)
 

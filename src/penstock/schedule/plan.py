@@ -20,7 +20,7 @@ When = dict[str, str | float]
 
 
 class Plan(Protocol):
-    """When something is due."""
+    """The times at which a schedule is due."""
 
     @property
     def when(self) -> When:
@@ -28,7 +28,7 @@ class Plan(Protocol):
 
     @property
     def text(self) -> str:
-        """The plan in words: another plan has another text."""
+        """The plan in words; different plans have different texts."""
 
     def after(self, moment: int) -> int:
         """The first time after that moment."""
@@ -61,10 +61,10 @@ class Every:
 
 
 class Cron:
-    """By a cron expression of five fields, or six with seconds first, in a time zone.
+    """The times of a cron expression of five fields, or six with seconds first, in a time zone.
 
-    Where the clock is set forward, a time that does not exist comes right after; where it is set back, a time that
-    comes twice is taken once. An expression for every hour or minute simply continues.
+    When daylight saving time begins, a time that does not exist is due right after the gap; when it ends, a time that
+    exists twice is due once. Expressions for every hour or minute are due at every real hour or minute.
     """
 
     def __init__(self, expression: str, timezone: str) -> None:

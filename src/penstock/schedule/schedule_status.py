@@ -1,4 +1,4 @@
-"""Schedules as the store has them: those of decorators, which workers save for operators, and those that programs set.
+"""Stored schedules: those of decorators, which workers save for operators, and those set by `app.schedules.set`.
 
 Saved schedules and pauses are tasks of one tube that never become ready, found by their addresses. A pause is a
 separate task, so that a worker that saves its schedules again cannot undo it.
@@ -24,7 +24,7 @@ from penstock.schedule.plan import When, make_plan
 
 # The tube of saved schedules, and of the ticks whose decorator names no tube.
 SCHEDULE_TUBE = "penstock.schedule"
-# Tasks that a page searches for the next ticks.
+# The number of tasks that a dashboard page searches for the next ticks.
 LOOKED_THROUGH = 2000
 # Tasks read at once in search of saved schedules.
 _PAGE = 1000
@@ -32,7 +32,7 @@ _KEY = re.compile("[0-9a-f]{16}")
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """A saved schedule: when it is due, what is put then, and into which tube. `name`: that of one that was set."""
+    """A saved schedule: when it is due, what is put then, and into which tube. `name` is "" for one of a decorator."""
 
     key: str
     schedule: str
@@ -51,7 +51,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A schedule as `app.schedules.list()` gives it; `next` in seconds since the epoch, None while it is paused."""
+    """A schedule as `app.schedules.list()` returns it; `next` in seconds since the epoch, None while it is paused."""
 
     name: str
     when: str | float
@@ -92,7 +92,7 @@ class Saved(NamedTuple):
 
 
 def key_of_stored(name: str) -> str:
-    """The key of the schedule that programs set under that name."""
+    """The key of the schedule that `app.schedules.set` stored under that name."""
     return hashlib.blake2s(f"stored {name}".encode(), digest_size=8).hexdigest()
 
 
@@ -111,7 +111,7 @@ def save_runs(schedule_tube: Tube, runs: Mapping[str, Run]) -> None:
 
 
 def announce(schedule_tube: Tube) -> None:
-    """Let all workers read the stored schedules again."""
+    """Notify all workers to read the stored schedules again."""
     schedule_tube.runtime.store.write_tube(schedule_tube.stored, changes={})
 
 
@@ -151,7 +151,7 @@ def listed(schedule_tube: Tube) -> list[ScheduleStatus]:
 
 
 def described(card: ScheduleRecord, paused: bool, now: int) -> Schedule:
-    """The schedule as programs see it."""
+    """The schedule as `app.schedules.list()` returns it."""
     when = card.when.get("cron", card.when.get("every", 0))
     zone, task, args = card.when.get("timezone"), str(card.data.get("task")), card.data.get("args")
     return Schedule(
@@ -168,21 +168,21 @@ def find(schedule_tube: Tube, key: str) -> ScheduleRecord:
     id = _id(schedule_tube, "card", key)
     card = None if id is None else _read(schedule_tube.peek(id))
     if card is None:
-        raise NotFound(f"schedule {shown(key)} is not known: it appears once a worker that has it was started")
+        raise NotFound(f"schedule {shown(key)} does not exist: start a worker whose app has it, or check the key")
     return card
 
 
 def key_of(schedule_tube: Tube, name: str) -> str:
-    """The key of the only schedule of a function; a name that is not a function's is taken as a key."""
+    """The key of a handler's only schedule. A name that is not that of a handler is returned as a key."""
     named = [each for each in listed(schedule_tube) if each.schedule == name]
     if len(named) > 1:
         keys = ", ".join(f"{each.key} ({each.plan})" for each in named)
-        raise BadValue(f"{name} has {len(named)} schedules: name one of them by its key, {keys}")
+        raise BadValue(f"{name} has {len(named)} schedules: give the key of one, {keys}")
     return named[0].key if named else name
 
 
 def paused_keys(schedule_tube: Tube, keys: Sequence[str]) -> set[str]:
-    """The keys that are paused, by one query; none if the tube of saved schedules was dropped."""
+    """Those of the keys that are paused, read in one query; none if the tube of saved schedules was dropped."""
     try:
         found = schedule_tube.runtime.store.get(schedule_tube.stored, [f"pause #{key}" for key in keys])
     except NoSuchTube:
@@ -209,13 +209,13 @@ def forget(schedule_tube: Tube, key: str) -> None:
 
 
 def run_now(schedule_tube: Tube, key: str) -> Task:
-    """Put the schedule's task now, also while it is paused."""
+    """Put the schedule's task now, even if the schedule is paused."""
     card = find(schedule_tube, key)
     now = schedule_tube.runtime.store.now()
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
     tube = find_tube(schedule_tube.runtime, schedule_tube.session_handle, card.tube)
     address = card.address(f"{moment} by hand")
-    # A second press within the same millisecond is the same run.
+    # A second click within the same millisecond is the same run.
     return tube.put({**card.data, "tick": now}, address=address, on_duplicate="ignore", **card.options)
 
 

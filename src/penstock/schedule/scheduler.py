@@ -35,7 +35,7 @@ LOOK_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 # Stored schedules are read again after this time, in case a program died before it announced a change.
 READ_SECONDS = 60.0
-# A larger step of the store's clock is not drift.
+# A step of the store's clock above this means that the clock was set; smaller ones are drift.
 _JUMP_MS = 1_000
 # The address of the task that records up to when ticks were put. It never becomes ready.
 _PUT_UNTIL = "put until"
@@ -57,7 +57,7 @@ class Declared:
         return f"<Schedule of {self.handler.name}: {self.plan.text}>"
 
     def record(self, tube: Tube) -> ScheduleRecord:
-        """The schedule as it is saved; `tube` is that of its ticks."""
+        """The record to save for this schedule; `tube` is the tube of its ticks."""
         data, options = self.handler.make_item(tube, {}, {})
         return make_record(self.key, self.handler.name, self.plan, tube, self.catch_up, self.overlap, data, options)
 
@@ -86,7 +86,7 @@ class Planned:
 
     @property
     def look_at(self) -> int:
-        """When its next tick is to be put, by the store's clock."""
+        """When to put the next tick, in milliseconds of the store's clock."""
         return self._next - self._lead + (MARGIN_MS if self.record.overlap else 0)
 
     def is_due(self, now: int) -> bool:
@@ -100,17 +100,17 @@ class Planned:
         return find_due(self.plan, self.record.catch_up, until, now, self._lead)
 
     def put(self, due: Due) -> None:
-        """Note that these ticks were put."""
+        """Record that these ticks were put."""
         self.until = due.until
         self._set_next(due.next)
 
     def _set_next(self, moment: int) -> None:
         self._next = moment
-        if not self.record.overlap:  # it must not be put before the last one can have ended
+        if not self.record.overlap:  # not put before the last tick can have ended
             self._lead = max(1, min(SHORT_LEAD_MS, (moment - self.plan.until(moment - 1)) // 2))
 
     def item(self, tick: Tick) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What put_many accepts for a tick."""
+        """The item of put_many for a tick."""
         options = {"address": self.address(tick.at), "on_duplicate": "ignore", "delay": tick.delay / 1000}
         return {**self.record.data, "tick": tick.at, "before": tick.before}, {**self.record.options, **options}
 
@@ -160,7 +160,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after the put that is under way."""
+        """Stop the thread; a put in progress is finished first."""
         self._unwatch()
         self._stopping = True
         self._wake.set()
@@ -180,7 +180,7 @@ class Scheduler:
             self._wake.set()
 
     def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
-        """Note a finished run. Runs of ticks are kept for operators. Called from any thread."""
+        """Record a finished run, if it was a tick, for operators. Safe from any thread."""
         data = task.data
         if isinstance(data, dict) and "tick" in data and task.address:
             failure = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
@@ -203,10 +203,10 @@ class Scheduler:
         try:
             schedule_status.save_runs(self._tube(SCHEDULE_TUBE), dict(runs))  # a handler may be ending
         except PenstockError as error:
-            log.warning("could not save the last runs of schedules (%s)", error)
+            log.warning("could not save the last runs of schedules (%s); leaving them out", error)
 
     def save(self) -> None:
-        """Save the schedules of decorators, for operators to see."""
+        """Save the schedules of decorators, so that operators see them."""
         try:
             schedule_status.save(self._tube(SCHEDULE_TUBE), [each.record for each in self._declared])
             self._saved = True
@@ -214,7 +214,7 @@ class Scheduler:
             log.warning("could not save the schedules for operators (%s); retrying", error)
 
     def look(self) -> float:
-        """Put the ticks that are due. Returns the seconds until the next look."""
+        """Put the ticks that are due. Returns the seconds until the next call."""
         try:
             if time.monotonic() >= self._read_at:
                 self._read_at = time.monotonic() + READ_SECONDS
@@ -292,7 +292,7 @@ class Scheduler:
         for each, due in found:
             each.put(due)
             if due.late:
-                _not_put(each, due.late, "this worker was late, or the clock was set")
+                _not_put(each, due.late, "this worker was late, or the store's clock was set")
         for (each, tick), task in zip(ticks, tasks, strict=False):
             _judge(each, tick, task)
         return all(due.until > now for _, due in found)
@@ -327,7 +327,7 @@ class Scheduler:
         return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE)).records if each.name]
 
     def _take_back(self, gone: Planned, new: Planned | None) -> None:
-        """Delete ticks that were put ahead and are not due yet, except those that the changed schedule also has."""
+        """Delete future ticks of a removed or changed schedule, except those that the changed schedule has, too."""
         tube, now = self._tube(gone.record.tube), self._runtime.store.now()
         addresses, at = [gone.address(now)], gone.plan.after(now)
         while at <= min(gone.until or 0, now + LEAD_MS):
@@ -360,7 +360,7 @@ def _judge(planned: Planned, tick: Tick, task: Task) -> None:
     if not planned.record.overlap and isinstance(data, dict) and data.get("tick") != tick.at:
         _not_put(planned, [tick.at], f"the last one is still in tube {planned.record.tube}")
     elif record_of(task).created >= tick.before:
-        _not_put(planned, [tick.at], "this worker was too late with it; it is run only if another one put it in time")
+        _not_put(planned, [tick.at], "this worker put it too late; it runs only if another worker put it in time")
 
 
 def _not_put(planned: Planned, ats: Sequence[int], why: str) -> None:

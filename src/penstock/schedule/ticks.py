@@ -37,7 +37,7 @@ class Tick(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The ticks to put, up to when that covers the schedule, and its next time; `late` ones are past and skipped."""
+    """The ticks to put, the time up to which they cover the schedule, and its next time; `late` ticks are skipped."""
 
     ticks: list[Tick]
     until: int
@@ -79,7 +79,7 @@ def past_ticks(plan: Plan, until: int, now: int) -> list[int]:
 
 
 def check_catch_up(value: object) -> str:
-    """Validate how missed ticks are treated."""
+    """Validate the option catch_up."""
     if value not in CATCH_UP:
         raise BadValue(f"catch_up {shown(value)} is unknown: give {', '.join(CATCH_UP)}")
     return str(value)

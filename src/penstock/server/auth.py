@@ -20,14 +20,14 @@ from pathlib import Path
 
 from penstock.errors import BadValue
 
-# The first failures cost nothing; after them each failure doubles the wait.
+# The first failures are not delayed; each further failure doubles the delay.
 FREE_FAILURES = 10
 LONGEST_WAIT = 60.0
-# An answer is held back for at most this long: the connection costs memory meanwhile.
+# The longest delay of an answer in seconds; a delayed connection costs memory.
 MAX_DELAY = 3.0
 # After this many seconds without a failure, the count of a peer starts again.
 FORGET_SECONDS = 600.0
-# Enough for every honest peer; an attacker with more addresses only pushes out his own.
+# Peers remembered: enough for all honest ones; an attacker with more addresses only evicts their own.
 MAX_PEERS = 10_000
 
 
@@ -39,7 +39,7 @@ class Failures:
         self._peers: OrderedDict[str, tuple[int, float]] = OrderedDict()  # peer -> failures, time of the last one
 
     def wait(self, peer: str) -> float:
-        """Seconds until this peer may try again; 0: now."""
+        """Seconds until this peer may try again; 0 if it may now."""
         count, last = self._peers.get(_network(peer), (0, 0.0))
         if count < FREE_FAILURES:
             return 0.0
@@ -69,7 +69,7 @@ def _network(peer: str) -> str:
 
 
 _LINE = re.compile(r"(read|operate|admin)\s+sha256:([0-9a-f]{64})(?:\s+(.*))?")
-# Longer ones are no tokens, and are not worth hashing.
+# Longer texts cannot be tokens and are not hashed.
 MAX_TOKEN = 1000
 
 
@@ -97,7 +97,7 @@ def token_line(role: Role, token: str, name: str = "") -> str:
 
 
 class Tokens:
-    """The tokens of a file, and one of the environment, which is an admin's. A changed file is read again."""
+    """The tokens of a file, and an admin token from the environment. A changed file is read again."""
 
     def __init__(self, file: str | Path | None = None, single: str | None = None) -> None:
         self.failures = Failures()
@@ -110,7 +110,7 @@ class Tokens:
 
     @property
     def required(self) -> bool:
-        """Whether callers need a token. Without tokens the server listens on this host only, and serves everyone."""
+        """Whether callers need a token. Without tokens, the server listens on this host only and serves everyone."""
         return self._file is not None or bool(self._single)
 
     def check(self, token: str, peer: str = "") -> Role | None:
@@ -125,7 +125,7 @@ class Tokens:
         return role
 
     def wait(self, peer: str) -> float:
-        """Seconds that this peer is asked to wait after wrong tokens; 0: none."""
+        """Seconds that this peer is asked to wait after wrong tokens; 0 if none."""
         return self.failures.wait(peer)
 
     def delay(self, peer: str) -> float:
@@ -161,19 +161,19 @@ class Tokens:
                 why = error.strerror if isinstance(error, OSError) else error
                 message = f"token file {self._file} cannot be read ({why}): make one with `penstock token {self._file}`"
                 raise BadValue(message) from error
-            # A file that is away or damaged lets nobody in: it may be the one that took a token away.
+            # While the file is missing or damaged, no token is valid: the new version may have revoked one.
             self._roles, self._read = {}, None
 
 
 def read_tokens(file: Path) -> dict[str, Role]:
-    """The hashes of a token file and what each allows."""
+    """The roles of a token file, by token hash."""
     roles: dict[str, Role] = {}
     for number, line in enumerate(file.read_text().splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         match = _LINE.fullmatch(text)
-        if match is None:  # the line may hold a token in the clear, so it is not shown
+        if match is None:  # the line may contain a token in clear text, so it is not shown
             raise BadValue(
                 f"line {number} of token file {file} is not `role sha256:… name`: make one with `penstock token`"
             )
@@ -184,6 +184,6 @@ def read_tokens(file: Path) -> dict[str, Role]:
 
 
 def read_names(file: Path) -> dict[str, str]:
-    """The names of a token file's tokens, by their hashes."""
+    """The descriptive names of a token file, by token hash."""
     found = (_LINE.fullmatch(line.strip()) for line in file.read_text().splitlines())
     return {match[2]: match[3] for match in found if match and match[3]}

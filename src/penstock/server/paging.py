@@ -21,9 +21,9 @@ from penstock.operations.operation import Operation
 MEBIBYTE = 1024 * 1024
 # An answer ends with the task that makes it larger than this.
 PAGE_BYTES = 8 * MEBIBYTE
-# Answers of that size that are being made at a time.
+# How many answers of that size are made at the same time.
 MAX_LARGE_READS = 4
-# What a task costs beyond its data.
+# The approximate size of a task in a response, besides its data.
 TASK_BYTES = 256
 # One store call takes at most this much, if every task is as large as its tube allows.
 TAKE_BYTES = 256 * MEBIBYTE
@@ -46,7 +46,7 @@ def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | No
 def inspect_tasks(tube: Tube, start: int, count: int, pending: bool) -> list[Task]:
     """Part of a list of kind reliable, cut if it is too large."""
     if tube.stored.kind.name != "reliable":
-        tube.inspect(start, count, pending)  # refuses
+        tube.inspect(start, count, pending)  # raises UnsupportedOption
     return [undecoded(tube, record) for record in within(_deliveries(tube, start, count, pending))]
 
 
@@ -62,7 +62,7 @@ def _deliveries(tube: Tube, start: int, count: int, pending: bool) -> Iterator[R
 
 
 def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int | None = None) -> Operation[list[Task]]:
-    """As `tube.take_many`, but fewer tasks if they are too large together."""
+    """Like `tube.take_many`, but fewer tasks if their total size is too large."""
     take: Callable[..., Operation[list[Task]]] = type(tube).take_many.operation  # type: ignore[attr-defined]
     tasks: list[Task] = []
     while True:
@@ -79,12 +79,12 @@ def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int |
 
 
 def is_full(tasks: Iterable[Facts[Any]]) -> bool:
-    """Whether these are enough for one answer."""
+    """Whether the tasks have reached the size limit of one response."""
     return sum(weigh(record_of(task)) for task in tasks) > PAGE_BYTES
 
 
 def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
-    """As `tube.recover`, but fewer tasks if they are too large together."""
+    """Like `tube.recover`, but fewer tasks if their total size is too large."""
     if tube.stored.kind.name == "reliable" and whole("count", count) > per_call(tube.stored):
         span_ms("elapsed", elapsed)
         count = max(1, sum(1 for _ in within(_deliveries(tube, 0, count, True))))

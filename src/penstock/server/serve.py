@@ -57,7 +57,7 @@ async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], 
 
 @contextlib.asynccontextmanager
 async def opened(url: str) -> AsyncIterator[tuple[Broker, BatchExecutor]]:
-    """The broker and its executor, closed at the end."""
+    """Open a broker and its executor for the block, and close them afterwards."""
     executor = BatchExecutor()
     try:
         broker = await executor.call(partial(penstock.connect, url))
@@ -89,7 +89,9 @@ _M_MMAP_THRESHOLD = -3
 
 
 def return_freed_memory() -> None:
-    """Have glibc return large blocks to the system at once. Otherwise, replies of some megabytes to many connections
-    leave a heap four times as large as its content."""
+    """Have glibc return large blocks to the system at once.
+
+    Otherwise, large replies to many connections leave a heap four times as large as its content.
+    """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and TLS for them: parsed, checked before anything listens, and bound."""
+"""Parses and binds the addresses to listen on, and loads their TLS files, before anything is served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Address:
         if match is None or int(match[3]) > 65535:
             raise BadValue(f"{what} {shown(text)} is not an address: give host:port, such as 127.0.0.1:7379")
         self._what = what
-        #: As it was given: a name or an IP address.
+        #: The host as given: a name or an IP address.
         self.host: str = match[1] or match[2]
         self._port = int(match[3])
         self._family, self._where = self._resolve()
@@ -38,20 +38,20 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this host reaches it."""
+        """Whether the address can be reached only from this host."""
         return ipaddress.ip_address(self._where.partition("%")[0]).is_loopback
 
     def must_be_guarded(self, guarded: bool) -> None:
         """Raise BadValue unless the address is loopback or callers need a token."""
         if not guarded and not self.loopback:
             raise BadValue(
-                f"{self._what} {self.shown(self._port)} can be reached from other hosts, and no token is asked for: "
+                f"{self._what} {self.shown(self._port)} can be reached from other hosts without a token: "
                 "give --token-file or PENSTOCK_TOKEN, or listen on 127.0.0.1"
             )
 
     def bind(self) -> socket.socket:
         """A bound socket. Raises BadValue if the address is in use."""
-        # The protocol is named because asyncio sets TCP_NODELAY only then; without it each answer may wait 40 ms.
+        # asyncio sets TCP_NODELAY only if the protocol is named; without it each answer may be delayed by 40 ms.
         bound = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,7 +80,7 @@ class Tls:
         """The SSL context. Raises BadValue if the files are not a certificate and its key."""
         try:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            # Asked for a password, OpenSSL would ask the terminal.
+            # Without this, OpenSSL would ask for the password of an encrypted key on the terminal.
             context.load_cert_chain(self.certificate, self.key, lambda: "")
         except (OSError, ValueError) as error:
             raise BadValue(f"TLS certificate {self.certificate} cannot be used: {error}") from error
@@ -88,7 +88,7 @@ class Tls:
 
 
 def tls_of(certificate: Path | None, key: Path | None) -> Tls | None:
-    """The TLS settings of a command line; None without TLS."""
+    """The TLS settings from the command line; None without --tls-cert."""
     if certificate is None:
         if key is not None:
             raise BadValue(f"--tls-key {key} without a certificate: give --tls-cert as well")

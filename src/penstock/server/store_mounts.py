@@ -1,4 +1,4 @@
-"""Builds the listeners from the options of the command line."""
+"""Builds the listeners from the options of `penstock serve`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ class Web:
 
 
 def mounts(http: str | None, resp: str | None, tokens: Tokens, tls: Tls | None, web: Web) -> list[Mount]:
-    """The requested listeners, by default both. Raises BadValue if one would be reachable from other hosts without a
-    token."""
+    """The requested listeners, by default both.
+
+    Raises BadValue if one of them could be reached from other hosts without a token.
+    """
     if http is None and resp is None:
         http, resp = HTTP_ADDRESS, RESP_ADDRESS
     made = []

@@ -6,7 +6,7 @@ import threading
 
 
 class Clock:
-    """Give it to `penstock.connect(url, clock=clock)`; every broker on that store should share it."""
+    """A clock for `penstock.connect(url, clock=clock)`; all brokers on the same store should share it."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._lock = threading.Lock()
@@ -18,10 +18,10 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
+        """Seconds since the epoch."""
         return self._ms / 1000
 
     def advance(self, seconds: float) -> None:
-        """Move the clock by some seconds; negative ones set it back."""
+        """Move the clock forward by `seconds`, or back if negative."""
         with self._lock:
             self._ms += round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Runs every put of an application at once in the caller, so that a test needs neither a worker nor a store."""
+"""Runs every put of an application immediately, in the caller, so that a test needs neither a worker nor a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.worker.running_task import RunningTask, read_call
 
 @contextmanager
 def eager(app: App) -> Iterator[None]:
-    """In this block a put runs its function before it returns, and raises what that raises. Nothing is stored.
+    """Inside this block, a put runs its function before it returns, and raises its exceptions. Nothing is stored.
 
     Delays and other put options are ignored, nothing is retried, chains and groups run through. Handles have the
     results, also after the block.
@@ -29,7 +29,7 @@ def eager(app: App) -> Iterator[None]:
         return
     log_tasks()
     url = f"memory://eager-{uuid4().hex}"
-    kept = connect(url)  # never closed: it has the results as long as a handle needs them
+    kept = connect(url)  # never closed: handles read their results from it
     with connect(url) as runner:
         opened.pop(url)
         with app.connection.replaced(kept, lambda: _run_ready(app, runner)):
@@ -37,7 +37,7 @@ def eager(app: App) -> Iterator[None]:
 
 
 def _run_ready(app: App, runner: Broker) -> None:
-    """Run what is ready, and what that puts; after an error, forget the rest and raise it."""
+    """Run the ready tasks and those that they put; after an error, drop the rest and raise it."""
     outer = get_run()
     try:
         while _run_each(app, runner):
@@ -61,7 +61,7 @@ def _run_each(app: App, runner: Broker) -> bool:
             name = (read_call(task) or {}).get("task")
             if name not in app.handlers:
                 task.fail("unknown")
-                raise NotFound(f"no handler named {shown(name)} is known to this app: import the module that has it")
+                raise NotFound(f"this app has no handler named {shown(name)}: import the module that defines it")
             error = run_once(app, RunningTask(task, tube, tube.session_handle.number, 0))
             if error is not None:
                 raise error

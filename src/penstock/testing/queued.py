@@ -1,4 +1,4 @@
-"""Runs what an application has queued, in the calling thread, so that a test needs no worker."""
+"""Runs the queued tasks of an application in the calling thread, so that a test needs no worker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from penstock.worker.running_task import RunningTask, read_call
 def run_queued(app: App, *, raises: bool = True) -> int:
     """Run every ready task, and those that they put, until nothing is ready. Returns how many were run.
 
-    Each is settled as a worker would settle it: acked, released with back-off, buried. The first error of a
-    handler is raised when its task is settled, unless raises=False.
+    Each task is settled as a worker would: acked, released with back-off, or buried. The first exception of a handler
+    is raised after its task is settled, unless raises=False.
     """
     session_handle = SessionHandle(app.broker.runtime, implicit=True)
     count = 0
@@ -51,7 +51,7 @@ def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task
 
 
 def run_once(app: App, item: RunningTask) -> Exception | None:
-    """Run a task whose handler the app has; one that raises has failed for good. Returns the error."""
+    """Run a task of a handler of this app, without retries. Returns the handler's error, or None."""
     return _run(app, item, once=True)
 
 

@@ -164,7 +164,7 @@ def test_a_buried_task_is_retried(server: Serving, filled: penstock.Broker, page
     expect(page.get_by_role("status")).to_have_text("The task is ready again.")
     assert filled.tube("mail").peek(1).status == "r"
     press(page, "Bury")
-    expect(page.get_by_role("status")).to_have_text("The task is buried.")
+    expect(page.get_by_role("status")).to_have_text("Task buried.")
     assert filled.tube("mail").peek(1).reason == "buried in the dashboard"
 
 
@@ -174,7 +174,7 @@ def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page
     expect(page.locator("button.primary")).to_have_count(0)
     page.get_by_text("Release", exact=True).click()
     press(page, "Yes, release")
-    expect(page.get_by_role("status")).to_have_text("The task is released.")
+    expect(page.get_by_role("status")).to_have_text("Task released.")
     assert filled.tube("lanes").peek(1).status == "r"
 
 
@@ -199,7 +199,7 @@ def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Br
     expect(page.get_by_role("button", name="Yes, delete")).to_be_hidden()
     page.get_by_text("Delete", exact=True).click()
     press(page, "Yes, delete")
-    expect(page.get_by_role("status")).to_have_text("The task is deleted.")
+    expect(page.get_by_role("status")).to_have_text("Task deleted.")
     assert 2 not in filled.tube("mail")
 
 
@@ -207,7 +207,7 @@ def test_a_task_is_cancelled_after_a_question(server: Serving, filled: penstock.
     page.goto(f"{server.url}/tubes/mail/tasks/1")
     page.get_by_text("Cancel", exact=True).click()
     press(page, "Yes, cancel")
-    expect(page.get_by_role("status")).to_have_text("The task is cancelled.")
+    expect(page.get_by_role("status")).to_have_text("Task cancelled.")
     expect(page.locator(".why")).to_contain_text("The task was cancelled.")
     expect(page.locator("pre.reason")).to_have_text("cancelled in the dashboard")
     assert filled.tube("mail").wait(HOSTILE, 0) == penstock.Outcome("cancelled", error="cancelled in the dashboard")
@@ -227,7 +227,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     assert tube.stats().tasks.total == 0
     page.get_by_text("Drop", exact=True).click()
     press(page, "Yes, drop")
-    expect(page.get_by_role("status")).to_have_text("The tube is dropped.")
+    expect(page.get_by_role("status")).to_have_text("Tube dropped.")
     assert [info.name for info in filled.tubes()] == ["lanes", SCHEDULE_TUBE]
 
 
@@ -351,7 +351,7 @@ def put_in_browser(server: Serving, tube: penstock.Tube, page: Page) -> None:
     expect(page.get_by_label("delay")).to_have_value("3600")
     page.get_by_label("Data").fill('{"to": "ada"}')
     press(page, "Put")
-    expect(page.get_by_role("status")).to_have_text("The task is put.")
+    expect(page.get_by_role("status")).to_have_text("Task put.")
     task = tube.peek(1)
     assert (task.data, str(task.status)) == ({"to": "ada"}, "~")
 
@@ -375,7 +375,7 @@ def test_a_task_that_has_ended(server: Serving, beside: penstock.Broker, page: P
 
 
 def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Broker, page: Page) -> None:
-    for path, title in (("/nowhere", "Not found"), ("/tubes/none", "Not found"), ("/?page=x", "That did not work")):
+    for path, title in (("/nowhere", "Not found"), ("/tubes/none", "Not found"), ("/?page=x", "Request failed")):
         answer = httpx.get(server.url + path, headers={"accept": "text/html"})
         assert 'aria-label="Main"' in answer.text, path
         assert f"<h1>{title}</h1>" in answer.text, path
@@ -445,7 +445,7 @@ def test_history_survives_a_restart(store_url: str, beside: penstock.Broker, ser
 def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/groups")
     press(page, "Start")
-    expect(page.get_by_role("status")).to_have_text("The group is started.")
+    expect(page.get_by_role("status")).to_have_text("Group started.")
     expect(page.locator("progress")).to_have_attribute("max", "3")
     assert filled.tube("mail").stats().tasks.delayed == 1
 
@@ -467,7 +467,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     expect(page.locator("table.schedules time")).to_contain_text("in ")
     expect(page.locator("table.ticks tbody th")).to_have_text(["soon #1", "late #1"])
     press(page, "Run now")
-    expect(page.get_by_role("status")).to_contain_text("The schedule's task is put")
+    expect(page.get_by_role("status")).to_contain_text("Task put. It runs")
     assert beside.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
@@ -555,7 +555,7 @@ def test_without_a_script_pages_show_the_same(server: Serving, filled: penstock.
         expect(page.get_by_role("status")).to_have_text("The task is ready again.")
         page.locator("summary", has_text="Delete").click()
         press(page, "Yes, delete")
-        expect(page.get_by_role("status")).to_have_text("The task is deleted.")
+        expect(page.get_by_role("status")).to_have_text("Task deleted.")
         page.locator("input[name=all]").check()
         page.locator("#bulk summary", has_text="Cancel").click()
         press(page, "Yes, cancel")
@@ -624,6 +624,8 @@ def test_accessibility(server: Serving, filled: penstock.Broker, browser: Browse
     with watched(browser, refused=True, color_scheme=scheme) as page:
         for path in (*PAGES, "/nowhere"):
             page.goto(server.url + path)
+            # Axe does not judge the contrast of single characters, such as these zeros.
+            page.evaluate("document.querySelectorAll('td.zero').forEach((each) => { each.textContent = 'none'; })")
             found = Axe().run(page).response["violations"]
             assert [(path, each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []
 

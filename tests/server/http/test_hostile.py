@@ -118,12 +118,12 @@ def test_a_bad_number_or_id(server: Serving) -> None:
         ("POST", "/tasks", {"data": 1, "pri": -1}, "pri -1 of the body is not accepted: Expected `int` >= 0"),
         ("POST", "/tasks/1/touch", {"seconds": "x"}, 'seconds "x" of the body is not accepted: Expected `float`'),
         ("POST", "/tasks/1/touch", {"seconds": 10**400}, "seconds 1000"),
-        ("POST", "/kick", {"cuont": 3}, "it takes count"),
+        ("POST", "/kick", {"cuont": 3}, "it accepts count"),
         ("POST", "/tasks/1/touch", {}, "`seconds`"),
         ("GET", "/tasks?limit=-1", None, "limit -1 of the query is not accepted: Expected `int` >= 1"),
-        ("GET", "/tasks?page=2", None, "it takes status, limit, after"),
-        ("GET", "/stats?page=NaN", None, "unknown field `page`; it takes nothing"),
-        ("POST", "/take?timeout=5", {}, "unknown field `timeout`; it takes nothing"),
+        ("GET", "/tasks?page=2", None, "it accepts status, limit, after"),
+        ("GET", "/stats?page=NaN", None, "unknown field `page`; it accepts nothing"),
+        ("POST", "/take?timeout=5", {}, "unknown field `timeout`; it accepts nothing"),
     ],
 )
 def test_a_refusal_names_the_field_and_its_value(

@@ -1,1 +1,1 @@
-"""HTTP: the JSON API, its description, events, metrics, and the pages of the dashboard."""
+"""HTTP: the JSON API, its OpenAPI document, events, metrics, and the dashboard."""

@@ -26,27 +26,27 @@ from penstock.server.http.http_errors import Refused
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import Form, read_form
 
-# How audit lines name the verbs of one task.
+# The past tense of verbs on one task, for audit lines.
 PAST = {**BULK, "release": "released", "bury": "buried"}
-#: What a page says after a button was pressed. No text from the URL is shown.
+#: The message of a page after an action, by the URL parameter `done`. No text from the URL is shown.
 NOTICES = {
-    "put": "The task is put.",
+    "put": "Task put.",
     "retry": "The task is ready again.",
-    "release": "The task is released.",
-    "bury": "The task is buried.",
-    "delete": "The task is deleted.",
-    "cancel": "The task is cancelled.",
+    "release": "Task released.",
+    "bury": "Task buried.",
+    "delete": "Task deleted.",
+    "cancel": "Task cancelled.",
     "paused": "Tube paused. Nothing is taken from it until it is resumed.",
     "resumed": "Tube resumed.",
     "released": "Tasks released: {count}.",
     "truncated": "Tasks removed: {count}.",
-    "dropped": "The tube is dropped.",
-    "started": "The group is started.",
-    "cancelled": "The group is cancelled.",
-    "run": "The schedule's task is put. It runs when a worker takes it.",
+    "dropped": "Tube dropped.",
+    "started": "Group started.",
+    "cancelled": "Group cancelled.",
+    "run": "Task put. It runs when a worker takes it.",
     "held": "Schedule paused. It stops putting tasks within a few seconds.",
     "unheld": "Schedule resumed.",
-    "forgotten": "The schedule is no longer shown.",
+    "forgotten": "Schedule removed from the list.",
     "none": "No task is selected: tick some tasks, or all that match.",
     "bulk": "The bulk action is running. You can leave this page.",
     "stopping": "The bulk action stops after its current step.",

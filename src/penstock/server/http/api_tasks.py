@@ -23,7 +23,7 @@ _TEXT_IDS = frozenset({"round", "reliable"})
 
 
 async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
-    """Put a task. A tube that is missing is created, with the default kind."""
+    """Put a task. A missing tube is created with the default kind."""
     data, options = body.payload(), body.options()
     tube = await call.access.tube(call.path["name"], call.visit, to_put=[(data, options)])
     work = tube.put(data, timeout=body.timeout, **options)
@@ -31,7 +31,7 @@ async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
 
 
 async def put_many(call: Call, body: requests.PutMany) -> TaskList:
-    """Put many tasks, all or none. A tube that is missing is created, with the default kind."""
+    """Put many tasks, all or none. A missing tube is created with the default kind."""
     items = [(task.payload(), task.options()) for task in body.tasks]
     tube = await call.access.tube(call.path["name"], call.visit, to_put=items)
     work = tube.put_many(items, timeout=body.timeout)
@@ -49,7 +49,7 @@ async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | Non
         try:
             got = await tube.take_many(min(most, count - len(tasks)), 0, max_pri=body.max_pri)
         except PenstockError:
-            break  # the caller gets what was taken until then
+            break  # return the tasks taken so far
         tasks = tasks + got
     taken = await _handed_out(call, tasks)
     if not taken:
@@ -142,7 +142,7 @@ async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Set
 
 
 def _need_session(call: Call, tube: aio.Tube, field: str) -> None:
-    """Refuse a settle without lease and session: all such callers share the server's session."""
+    """Raise BadValue for a settle with neither lease nor session: all such callers share the server's session."""
     if call.visit.session is None and tube.stored.kind.leased:
         raise BadValue(f"the body has no {field}: send it as the take gave it, or the header Penstock-Session")
 
@@ -176,7 +176,7 @@ async def peek(call: Call) -> TaskAnswer:
 
 
 async def peek_address(call: Call) -> TaskAnswer:
-    """The task that has an address now."""
+    """Read the task that has an address."""
     return await peek(call)
 
 
@@ -187,12 +187,12 @@ async def delete(call: Call) -> None:
 
 
 async def delete_address(call: Call) -> None:
-    """Delete the task that has an address now, in any state."""
+    """Delete the task that has an address, in any state."""
     await delete(call)
 
 
 async def cancel_address(call: Call, body: requests.Cancel) -> Settled:
-    """End the task that has an address now with the outcome `cancelled`, in any state."""
+    """End the task that has an address, in any state, with the outcome `cancelled`."""
     return await cancel(call, body)
 
 
@@ -203,7 +203,7 @@ async def why(call: Call) -> Sentence:
 
 
 async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
-    """Tasks in id order, of one status if given."""
+    """List tasks in id order, of one status if given."""
     tube = await call.access.tube(call.path["name"], call.visit)
     after = None if query.after is None else task_id(tube, query.after)
     page = await call.access.call(read_tasks, tube.sync, query.status, query.limit, after)

@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 async def list_tubes(call: Call) -> list[TubeLine]:
-    """All tubes, by name."""
+    """List all tubes, by name."""
     return [responses.tube_line(info) for info in await call.access.broker.tubes()]
 
 
@@ -43,13 +43,13 @@ async def create_tube(call: Call, body: requests.CreateTube) -> TubeAnswer:
 
 
 async def show_tube(call: Call) -> TubeAnswer:
-    """A tube, its options and its counters."""
+    """Read a tube: its options and counters."""
     tube = await call.access.tube(call.path["name"])
     return await responses.tube(tube, await call.access.call(admin.is_paused, tube.sync))
 
 
 async def stats(call: Call) -> TubeStats:
-    """The exact counters of a tube, after everything due was applied."""
+    """Read the exact counters of a tube, after applying everything that is due."""
     return await (await call.access.tube(call.path["name"])).stats()
 
 
@@ -59,7 +59,7 @@ async def drop(call: Call) -> None:
 
 
 async def truncate(call: Call, body: requests.NoBody) -> Count:
-    """Remove every task of a tube, taken ones too."""
+    """Remove every task of a tube, including taken ones."""
     return Count(await (await call.access.tube(call.path["name"])).truncate())
 
 
@@ -96,38 +96,38 @@ async def wait_for(call: Call, body: requests.WaitFor) -> OutcomeAnswer | None:
 
 
 async def list_groups(call: Call, query: requests.GroupListing) -> list[GroupAnswer]:
-    """The groups of a tube that have not ended, by name."""
+    """List the groups of a tube that have not ended, by name."""
     tube = await call.access.tube(call.path["name"])
     found = await call.access.call(admin.live_groups, tube.sync, query.after, query.limit)
     return [_group(group) for group in found]
 
 
 async def show_group(call: Call) -> GroupAnswer:
-    """A group that has not ended."""
+    """Read a group that has not ended."""
     tube = await call.access.tube(call.path["name"])
     return _group(await call.access.call(admin.live_group, tube.sync, call.path["group"]))
 
 
 async def start_group(call: Call, body: requests.NoBody) -> None:
-    """Start a group: its tasks can be taken. A missing group is created, and ends at once."""
+    """Start a group, so that its tasks can be taken. A missing group is created, and ends at once."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).start()
 
 
 async def cancel_group(call: Call, body: requests.NoBody) -> None:
-    """Remove all tasks of a group, taken ones too."""
+    """Cancel a group: remove all its tasks, including taken ones."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).cancel()
 
 
 async def set_end_work(call: Call, body: requests.Work) -> None:
-    """Set the task that is put when the group was started and nothing is left of it."""
+    """Set the task that is put when all tasks of the started group have ended."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_end(body.data)
 
 
 async def set_cancel_work(call: Call, body: requests.Work) -> None:
-    """Set the task that is put when the group was cancelled and nothing is left of it."""
+    """Set the task that is put when the group was cancelled and all its tasks are removed."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_cancel(body.data)
 
@@ -151,7 +151,7 @@ def _group(group: Group) -> GroupAnswer:
 
 
 async def list_schedules(call: Call) -> list[ScheduleStatus]:
-    """The schedules of all applications, by name."""
+    """List the schedules of all applications, by name."""
     try:
         return await _on_desk(call, schedule_status.listed)
     except NoSuchTube:
@@ -159,12 +159,12 @@ async def list_schedules(call: Call) -> list[ScheduleStatus]:
 
 
 async def run_schedule(call: Call, body: requests.NoBody) -> TaskAnswer:
-    """Run a schedule now: put the task that it puts at its times."""
+    """Run a schedule now: put its task."""
     return responses.task(await _on_desk(call, schedule_status.run_now, call.path["key"]))
 
 
 async def pause_schedule(call: Call, body: requests.NoBody) -> None:
-    """Pause a schedule. Ticks of the next few seconds are already put."""
+    """Pause a schedule. Ticks of the next few seconds, which are already put, still run."""
     await _on_desk(call, schedule_status.pause, call.path["key"])
 
 
@@ -179,7 +179,7 @@ async def forget_schedule(call: Call) -> None:
 
 
 async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """The result of a call on the tube of saved schedules. If it was dropped, the next call opens it again."""
+    """Run a function on the tube of saved schedules. If the tube was dropped, the next call opens it again."""
     schedule_tube = await call.access.tube(SCHEDULE_TUBE)
     try:
         return await call.access.call(act, schedule_tube.sync, *args, **kwargs)
@@ -192,7 +192,7 @@ async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.
 
 
 async def list_sessions(call: Call) -> list[SessionInfo]:
-    """The live sessions of the store, on all hosts."""
+    """List the live sessions of the store, on all hosts."""
     return await call.access.broker.sessions()
 
 
@@ -207,16 +207,16 @@ async def end_session(call: Call) -> None:
 
 
 async def check(call: Call, body: requests.Check) -> list[Finding]:
-    """Check everything stored, and repair it if asked. It locks the store meanwhile: for maintenance."""
+    """Check everything stored, and repair it if asked. Locks the store while it runs: for maintenance."""
     return await call.access.broker.check(body.repair)
 
 
 async def health(call: Call) -> Health:
-    """Whether the server is up. Needs no token."""
+    """Report whether the server is up. Needs no token."""
     return Health("ok")
 
 
 async def ready(call: Call) -> Health:
-    """Whether the store answers. Needs no token."""
+    """Report whether the store answers. Needs no token."""
     await call.access.call(call.access.broker.sync.runtime.store.now)
     return Health("ok")

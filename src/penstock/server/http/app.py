@@ -35,7 +35,7 @@ from penstock.server.http.store_access import Access
 
 log = logging.getLogger("penstock")
 
-# Between two checks for idle sessions.
+# Seconds between checks for idle sessions.
 _TEND_SECONDS = 1.0
 
 
@@ -126,14 +126,14 @@ def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None)
 
 
 def _must_run(tending: asyncio.Future[None]) -> None:
-    """Report a background task that ended before the server."""
+    """Log a background task that ended before the server."""
     if not tending.cancelled():
         message = "a background task of the HTTP server crashed; restart the server: its pages are no longer up to date"
         log.error(message, exc_info=tending.exception())
 
 
 def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
-    """The answer if no route matches: a page for browsers. Callers below /api/ are programs, whatever they accept."""
+    """The response if no route matches: a page for browsers, JSON for programs, which are all callers below /api/."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     words = _PEOPLE if browser else _PROGRAMS
     refused = http_errors.Refused(error.status_code, words.get(error.status_code, error.detail))

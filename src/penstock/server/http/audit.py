@@ -1,4 +1,4 @@
-"""Who did what and when in the dashboard: a line in the log, and a record in the store."""
+"""The audit trail of the dashboard: who did what and when, in the log and in the store."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Audit:
         self._server, self._numbers = os.urandom(6).hex(), itertools.count(1)
 
     async def note(self, who: str, what: str, where: str = "") -> None:
-        """Write a line. The action is already done: if the store fails now, only the line is lost."""
+        """Write an audit line. The action is already done, so if the store fails, only the stored line is lost."""
         log.info("%s: %s", who, what)
         line = AuditLine(time.time(), who, what, where)
         key = f"{self._server} {next(self._numbers)}"
         try:
             await self._access.call(self._notes.write, key, msgspec.to_builtins(line), KEPT_SECONDS)
         except PenstockError as error:
-            log.warning("could not keep an audit line in the store (%s); it is in this log only", error)
+            log.warning("could not store an audit line (%s); it is in this log only", error)
 
     async def newest_first(self) -> list[AuditLine]:
-        """All lines that are kept."""
+        """All stored audit lines, newest first."""
         kept = await self._access.call(self._notes.read)
         return list(reversed([msgspec.convert(value, AuditLine) for value in kept.values()]))
 
     async def count(self) -> int:
-        """How many lines are kept, without reading them."""
+        """The number of stored lines, without reading them."""
         return await self._access.call(self._notes.count)

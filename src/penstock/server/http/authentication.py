@@ -1,4 +1,4 @@
-"""Who is calling, by `Authorization: Bearer` or by the dashboard's cookie, and what they may do."""
+"""Authenticates callers, by `Authorization: Bearer` or by the dashboard's cookie, and determines their role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.server.http.guard import SAFE_METHODS
 from penstock.server.http.http_errors import Refused
 
 COOKIE = "penstock"
-# A working day.
+# Seconds that a login lasts: a working day.
 LOGIN_SECONDS = 12 * 3600
 MAX_LOGINS = 1000
 
@@ -29,7 +29,7 @@ class Logins:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # cookie -> hash of the token, end
 
     def enter(self, token: str, peer: str) -> str | None:
-        """The cookie for a valid token; None for another."""
+        """Log in with a token. Returns the cookie, or None if the token is not valid."""
         if self._tokens.check(token, peer) is None:
             return None
         cookie = secrets.token_urlsafe(32)
@@ -39,7 +39,7 @@ class Logins:
         return cookie
 
     def leave(self, cookie: str) -> None:
-        """Forget a login."""
+        """Log out."""
         self._known.pop(cookie, None)
 
     def role(self, cookie: str) -> Role | None:
@@ -55,12 +55,14 @@ class Logins:
         return self._tokens.name_of(self._known.get(cookie, ("", 0.0))[0])
 
     def seal(self, cookie: str) -> str:
-        """The CSRF token for this browser's forms. Without login there is no cookie, and one value for all pages:
-        other sites cannot read it."""
+        """The CSRF token for this browser's forms.
+
+        Without a login there is no cookie, and all browsers share one value, which other sites cannot read.
+        """
         return hmac.new(self._secret, cookie.encode("utf-8", "replace"), "sha256").hexdigest()
 
     def sealed(self, cookie: str, seal: str) -> bool:
-        """Whether the CSRF token of a form is valid: the form came from one of our pages."""
+        """Whether the CSRF token of a form is valid, so that the form came from one of our pages."""
         return hmac.compare_digest(self.seal(cookie).encode(), seal.encode("utf-8", "replace"))
 
 
@@ -80,13 +82,15 @@ class Authentication:
         return not self._tokens.required
 
     async def need(self, request: Request, role: Role) -> None:
-        """Refuse a caller without that role."""
+        """Raise Refused (401 or 403) unless the caller has that role."""
         found = await self.role(request)
         if found is None:
             raise Refused(401, "a token is needed: send it as Authorization: Bearer TOKEN", WWW_Authenticate="Bearer")
         if found < role:
             needed, has = role.name.lower(), found.name.lower()
-            raise Refused(403, f"this needs the role {needed}, and the token has {has}: make one with penstock token")
+            raise Refused(
+                403, f"this needs the role {needed}, but the token has {has}: make another with penstock token"
+            )
 
     async def role(self, request: Request) -> Role | None:
         """The caller's role; None without a valid token or cookie."""
@@ -113,7 +117,7 @@ class Authentication:
         return Role.ADMIN if self.open else self.logins.role(request.cookies.get(COOKIE, ""))
 
     def who(self, request: Request) -> str:
-        """Who uses a page, in words: the name of the token, its role, and the address."""
+        """Describe the user of a page for the audit: the name of the token, its role, and the address."""
         peer = peer_of(request) or "an unknown address"
         if self.open:
             return f"somebody on this host ({peer})"
@@ -127,12 +131,12 @@ class Authentication:
         return self._tokens.wait(peer)
 
     async def hasty(self, peer: str) -> Refused:
-        """The answer to a wrong token from a peer that sent too many, delayed."""
+        """Delay, then return the 429 response for a peer that sent too many wrong tokens."""
         await asyncio.sleep(self._tokens.delay(peer))
         wait = str(int(self._tokens.wait(peer)) + 1)
         return Refused(429, "too many wrong tokens from this address: give the right one, or wait", Retry_After=wait)
 
 
 def peer_of(request: Request) -> str:
-    """The address of the caller, as far as the server knows it."""
+    """The caller's IP address; "" if it is not known."""
     return request.client.host if request.client else ""

@@ -1,4 +1,4 @@
-"""Bulk actions: one verb on every task that matches, in the background and in small steps, with its progress.
+"""Bulk actions: apply one verb to every matching task, in the background, in small steps, with progress.
 
 An action changes only tasks that were put before it began. Its progress is recorded in the store: if its server stops,
 another server of the store continues it, or the same one after a restart.
@@ -24,17 +24,17 @@ from penstock.server.http.store_access import Access
 
 log = logging.getLogger("penstock")
 
-# Tasks that one step reads and changes.
+# The number of tasks that one step reads and changes.
 STEP = 500
-# Of one server.
+# Concurrent bulk actions of one server.
 MAX_RUNNING = 4
 MAX_KEPT = 50
 KEPT_SECONDS = 7 * 24 * 3600.0
-# Between two records of the progress of one action.
+# Seconds between stored updates of the progress of one action.
 RECORD_SECONDS = 1.0
-# An action that was not recorded for this long has lost its server.
+# Seconds without an update after which an action has lost its server.
 LOST_SECONDS = 30.0
-# Between two checks for such actions.
+# Seconds between checks for such actions.
 LOOK_SECONDS = 10.0
 #: The verbs of bulk actions, with their past tense.
 BULK = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}
@@ -43,14 +43,17 @@ CANCELLED = "cancelled in the dashboard"
 
 
 class Search(msgspec.Struct, frozen=True):
-    """Which tasks: of one status or of all, with a text in them or with any content."""
+    """Selects tasks: by status ("" for all) and by a text that they contain ("" for any)."""
 
     status: Status | None
     text: str
 
 
 class Job(msgspec.Struct):
-    """A bulk action. `expected`: how many tasks it reads; `upto`: the last id when it began; `at`: the last record."""
+    """A bulk action.
+
+    `expected` is the number of tasks to read, `upto` the last id when it began, `at` when its progress was last stored.
+    """
 
     id: str
     tube: str
@@ -70,19 +73,19 @@ class Job(msgspec.Struct):
 
     @property
     def state(self) -> str:
-        """One word for people."""
+        """The state in one word, for display."""
         if self.ended is None:
             return "stopping" if self.stopping else "running"
         return "failed" if self.problem else "stopped" if self.stopping else "done"
 
     @property
     def share(self) -> float:
-        """How much of it is done, from 0 to 1."""
+        """The progress from 0 to 1."""
         return 1.0 if self.state == "done" else min(0.99, self.read / max(1, self.expected))
 
 
 class Jobs:
-    """The bulk actions of a store: those that this server runs, and the records of all."""
+    """The bulk actions of a store: runs those of this server, and reads the stored progress of all."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -91,12 +94,12 @@ class Jobs:
         self._running: dict[str, tuple[Job, asyncio.Task[None]]] = {}
 
     async def newest_first(self) -> list[Job]:
-        """All that are recorded; those that run here as they are now."""
+        """All stored actions, newest first; those that run here with their current progress."""
         stored = await self._stored()
         return [self._running[job.id][0] if job.id in self._running else job for job in reversed(stored)][:MAX_KEPT]
 
     async def start(self, tube: Tube, verb: str, search: Search, who: str) -> Job:
-        """Begin one."""
+        """Start a bulk action."""
         if len(self._running) >= MAX_RUNNING:
             raise Refused(503, f"{MAX_RUNNING} bulk actions are running: wait until one has ended, or stop one")
         expected, upto = await self._access.call(_extent, tube, search)
@@ -106,7 +109,7 @@ class Jobs:
         return job
 
     async def stop(self, id: str) -> None:
-        """End one after its current step, on whichever server it runs."""
+        """Stop an action after its current step, on whichever server it runs."""
         if id in self._running:
             self._running[id][0].stopping = True
         else:
@@ -122,7 +125,7 @@ class Jobs:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def continue_lost(self) -> None:
-        """Continue the actions that no server runs; of several servers, the first to claim one does so."""
+        """Continue the actions that no server runs; if several servers try, the first to claim an action runs it."""
         lost = time.time() - LOST_SECONDS
         for job in await self._stored():
             if job.ended is None and job.at <= lost and job.id not in self._running:
@@ -132,7 +135,7 @@ class Jobs:
                     self._begin(job)
 
     async def close(self) -> None:
-        """Leave those that run here to another server, or to the next start."""
+        """Stop the actions of this server; another server, or the next start, continues them."""
         left = list(self._running.values())
         for _, running in left:
             running.cancel()
@@ -142,7 +145,9 @@ class Jobs:
                 try:
                     await self._record(job, time.time() - LOST_SECONDS)
                 except PenstockError as error:
-                    log.warning("bulk action %s continues in %d s (%s)", job.id, LOST_SECONDS, error)
+                    log.warning(
+                        "could not hand over bulk action %s (%s); it continues in %d s", job.id, error, LOST_SECONDS
+                    )
 
     def _begin(self, job: Job) -> None:
         self._running[job.id] = job, asyncio.ensure_future(self._run(job))
@@ -154,12 +159,12 @@ class Jobs:
             await self._record(job)
         except PenstockError as error:
             what = f"{job.verb} in tube {job.tube}"
-            log.warning("bulk action %s (%s) is interrupted (%s); retrying in %d s", job.id, what, error, LOST_SECONDS)
+            log.warning("bulk action %s (%s) interrupted (%s); retrying in %d s", job.id, what, error, LOST_SECONDS)
         finally:
             del self._running[job.id]
 
     async def _work(self, job: Job) -> str:
-        """Change what is left of the tasks. Returns what went wrong; StoreUnavailable is for the caller."""
+        """Change the remaining tasks. Returns the error as text, or ""; raises StoreUnavailable."""
         try:
             tube = (await self._access.tube(job.tube)).sync
             while not job.stopping:
@@ -168,7 +173,7 @@ class Jobs:
                     break
                 if time.time() - job.at > RECORD_SECONDS:
                     await self._record(job)
-                # Half of the time is for others.
+                # Pause as long as the step took, to leave half of the time to other callers.
                 await asyncio.sleep(min(time.monotonic() - began, 0.5))
             return ""
         except StoreUnavailable:
@@ -180,13 +185,13 @@ class Jobs:
             return "the server failed: its log has the details"
 
     async def _record(self, job: Job, at: float | None = None) -> None:
-        """Write how far an action is, and see whether it is to stop."""
+        """Store the progress of an action, and check whether it was asked to stop."""
         job.at = time.time() if at is None else at
         await self._access.call(self._notes.write, job.id, msgspec.to_builtins(job), KEPT_SECONDS)
         job.stopping = job.stopping or await self._access.call(self._notes.has, f"stop {job.id}")
 
     async def _stored(self) -> list[Job]:
-        """What is recorded, the oldest first."""
+        """The stored actions, oldest first."""
         notes = await self._access.call(self._notes.read)
         jobs: list[Job] = []
         for key, value in notes.items():
@@ -198,7 +203,7 @@ class Jobs:
 
 
 def _extent(tube: Tube, search: Search) -> tuple[int, int]:
-    """How many tasks an action has to read, and the last id."""
+    """The number of tasks that an action has to read, and the last id."""
     counters = tube.runtime.store.counters(tube.stored)
     counts = counters.counts
     return counts.stored if search.status is None else getattr(counts, search.status.name.lower()), counters.last_id

@@ -1,4 +1,4 @@
-"""Charts of what tubes held and did, as paths of an SVG drawing: pages show them without a script."""
+"""Charts of tasks and rates, as SVG paths, so that pages show them without JavaScript."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 from penstock.server.http.history import DAY, HOUR
 from penstock.server.http.sampler import RATES, STATES, Point
 
-# The drawing's own units; pages stretch it to the width and height that they have.
+# The size of the SVG view box; pages stretch it to the available width and height.
 WIDTH, HEIGHT = 1000, 100
 # Rates that are drawn: the first ones of a point.
 DRAWN_RATES = RATES[:3]
 
 
 class Span(NamedTuple):
-    """How far back charts look."""
+    """The time that charts cover."""
 
     name: str
     seconds: int
@@ -28,7 +28,7 @@ SPANS = {span.name: span for span in (LIVE, Span("1h", HOUR, "1 h"), Span("24h",
 
 
 class Line(NamedTuple):
-    """One series: its newest value, and each stretch without a gap as a path for the line and one for the area."""
+    """One series: its newest value and, for each stretch without a gap, the SVG paths of the line and the area."""
 
     name: str
     newest: float | None
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Several series over the same time. `points` has their values for the script that shows them under the pointer."""
+    """Several series over the same time. `points` has the values that the script shows under the pointer."""
 
     id: str
     title: str
@@ -47,7 +47,7 @@ class Chart(NamedTuple):
 
 
 def make_charts(points: Sequence[Point], span: Span, until: float) -> list[Chart]:
-    """The charts of a page: tasks by state, and rates, from a span before `until`."""
+    """The charts of a page, tasks by state and rates, over the span that ends at `until`."""
     recent = [point for point in points if point[0] > until - span.seconds]
     depths = [point[: 1 + len(STATES)] for point in recent]
     first = 1 + len(STATES)

@@ -35,21 +35,21 @@ class Streams:
         self._readers: set[Stream] = set()
 
     def tap(self, events: Sequence[Event]) -> None:
-        """Pass on what happened to tasks; callable from any thread."""
+        """Forward task events to the streams. Safe from any thread."""
         if self._readers:
             self._access.broker.executor.post(lambda: self._tell(events))
 
     def _tell(self, events: Sequence[Event]) -> None:
         for event in events:
             name = self._access.names.get(event.tube)
-            if name is not None:  # a tube that another process just created is known from the next sample on
+            if name is not None:  # None: another process just created the tube; the next sample has its name
                 for reader in self._readers:
                     reader.offer(name, event)
 
     def open(self, tube: str | None) -> StreamingResponse:
         """Open a stream for one reader, of one tube or of all."""
         if len(self._readers) >= self._limit:
-            raise Refused(503, f"{self._limit} streams of events are open: close one")
+            raise Refused(503, f"{self._limit} event streams are open, the most this server allows: close one")
         return StreamingResponse(self._follow(Stream(tube)), media_type="text/event-stream")
 
     async def _follow(self, stream: Stream) -> AsyncIterator[bytes]:
@@ -91,7 +91,7 @@ class Stream:
         self.wake.set()
 
     def counted(self, before: Sample, now: Sample) -> None:
-        """Note new counters; a reader gets only the newest."""
+        """Store new counters for the reader, which gets only the newest."""
         self._newest = now
         self.wake.set()
 

@@ -13,10 +13,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from penstock.core.backoff import Backoff
 
-# The most of a task's data that a page shows; the API returns all of it.
+# The number of characters of a task's data that a page shows; the API returns all of it.
 MAX_SHOWN = 64 * 1024
 MAX_PREVIEW = 160
-# Durations below the first number of seconds are shown in units of the second.
+# (limit, seconds per unit, unit): durations below the limit are shown in this unit.
 _UNITS = ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h"))
 _SECONDS = frozenset({"ttl", "ttr", "period", "aging", "retention"})
 _FOLDER = resources.files("penstock.server.dashboard")
@@ -24,7 +24,7 @@ _FOLDER = resources.files("penstock.server.dashboard")
 
 @cache
 def environment() -> Environment:
-    """The templates, with autoescape."""
+    """The Jinja environment with the templates and autoescape."""
     made = Environment(autoescape=True, loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True)
     made.filters.update(
         number=number,
@@ -126,7 +126,7 @@ def handler(data: Any) -> tuple[str, Any] | None:
 
 
 def local_path(text: str) -> str:
-    """The given path if it is one of this server, else /."""
+    """The given path if it is a local one, otherwise /: prevents open redirects."""
     good = text.startswith("/") and not text.startswith("//") and text.isprintable() and "\\" not in text
     return text if good and len(text) < 2000 else "/"
 
@@ -136,7 +136,7 @@ def _cut(text: str, cut: bool) -> str:
 
 
 def _dump(data: bytes) -> str:
-    """Bytes as text if they are UTF-8 text, else as a hexadecimal dump."""
+    """Bytes as text if they are UTF-8, otherwise as a hexadecimal dump."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

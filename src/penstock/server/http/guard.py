@@ -51,11 +51,11 @@ class Guard:
         if scope["path"] not in OPEN_PATHS and host_name(host) not in self._hosts:
             raise http_errors.Refused(
                 421,
-                "the Host header names another server: if it is right, start penstock serve with --host and that name",
+                "the Host header is not a name of this server: if it is right, start penstock serve with --host NAME",
             )
         if scope["method"] not in SAFE_METHODS and not same_origin(headers):
             raise http_errors.Refused(
-                403, "this request comes from a page of another site: use the dashboard, or a program"
+                403, "this request comes from a page of another site: use the dashboard or the API"
             )
 
 

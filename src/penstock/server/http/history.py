@@ -26,7 +26,7 @@ from penstock.worker.worker_stats import Runs
 log = logging.getLogger("penstock")
 
 MINUTE = 60
-# Minutes between two records that are kept for a day.
+# Minutes between records that are kept for a day.
 LONG = 10
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
 # Tubes and handlers in one record.
@@ -38,7 +38,7 @@ Handler = tuple[str, str]  # its name and its tube
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The counters at a time, and the runs since the record before."""
+    """One record: the counters at a time, and the runs since the previous record."""
 
     at: int
     total: list[int]
@@ -56,7 +56,7 @@ class History:
         self._workers = worker_notes(runtime)
         self._minutes: deque[Slot] = deque(maxlen=HOUR // MINUTE + 1)
         self._tens: deque[Slot] = deque(maxlen=DAY // (MINUTE * LONG) + 1)
-        self._counted: dict[str, dict[Handler, Runs]] = {}  # by worker, the runs that are in records already
+        self._counted: dict[str, dict[Handler, Runs]] = {}  # worker id -> the runs that are already in records
         self._last: dict[str, Counts] = {}
 
     async def run(self) -> None:
@@ -112,7 +112,7 @@ class History:
         return msgspec.convert(self._notes.write(key, msgspec.to_builtins(slot), seconds, keep=True), Slot)
 
     def _new_runs(self, at: int) -> list[HandlerRuns]:
-        """What handlers did since the last record.
+        """The runs of handlers since the last record.
 
         The earlier runs of a worker that this server sees for the first time may already be in a record of another
         server, or of this one before a restart, so they are not counted.
@@ -141,7 +141,7 @@ class History:
         return [report for report in await self._access.call(read_reports, self._workers) if not report.stopped]
 
     def runs(self, span: int) -> dict[Handler, Runs]:
-        """The runs of each handler in the last hour or day, by the records."""
+        """The runs of each handler in the last hour or day."""
         slots = self._tens if span == DAY else self._minutes
         since = time.time() - span
         return summed(each for slot in slots if slot.at > since for each in slot.runs)

@@ -26,7 +26,7 @@ STATUS: dict[type[Exception], int] = {
 }
 
 
-# What HTTP itself refuses; the standard library's phrases differ between versions of Python.
+# Error names for statuses of HTTP itself; the standard library's phrases differ between Python versions.
 _NAMES = {
     400: "BadRequest",
     401: "Unauthorized",

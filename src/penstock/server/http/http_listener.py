@@ -26,7 +26,7 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class Connection(H11Protocol):
-    """Closes if the headers of a request do not arrive in time; uvicorn alone would wait for ever.
+    """A connection that closes if the headers of a request do not arrive in time; uvicorn alone would wait forever.
 
     The rest of a body that was refused for its length is read and dropped. Closing at once would reset the connection
     while the client still sends, and the client would never see the response.
@@ -72,7 +72,7 @@ class Connection(H11Protocol):
             self._came()
 
     def _await(self) -> None:
-        if self._overdue is None:  # more bytes do not extend the time: a slow client could hold the connection
+        if self._overdue is None:  # more bytes do not extend the deadline, or a slow client could keep the connection
             self._overdue = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _came(self) -> None:
@@ -144,7 +144,7 @@ class _Server(uvicorn.Server):
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, for sockets alone, and with a time limit for TLS handshakes."""
+        """Like uvicorn's, but only for given sockets, and with a time limit for TLS handshakes."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             self.should_exit = True

@@ -21,7 +21,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TUBES = 500
 OTHER = "(other)"  # no tube can have this name
 BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
-# Leases whose ack has not come yet; both ends are measured with this process's clock.
+# Leases that are remembered until their ack; both times are by this process's clock.
 MAX_HELD = 100_000
 CALLS = ("put", "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
 
@@ -56,7 +56,7 @@ class Histogram:
 
 
 class Meter:
-    """What this server measures itself: how long tasks waited and took, and errors of the store."""
+    """The measurements of this server: how long tasks waited and ran, and errors of the store."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.put_to_take = Histogram()
@@ -67,7 +67,7 @@ class Meter:
         self._held: OrderedDict[tuple[int, int], float] = OrderedDict()
 
     def tap(self, events: Sequence[Event]) -> None:
-        """Measure what happened to tasks through this server; callable from any thread."""
+        """Measure task events of this server. Safe from any thread."""
         with self._lock:
             now = self._clock()
             for event in events:
@@ -80,14 +80,14 @@ class Meter:
 
     def _taken(self, event: Event, now: float) -> None:
         record = event.record
-        if record.attempts == 1 and record.taken is not None:  # a retry did not wait for a taker
+        if record.attempts == 1 and record.taken is not None:  # only first attempts: retries waited for a delay
             self.put_to_take.add(event.tube, max(0, record.taken - record.created) / 1000)
         self._held[event.tube, record.id] = now
         if len(self._held) > MAX_HELD:
             self._held.popitem(last=False)
 
     def failed(self, error: Exception) -> None:
-        """Count an error that a caller got, if it is the store's."""
+        """Count an error that a caller received, if it is a StoreError."""
         if isinstance(error, StoreError):
             self.store_errors[type(error).__name__] += 1
 
@@ -137,7 +137,7 @@ def _bounded(counts: dict[str, Counts]) -> dict[str, Counts]:
 
 
 def exposition(sample: Sample, sessions: int, meter: Meter) -> bytes:
-    """The text that Prometheus reads."""
+    """The metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(sample, sessions, meter))
     return generate_latest(registry)

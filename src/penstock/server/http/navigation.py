@@ -1,4 +1,4 @@
-"""The numbers beside the links of the navigation: how much there is behind each, read at most every few seconds."""
+"""The counts beside the links of the navigation, read at most every few seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_AGE = 5.0
 
 
 class Navigation:
-    """The numbers by the path of their link.
+    """The counts, by the path of their link.
 
     Groups and callbacks have none: no store keeps a counter of live groups, or of tasks with a callback, so a number
     would mean counting rows in every tube.

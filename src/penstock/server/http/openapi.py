@@ -16,7 +16,7 @@ _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
 _PARTS = {
     "name": "The tube's name.",
-    "id": "The task's id; of a session, the session's.",
+    "id": "The id of the task or session.",
     "address": "The task's address.",
     "group": "The group's name.",
     "key": "The schedule's key, as in the list of schedules.",
@@ -80,7 +80,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         (fields,) = [part["properties"] for part in schema["$defs"].values()]
         found += [{"name": name, "in": "query", "schema": field} for name, field in fields.items()]
     if operation.role is not None:
-        meant = "The session that takes and settles; the server's own when absent."
+        meant = "The session that takes and settles; if absent, the server's own."
         found.append({"name": SESSION, "in": "header", "schema": {"type": "string"}, "description": meant})
     return found
 
@@ -94,7 +94,7 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     if operation.media is not None:
         responses["200"] = {"description": "A text.", "content": {operation.media: {"schema": {}}}}
     if operation.may_be_empty:
-        responses["204"] = {"description": "Nothing came." if schemas else "Done."}
+        responses["204"] = {"description": "Timed out without a result." if schemas else "Done."}
     return responses
 
 

@@ -37,7 +37,7 @@ _FORM_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/for
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What all requests share."""
+    """State shared by all requests."""
 
     access: Access
     authentication: Authentication
@@ -48,7 +48,7 @@ class Server:
 
 
 class Call:
-    """One request, as an operation gets it."""
+    """One request, as passed to an operation."""
 
     def __init__(self, server: Server, request: Request, visit: Visit) -> None:
         self.access = server.access
@@ -57,7 +57,7 @@ class Call:
         self._request = request
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work that may block. It is cancelled if the caller disconnects or the server stops."""
+        """Await work that may block, and cancel it if the caller disconnects or the server stops."""
         doing = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(
             self._request.receive()
@@ -72,7 +72,7 @@ class Call:
             if gone.done():
                 raise ClientDisconnect from None
             if ending.done():
-                raise Refused(503, "the server is shutting down: try again") from None
+                raise Refused(503, "the server is shutting down: retry later") from None
             raise
         finally:
             for watching in (doing, gone, ending):
@@ -100,17 +100,17 @@ class Operation:
 
     @property
     def template(self) -> str:
-        """Its path, as the OpenAPI document has it."""
+        """The path in the OpenAPI document."""
         return self.path.replace(":path}", "}")
 
     @property
     def name(self) -> str:
-        """Its id in the OpenAPI document."""
+        """The operationId in the OpenAPI document."""
         return self.handler.__name__
 
     @property
     def summary(self) -> str:
-        """What it does."""
+        """The summary in the OpenAPI document."""
         return (self.handler.__doc__ or "").strip()
 
     @cached_property
@@ -119,17 +119,17 @@ class Operation:
 
     @property
     def body(self) -> type[Body] | None:
-        """The type of its body."""
+        """The type of the request body."""
         return self._hints.get("body")
 
     @property
     def query(self) -> type[Query] | None:
-        """The type of its query parameters."""
+        """The type of the query parameters."""
         return self._hints.get("query")
 
     @property
     def answers(self) -> list[Any]:
-        """The types of its responses; empty if there is only 204, or a text."""
+        """The types of JSON responses; empty if the response is always 204 or a text."""
         if self.media is not None:
             return []
         hint = self._hints["return"]
@@ -138,12 +138,12 @@ class Operation:
 
     @cached_property
     def large(self) -> bool:
-        """Whether it reads pages of tasks, which few requests may do at a time."""
+        """Whether the operation reads pages of tasks; only few such requests run at a time."""
         return self.method == "GET" and responses.TaskList in self.answers
 
     @property
     def may_be_empty(self) -> bool:
-        """Whether it may respond with 204."""
+        """Whether the operation may respond with 204."""
         hint = self._hints["return"]
         return hint is type(None) or type(None) in get_args(hint)
 
@@ -192,7 +192,7 @@ async def _response(operation: Operation, answer: Any) -> Response:
 
 
 async def _read(server: Server, operation: Operation, request: Request) -> dict[str, Any]:
-    """The query and the body, checked."""
+    """Parse and validate the query and the body."""
     read: dict[str, Any] = {}
     if operation.query is not None:
         read["query"] = read_query(request.url.query, operation.query)
@@ -207,7 +207,7 @@ async def _read(server: Server, operation: Operation, request: Request) -> dict[
 
 
 def _refuse_form(request: Request) -> None:
-    """Refuse content types that a browser sends for pages of any site; JSON needs a permission."""
+    """Refuse content types that a page of any site can send; for JSON, browsers ask this server's permission first."""
     sent = request.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
     browser = "origin" in request.headers or "sec-fetch-site" in request.headers
     if sent in _FORM_TYPES and browser:

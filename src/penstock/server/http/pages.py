@@ -113,7 +113,7 @@ class Pages:
             return self._render(request, role, *views.put_form(error.form.tube.stored, given), 400)
         self._server.failed(error)
         status, fault, headers = http_errors.describe(error)
-        values = {"status": status, "fault": fault, "title": _TITLES.get(status, "That did not work")}
+        values = {"status": status, "fault": fault, "title": _TITLES.get(status, "Request failed")}
         response = self._render(request, role, "error.html", values, status)
         response.headers.update(headers)
         return response
@@ -134,7 +134,7 @@ class Pages:
         if cookie is None and waiting:
             return self.refuse(request, await self._authentication.hasty(peer))
         if cookie is None:
-            return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
+            return self._login_page(request, form.get("next", "/"), "The token is not valid on this server.")
         response = RedirectResponse(formatting.local_path(form.get("next", "/")), 303)
         # A trusted proxy tells whether the browser used https.
         secure = self._server.options.secure or request.url.scheme == "https"

@@ -19,7 +19,7 @@ from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
 
 T = TypeVar("T", bound=msgspec.Struct)
-# How msgspec ends a message about one field.
+# The end of msgspec's message about one field.
 _AT = re.compile(r" - at `\$\.(\w+)`$")
 
 
@@ -63,7 +63,7 @@ def _describe(what: str, words: str, kind: type[msgspec.Struct], given: dict[str
         value = shown(given[at[1]])[1:-1]  # JSON strings have their own quotes
         return f"{at[1]} {value} of the {what} is not accepted: {words[: at.start()]}"
     known = ", ".join(kind.__struct_fields__) or "nothing"
-    return f"the {what} is not accepted: {words}; it takes {known}"
+    return f"the {what} is not accepted: {words}; it accepts {known}"
 
 
 _MAX_FORM = 256 * 1024
@@ -85,7 +85,7 @@ async def read_form(request: Request, options: Options) -> Form:
 
 
 async def read_body(request: Request, options: Options) -> bytes:
-    """Read the whole body; Refused if it is too long or too slow."""
+    """Read the whole body. Raises Refused if it is too long or arrives too slowly."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
         raise _too_long(options)

@@ -56,7 +56,7 @@ class PutOptions(Body):
     max_attempts: Whole | None = None
 
     def options(self) -> dict[str, Any]:
-        """Those that were given."""
+        """The options that the request gives."""
         pairs = ((name, getattr(self, name)) for name in PutOptions.__struct_fields__)
         return {name: value for name, value in pairs if value is not None}
 
@@ -181,7 +181,7 @@ class CreateTube(Body):
     shards: Shards | None = None
 
     def options(self) -> dict[str, Any]:
-        """Those that were given."""
+        """The options that the request gives."""
         names = [name for name in self.__struct_fields__ if name not in ("name", "kind")]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 

@@ -1,4 +1,4 @@
-"""Reads the counters of all tubes repeatedly while anyone watches: for charts, events and metrics.
+"""Samples the counters of all tubes while a page or stream needs them, for charts, events and metrics.
 
 Everything due is applied first, so that all pages agree. Only counters are read, no tasks. Reading takes at most
 a tenth of the time, so a thousand tubes on a remote store are read less often than three on this host.
@@ -23,7 +23,7 @@ log = logging.getLogger("penstock")
 
 SECONDS = 1.0
 SHARE = 10
-# This many seconds after the last request for a page, nobody watches.
+# Seconds after the last request for a page until sampling stops.
 LOOKING_SECONDS = 120.0
 # Points of a chart: two minutes at one a second.
 POINTS = 120
@@ -36,7 +36,7 @@ RATES = ("put", "take", "ack", "release", "bury")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was read at one time; `at` is by the monotonic clock, `waits` as in `TubeCounters`."""
+    """The counters of all tubes at one time; `at` is by the monotonic clock, `waits` as in `TubeCounters`."""
 
     at: float
     tubes: dict[str, StoredTube]
@@ -49,7 +49,7 @@ Point = tuple[float, ...]  # seconds since the epoch, the states, the rates a se
 
 
 class Sampler:
-    """Reads while somebody watches; `read` returns the newest sample, or reads one."""
+    """Samples regularly while pages or streams are open; `read` returns a recent sample, or takes one."""
 
     def __init__(self, access: Access, failed: Callable[[Exception], object]) -> None:
         self.sample = Sample(0.0, {}, {})
@@ -63,12 +63,12 @@ class Sampler:
         self._reading = asyncio.Lock()
 
     def look(self) -> None:
-        """Note that somebody watches a page: keep reading for a while."""
+        """Keep sampling for a while, because a page was requested."""
         self._looked = time.monotonic()
         self._wake.set()
 
     def listen(self, listener: Callable[[Sample, Sample], object]) -> Callable[[], None]:
-        """Call a function with each two consecutive samples. Returns a function that ends this."""
+        """Call `listener` with the previous and the new sample after each one. Returns a function to unsubscribe."""
         self._listeners.add(listener)
         self._wake.set()
         return lambda: self._listeners.discard(listener)
@@ -83,14 +83,14 @@ class Sampler:
         return dict(zip(RATES, chart[-1][1 + len(STATES) :], strict=True)) if chart else {}
 
     async def read(self, max_age: float = SECONDS) -> Sample:
-        """A sample that is at most that many seconds old."""
+        """A sample that is at most `max_age` seconds old."""
         async with self._reading:
             if time.monotonic() - self.sample.at > max_age:
                 await self._read()
         return self.sample
 
     async def run(self) -> None:
-        """Read while anyone watches, until cancelled."""
+        """Sample while pages or streams are open, until cancelled."""
         while True:
             if not self._listeners and time.monotonic() - self._looked > LOOKING_SECONDS:
                 self._wake.clear()
@@ -130,7 +130,7 @@ class Sampler:
 
 
 def read_sample(runtime: BrokerRuntime) -> Sample:
-    """Read the counters of every tube, in a few queries; a tube dropped meanwhile is left out."""
+    """Read the counters of every tube, in a few queries; a tube that is dropped during the read is left out."""
     runtime.apply_all_due()
     tubes = runtime.store.load_tubes()
     counters = runtime.store.counters(tubes)

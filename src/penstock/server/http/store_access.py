@@ -45,13 +45,13 @@ class Visit:
 
 
 class Access:
-    """What requests use of one broker."""
+    """Gives requests access to one broker: its tubes, sessions and threads."""
 
     def __init__(self, broker: aio.Broker, max_sessions: int) -> None:
         self.broker = broker
         self.stopping = asyncio.Event()
         self.large_reads = asyncio.Semaphore(MAX_LARGE_READS)
-        #: Names of the tubes that were used, by their numbers.
+        #: Tube number -> name, for the tubes that were used.
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions
         self._own = Visit(broker.sync.session_handle)
@@ -70,7 +70,7 @@ class Access:
     # tubes
 
     async def tube(self, name: str, visit: Visit | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
-        """The tube of that name for this session; NoSuchTube if it is missing and there is nothing to put."""
+        """The tube of that name for this session. With `to_put`, a missing tube is created; otherwise NoSuchTube."""
         visit = visit or self._own
         handle = visit.tubes.get(name)
         if handle is None:
@@ -137,5 +137,5 @@ class Access:
         now = time.monotonic()
         for id, visit in list(self._visits.items()):
             if not visit.busy and now - visit.used > visit.idle:
-                with contextlib.suppress(PenstockError):  # then its heartbeat lapses
+                with contextlib.suppress(PenstockError):  # then the session lapses later
                     await self.end(id)

@@ -42,7 +42,7 @@ SpanName = Annotated[str, Meta(pattern="^(|1h|24h)$")]
 
 
 class Overview(Query):
-    """Parameters of the overview: which tubes, in which order."""
+    """Parameters of the overview: filter, order and page of the tubes."""
 
     q: Annotated[str, Meta(max_length=200)] = ""
     order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried|oldest)$")] = "name"
@@ -52,7 +52,7 @@ class Overview(Query):
 
 
 class TubeQuery(Query):
-    """Parameters of a tube's page: which tasks."""
+    """Parameters of a tube's page: filter and page of its tasks."""
 
     status: Annotated[str, Meta(pattern="^(|ready|taken|delayed|buried)$")] = ""
     q: Annotated[str, Meta(max_length=200)] = ""
@@ -63,7 +63,7 @@ class TubeQuery(Query):
 
 
 class Handlers(Query):
-    """Parameters of the handlers' page: which time, in which order."""
+    """Parameters of the handlers' page: time span and order."""
 
     span: Annotated[str, Meta(pattern="^(1h|24h|live)$")] = "1h"
     order: Annotated[str, Meta(pattern="^(name|runs|failures|slowest)$")] = "name"
@@ -85,7 +85,7 @@ class Plain(Query):
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """What views read from."""
+    """The sources that views read from."""
 
     server: Server
     sampler: Sampler
@@ -190,7 +190,7 @@ def _see_task(tube: Tube, id: Any) -> View:
 
 
 def _why(tube: Tube, task: Task) -> str:
-    """What holds a task back. For a buried task, in the word of its button: what programs call kick is Retry here."""
+    """Why a task is not running. For a buried task, the text says "retried", like the button, instead of "kicked"."""
     if task.status is Status.BURIED:
         return "The task is buried. No worker takes it until it is retried."
     return tube.why(task.id)
@@ -202,7 +202,7 @@ async def put(looking: Looking, path: dict[str, str], query: Plain) -> View:
 
 
 def put_form(tube: StoredTube, given: dict[str, str]) -> View:
-    """The form with the values that were given, and with what was wrong with them."""
+    """The put form, filled in with `given` values, and with their error if there was one."""
     fields = [name for name in PUT_FIELDS if tube.kind.has(name)]
     return "put.html", {"tube": tube, "fields": fields, "given": given, "problem": given.get("problem", "")}
 
@@ -213,7 +213,7 @@ async def bulk(looking: Looking, path: dict[str, str], query: Plain) -> View:
 
 
 async def audit(looking: Looking, path: dict[str, str], query: AuditQuery) -> View:
-    """Who did what."""
+    """The audit trail, newest first."""
     lines = await looking.server.audit.newest_first()
     pages = max(1, -(-len(lines) // ROWS))
     page = min(query.page, pages)
@@ -226,7 +226,7 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
     if not handle.stored.kind.per_utube:
         kinds = kinds_with("per_utube")
         raise UnsupportedOption(
-            f"kind {handle.kind} of tube {handle.name} has no micro-queues: these kinds have them: {kinds}"
+            f"kind {handle.kind} of tube {handle.name} has no micro-queues: kinds with micro-queues are {kinds}"
         )
     lanes = await looking.access.call(admin.lanes, handle.sync)
     return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": admin.SAMPLE}
@@ -255,7 +255,7 @@ async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> Vie
 
 
 async def _handles(looking: Looking, path: dict[str, str], most: int = LOOKED_THROUGH) -> list[Tube]:
-    """The tube in the path; otherwise the tubes that have tasks, up to a number, those with the most buried first."""
+    """The tube in the path, or else up to `most` tubes that have tasks, those with the most buried first."""
     if "name" in path:
         return [(await looking.access.tube(path["name"])).sync]
     sample = await looking.sampler.read(2.0)

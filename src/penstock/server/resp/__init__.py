@@ -1,1 +1,1 @@
-"""The Redis protocol: any Redis client of any language puts, takes and settles tasks."""
+"""The Redis protocol, so that Redis clients of any language can put, take and settle tasks."""

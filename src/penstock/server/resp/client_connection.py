@@ -26,7 +26,7 @@ CHUNK = 500
 MAX_PENDING = 256 * 1024
 # Replies are sent when they are this large together.
 MAX_UNSENT = 64 * 1024
-# No requests are run for a peer that has not read more bytes than this.
+# While more reply bytes than this are unread by the peer, no requests are run for it.
 MAX_UNREAD = 256 * 1024
 # Seconds for a request, and for the token if one is needed, to arrive completely.
 ARRIVAL_SECONDS = 60.0
@@ -48,13 +48,13 @@ class Connection(asyncio.Protocol):
         self._requests = Requests()
         self._worker: asyncio.Task[None] | None = None
         self._unsent = bytearray()
-        self._readable = asyncio.Event()  # the peer reads what it is sent
+        self._readable = asyncio.Event()  # set while the peer reads its replies
         self._readable.set()
-        self._choked = 0.0  # since when it does not read
-        self._paused = False  # its socket is not read
+        self._choked = 0.0  # when the peer stopped reading; 0 while it reads
+        self._paused = False  # True while the socket is not read
         self._waiting = False
-        self._ending = False  # what was asked for is answered, then it closes
-        self._began = self._since = time.monotonic()  # the connection; the request that is arriving
+        self._ending = False  # answer the pending requests, then close
+        self._began = self._since = time.monotonic()  # start of the connection, and of the request that is arriving
         self._transport: asyncio.Transport
 
     # asyncio calls these
@@ -140,16 +140,18 @@ class Connection(asyncio.Protocol):
             if overdue:
                 self._transport.abort()
         elif (overdue and self._worker is None and self._requests.partial) or self._gave_no_token(now):
-            self.refuse("Protocol error: it took too long to arrive")
+            self.refuse("Protocol error: the request took too long to arrive")
 
     def _gave_no_token(self, now: float) -> bool:
         return now - self._began > TOKEN_SECONDS and self.session.role is None
 
     async def settled(self) -> None:
-        """Wait until what a closed connection held is released."""
+        """Wait until the tasks that a closed connection held are released."""
         if self._worker is not None:
             await asyncio.wait([self._worker])
-        with contextlib.suppress(PenstockError):  # then the end of the broker, or its heartbeat, gives it back
+        with contextlib.suppress(
+            PenstockError
+        ):  # then they are released when the broker closes, or when the session lapses
             await self.session.close()
 
     # the work
@@ -161,7 +163,7 @@ class Connection(asyncio.Protocol):
                 self._since = time.monotonic()
                 await self._send()
                 if len(requests) == CHUNK:
-                    await asyncio.sleep(0)  # others have their turn
+                    await asyncio.sleep(0)  # let other connections run
         except ForeignProtocol:
             self._transport.abort()
         except ProtocolError as error:
@@ -188,7 +190,9 @@ class Connection(asyncio.Protocol):
         for step in plan(self.session, requests):
             large = isinstance(step, Calls) and step.command.large
             async with self._service.large_reads if large else contextlib.nullcontext():
-                self._add(await self._replies(step))  # in no variable, which would keep them while they are sent
+                self._add(
+                    await self._replies(step)
+                )  # not in a variable, which would keep the replies in memory while they are sent
             if self.session.leaving:
                 self._ending = True
                 return
@@ -225,8 +229,8 @@ class Connection(asyncio.Protocol):
     def _hold_back(self) -> None:
         """Stop reading, because too many requests wait."""
         if self._waiting:
-            # If the socket were not read, the peer could go unnoticed and be given what it waits for.
-            self.refuse(f"too much behind a command that waits: {MAX_PENDING} bytes at most")
+            # A blocked take must notice a disconnect, so its socket has to be read: do not pause it.
+            self.refuse(f"too many bytes after a blocking command: send at most {MAX_PENDING} before its reply")
         elif not self._paused:
             self._paused = True
             self._transport.pause_reading()

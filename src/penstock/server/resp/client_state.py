@@ -28,7 +28,7 @@ MAX_READER = 256 * 1024
 
 
 class Session:
-    """The session of a connection: it owns what is taken through it. It begins in the store at the first take."""
+    """The session of a connection, which holds the tasks taken through it. It begins in the store at the first take."""
 
     def __init__(self, service: Service, id: int, peer: str) -> None:
         self.service = service
@@ -37,19 +37,19 @@ class Session:
         self.version = RESP2
         self.name = ""
         self.library: dict[str, str] = {}
-        #: Requests between MULTI and EXEC; None: outside of them.
+        #: Requests between MULTI and EXEC; None outside.
         self.queued: list[Request] | None = None
         self.queued_size = 0
-        self.spoilt = False  # one of them was refused, so EXEC refuses all
-        self.leaving = False  # QUIT: the reply is its last
+        self.spoilt = False  # a queued request was refused, so EXEC refuses all
+        self.leaving = False  # True after QUIT: close after its reply
         self._digest = ""
-        #: Its place in a session of the store.
+        #: The handle of the session in the store.
         self.session_handle = SessionHandle(service.runtime, implicit=True)
         self._tubes: dict[str, Tube] = {}
         self._flows = 0
         self._still = asyncio.Event()
 
-    # who it is
+    # authentication
 
     @property
     def role(self) -> Role | None:
@@ -72,10 +72,10 @@ class Session:
         self._digest = hashed(token)
         return True
 
-    # what it holds
+    # the session in the store
 
     async def join(self, id: str | None, ttr: int) -> None:
-        """Join another session, or begin one with a ttr. What the previous session held is released."""
+        """Join another session, or begin one with a ttr. The previous session is left, and its tasks released."""
         joined = await self.service.ask(SessionHandle, self.service.runtime, ttr=ttr, id=session_id(id))
         former, self.session_handle = self.session_handle, joined
         self._tubes.clear()
@@ -87,15 +87,15 @@ class Session:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was queued since MULTI."""
+        """Drop the requests queued since MULTI."""
         self.queued, self.queued_size, self.spoilt = None, 0, False
 
     async def close(self) -> None:
-        """Release what was being taken, then what is held."""
+        """Release the tasks of takes in progress, then those that are held."""
         while self._flows:
             self._still.clear()
             await self._still.wait()
-        if self.session_handle.handle:  # else it has never taken, and nothing of it is in the store
+        if self.session_handle.handle:  # otherwise it has never taken, and the store does not know it
             await self.service.ask(self.session_handle.close)
 
     # tubes

@@ -32,7 +32,7 @@ def text(what: str, raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise BadValue(f"{what} {shown(raw)} is not UTF-8: encode it so") from None
+        raise BadValue(f"{what} {shown(raw)} is not UTF-8: encode it as UTF-8") from None
 
 
 def whole(what: str, raw: bytes) -> int:
@@ -57,7 +57,7 @@ def data(what: str, raw: bytes) -> bytes:
 
 
 def flag(what: str, raw: bytes) -> bool:
-    """true or false."""
+    """A boolean: true or false."""
     if raw.lower() not in _FLAGS:
         raise BadValue(f"{what} {_said(raw)} is not a flag: give true or false")
     return _FLAGS[raw.lower()]
@@ -72,7 +72,7 @@ def backoff(what: str, raw: bytes) -> Backoff:
 
 
 def code(what: str, raw: bytes) -> str | int:
-    """The code of a failure: a whole number if it looks like one, else text."""
+    """An error code: an integer if it is all digits, otherwise text."""
     return int(raw) if _WHOLE.fullmatch(raw) else text(what, raw)
 
 
@@ -92,7 +92,7 @@ TUBE: Mapping[str, Reader] = {
 
 
 def options(args: Args, known: Mapping[str, Reader]) -> dict[str, Any]:
-    """Pairs of a name, in any case, and a value."""
+    """Parse pairs of an option name, in any case, and its value."""
     given: dict[str, Any] = {}
     for at in range(0, len(args), 2):
         name = text("option", args[at]).lower()

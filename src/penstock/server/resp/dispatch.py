@@ -55,7 +55,7 @@ class Calls:
 def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Reply]:
     """The calls to run and the replies that need no call, in order."""
     calls: Calls | None = None
-    word = b""  # the command that `calls` are of, which may be given
+    word = b""  # the command name of `calls`
     role = session.role
     for request in requests:
         if calls is not None and request[0] == word and calls.join(request):
@@ -73,7 +73,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
             yield calls
             calls = None
         if isinstance(step, Calls) and not step.command.turns:
-            calls, word = step, request[0]  # what follows may join
+            calls, word = step, request[0]  # following requests may join
         elif isinstance(step, Calls) and step.command.name == "EXEC":
             yield from _executed(session)
         else:
@@ -102,7 +102,7 @@ def _queued(session: Session, request: Request, command: Command) -> Reply:
         raise Refused("ERR", f"'{command.name.lower()}' cannot be used in this way between MULTI and EXEC")
     session.queued_size += len(b"".join(request)) + WORD_SIZE * len(request)
     if session.queued_size > session.max_request:
-        raise Refused("ERR", f"too much between MULTI and EXEC: {session.max_request} bytes at most")
+        raise Refused("ERR", f"too many bytes between MULTI and EXEC: send at most {session.max_request}")
     session.queued.append(request)
     return Word("QUEUED")
 
@@ -126,14 +126,14 @@ async def carry_out(session: Session, calls: Calls) -> list[Reply]:
     except Refused as error:
         fault = error.fault
     except PenstockError as error:
-        if isinstance(error, StoreError):  # the same for all, and what was stored may be
+        if isinstance(error, StoreError):  # the same error for all calls; some of them may be stored
             return [fault_of(error)] * len(calls.args)
         fault = fault_of(error)
     except TimeoutError:
         return [None] * len(calls.args)
     except Exception:
-        log.exception("%s failed", calls.command.name)
-        return [Fault("ERR", "internal error: the server's log has it")] * len(calls.args)
+        log.exception("%s failed unexpectedly; replying with an error", calls.command.name)
+        return [Fault("ERR", "internal error: the server's log has the details")] * len(calls.args)
     if len(calls.args) == 1:
         return [fault]
     return [(await carry_out(session, Calls(calls.command, args, None)))[0] for args in calls.args]

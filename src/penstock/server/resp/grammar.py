@@ -14,12 +14,12 @@ MAX_ARGUMENTS = 1024 * 1024
 MAX_REQUEST = 64 * 1024 * 1024
 MAX_INLINE = 64 * 1024
 WORD_SIZE = 64
-# "*" or "$", the digits and CR LF: longer headers are refused before their end has come.
+# The longest header: "*" or "$", the digits and CR LF. Longer ones are refused before their end has arrived.
 _MAX_HEADER = 32
 
 _ARRAY = re.compile(rb"\*(0|[1-9][0-9]{0,9})\r\n")
 _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,9})\r\n")
-# An HTTP request that a browser was tricked into sending here begins like this, or has such a line.
+# An HTTP request, which a browser may be tricked into sending here, starts like this or has such a line.
 _HTTP = re.compile(rb"(?i)(get|post|put|head|options|delete|patch|connect|trace)\s|host:")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f]")
 
@@ -48,15 +48,15 @@ class Requests:
     """Feed it bytes, read requests. After a ProtocolError nothing more is read."""
 
     def __init__(self) -> None:
-        #: How many bytes a request may have.
+        #: The largest request in bytes.
         self.limit = MAX_REQUEST
         self._buffer = bytearray()
-        self._at = 0  # what is before this has been read
-        self._scanned = 0  # an inline line has no end before
+        self._at = 0  # the read position: bytes before it were consumed
+        self._scanned = 0  # the bytes before this contain no line end
         self._args: Request = []
-        self._count = 0  # arguments of the request that is arriving; 0: none is
-        self._size = 0  # of the request so far
-        self._want = -1  # bytes of the argument to come; -1: its header comes first
+        self._count = 0  # arguments of the request that is arriving; 0 if none is
+        self._size = 0  # bytes of the request so far
+        self._want = -1  # length of the next argument; -1 before its header
         self._error: ProtocolError | None = None
 
     @property
@@ -85,7 +85,7 @@ class Requests:
         try:
             plain = count > 1 and not self._count
             while len(found) < count:
-                # After one that is not plain the others are hardly, and splitting them all again would cost more.
+                # After a request that is not plain, the next ones hardly are, and splitting again would cost more.
                 if plain and (plain := self._read_plain(count, found)):
                     continue
                 request = self._next()
@@ -95,7 +95,7 @@ class Requests:
                     found.append(request)
         except ProtocolError as error:
             self._error = error
-            if not found:  # else those before it are answered first
+            if not found:  # otherwise the requests before it are answered first
                 raise
         return found
 
@@ -105,7 +105,7 @@ class Requests:
         A word that holds a line end is shorter here than it was announced, so it is never taken for a whole one.
         """
         lines = bytes(self._buffer[self._at : self._at + _WINDOW]).split(b"\r\n")
-        first, arrived = 0, len(lines) - 1  # the last line has no end yet
+        first, arrived = 0, len(lines) - 1  # the last line is incomplete
         try:
             while len(found) < count:
                 end = first + 2 * _COUNTS[lines[first]] + 1
@@ -194,7 +194,7 @@ class Requests:
 
 
 def split_line(line: bytes) -> Request:
-    """The words of an inline request; quotes keep spaces together, and double ones know escapes."""
+    """Split an inline request into words. Quotes group words with spaces; double quotes allow escapes."""
     words: Request = []
     at = 0
     line = line.rstrip()

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from penstock.errors import PenstockError
 
-# What newer and older clients speak.
+# RESP3 for newer clients, RESP2 for older ones.
 RESP2, RESP3 = 2, 3
 
 
@@ -69,7 +69,7 @@ def encode(replies: Iterable[Reply], version: int) -> bytes:
 
 
 def _write(out: list[bytes], reply: Reply, version: int) -> None:
-    # Almost all that is sent is of these types themselves, and alike in both versions.
+    # Almost all replies have exactly these types, which are encoded alike in both versions.
     if type(reply) is list or type(reply) is tuple:
         out.append(b"*%d\r\n" % len(reply))
         for item in reply:
@@ -112,5 +112,5 @@ def _write_other(out: list[bytes], reply: Reply, version: int) -> None:
 
 
 def _one_line(message: str) -> bytes:
-    """The message on one line, because an error reply ends with the line."""
+    """The message without line breaks, because an error reply ends with its line."""
     return " ".join(message.split()).encode("utf-8", "replace")

@@ -31,13 +31,13 @@ class Service:
 
     def __init__(self, broker: Broker, executor: BatchExecutor, tokens: Tokens) -> None:
         self.runtime = broker.runtime
-        #: The session of what belongs to nobody: messages of kind reliable.
+        #: The session for kind reliable, whose messages belong to no session.
         self.session_handle: SessionHandle = broker.session_handle
         self.broker = broker
         self.executor = executor
         self.tokens = tokens
         self.unread = Unread()
-        #: Held from the read of data to its encoding: else many results would wait for the event loop.
+        #: Held from reading data until it is encoded, so that only few large results are in memory.
         self.large_reads = asyncio.Semaphore(MAX_LARGE_READS)
         self.began = time.time()
         self.connections = 0
@@ -47,11 +47,11 @@ class Service:
         self._tubes: dict[str, StoredTube] = {}
 
     async def ask(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Await a verb. A caller that is cancelled meanwhile has taken nothing."""
+        """Run a verb in a thread. If the caller is cancelled, tasks that it took are released."""
         return await self.run(operation_of(verb, *args, **kwargs))
 
     async def run(self, operation: Operation[R]) -> R:
-        """Await an operation, as `ask`."""
+        """Run an operation; like `ask`."""
         run = self.executor.run(operation)
         try:
             return await run

@@ -1,4 +1,4 @@
-"""`manage.py penstock_worker`: run Django's tasks that a backend has put, as `penstock worker` runs those of an app."""
+"""`manage.py penstock_worker`: runs the tasks of a Django backend, like `penstock worker` those of an app."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from penstock.django.backend import PenstockBackend
 from penstock.django.results import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from penstock.errors import PenstockError
 
-# What the backend knows itself, and what is not about Django's tasks.
+# Options of `penstock worker` that the backend sets, or that do not apply to Django's tasks.
 _LEFT_OUT = {"own_url", "reload", "callbacks", "allowed", "secret_file", "per_host"}
 _OPTIONS = [each for each in worker.params if isinstance(each, click.Option) and each.name not in _LEFT_OUT]
 
 
 class Command(BaseCommand):
-    """The options are those of `penstock worker`."""
+    """Runs a worker; accepts the options of `penstock worker`."""
 
     help = "Run the tasks of a penstock backend until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The options of `penstock worker`, as its own parser reads them."""
+        """Add the options of `penstock worker`, taken from its parser."""
         parser.add_argument(
             "--backend",
             default=DEFAULT_TASK_BACKEND_ALIAS,
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         """Run until a signal stops it."""
         backend = task_backends[given["backend"]]
         if not isinstance(backend, PenstockBackend):
-            raise CommandError(f"TASKS[{given['backend']!r}] is no PenstockBackend: name another one by --backend")
+            raise CommandError(f"TASKS[{given['backend']!r}] is not a PenstockBackend: name another one by --backend")
         app = backend.app
         app.load()
         try:
@@ -57,7 +57,7 @@ class Command(BaseCommand):
 
 
 def _words(given: dict[str, Any]) -> list[str]:
-    """The options again, for the parser of `penstock worker`."""
+    """Convert parsed options back to arguments for the parser of `penstock worker`."""
     words: list[str] = []
     for option in _OPTIONS:
         value = given[option.name or ""]

@@ -36,19 +36,19 @@ class Command(msgspec.Struct, frozen=True):
     name: str
     arity: int
     run: Run
-    #: What it needs; None: nothing, not even a token.
+    #: The role that the caller needs; None: not even a token.
     role: Role | None = Role.OPERATE
-    #: The position of its tube's name; 0: it has none.
+    #: The position of the tube's name among the arguments; 0 if there is none.
     tube_at: int = 0
-    #: Consecutive calls with the same answer are carried out as one step; None: this one alone.
+    #: The join key of a call: consecutive calls with the same key become one step; None: this call runs alone.
     joins: Callable[[Args], bytes | None] = _alone
-    #: How many tasks these arguments hand out at most.
+    #: The most tasks that a call with these arguments takes.
     takes_out: Callable[[Args], int] = _none
-    #: Whether these arguments may make it wait for long.
+    #: Whether a call with these arguments may block.
     waits: Callable[[Args], bool] = _never
-    #: Whether it changes how the requests behind it are read, so that these wait for it.
+    #: Whether it changes how later requests are interpreted, so that these must wait for it.
     turns: bool = False
-    #: Whether its reply holds the data of tasks, and only that few are made at a time.
+    #: Whether its reply contains the data of tasks; only few such replies are made at a time.
     large: bool = False
     usage: str = ""
 
@@ -66,12 +66,12 @@ def forbidden(command: str, needed: Role, role: Role | None) -> Refused:
 
 
 def by_tube(args: Args) -> bytes | None:
-    """Join calls on the same tube."""
+    """The join key for calls on the same tube: its name."""
     return args[0]
 
 
 def timeout_from(place: int) -> Callable[[Args], bool]:
-    """A function that tells whether the arguments have the option TIMEOUT, from a place on."""
+    """A function that tells whether the arguments from position `place` on include the option TIMEOUT."""
 
     def waits(args: Args) -> bool:
         return any(args[at].upper() == b"TIMEOUT" for at in range(place, len(args), 2))
@@ -100,11 +100,11 @@ def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Rep
         name = text("tube", calls[0][0])
         answers = await _attempt(session, name, flow, calls, refresh=False)
         gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
-        if gone:  # dropped since it was found, and perhaps created again
+        if gone:  # the tube was dropped since it was cached, and perhaps created again
             try:
                 retried = await _attempt(session, name, flow, [calls[at] for at in gone], refresh=True)
             except NoSuchTube as error:
-                retried = [error] * len(gone)  # not raised: the others may be done
+                retried = [error] * len(gone)  # not raised, because other calls may have succeeded
             for at, answer in zip(gone, retried, strict=True):
                 answers[at] = answer
         return [_shown(answer, show) for answer in answers]

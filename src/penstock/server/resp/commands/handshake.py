@@ -11,7 +11,7 @@ from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands.command import Command, single
 from penstock.server.resp.replies import OK, RESP2, RESP3, Refused, Reply, Word
 
-# Of a name or a library's name: clients give short ones, and CLIENT INFO shows them.
+# The longest client or library name; clients use short ones, and CLIENT INFO shows them.
 _MAX_NAME = 200
 
 

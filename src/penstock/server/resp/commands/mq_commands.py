@@ -41,7 +41,7 @@ async def _push(session: Session, calls: Sequence[Args]) -> list[Reply]:
 
     tasks = await _on_queue(session, calls[0][0], put, create=True)
     ids = [record_of(task).address for task in tasks or ()]
-    if len(ids) == len(calls):  # one each, as a pipeline has them
+    if len(ids) == len(calls):  # one element per call, as in most pipelines
         return [[id] for id in ids]
     rest = iter(ids)
     return [list(islice(rest, len(args) - 1)) for args in calls]
@@ -71,7 +71,7 @@ async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
     acked = await _on_queue(session, calls[0][0], ack)
     if acked is None:
         return [[] for _ in calls]
-    removed = [str(id) for id in acked][::-1]  # in order; an id that is given twice was removed by the first
+    removed = [str(id) for id in acked][::-1]  # reversed to pop in order; an id given twice counts for the first call
     return [
         ids if isinstance(ids, Fault) else [removed.pop() for id in ids if removed and removed[-1] == id]
         for ids in given
@@ -166,7 +166,7 @@ def _integer(raw: bytes, most: int = MAX_WHOLE) -> int:
     return int(raw)
 
 
-@lru_cache(1000)  # of a pipeline all are alike
+@lru_cache(1000)  # the calls of a pipeline usually have the same count
 def _count(raw: bytes) -> int:
     count = _integer(raw)
     if count < 1:

@@ -13,7 +13,7 @@ from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands.command import Command, single
 from penstock.server.resp.replies import Refused, Reply
 
-# Clients choose commands by the server's version: this Redis version has all that we support.
+# Clients choose commands by the server's version; this Redis version has all commands that we support.
 REDIS_VERSION = "7.4.0"
 
 

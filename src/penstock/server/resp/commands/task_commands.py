@@ -99,7 +99,7 @@ def _which(tube: Tube, args: Args) -> Operation[tuple[int | str, Args]]:
 
 
 def _joins(args: Args) -> bytes | None:
-    """Join calls by id on the same tube. The task of an address may change with each call."""
+    """The join key: the tube for calls by id; None by address, whose task may change with each call."""
     return None if args[1].upper() == b"ADDRESS" else args[0]
 
 

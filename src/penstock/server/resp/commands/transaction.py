@@ -42,7 +42,7 @@ async def _discard(session: Session, args: Args) -> Reply:
 
 
 async def _exec(session: Session, args: Args) -> Reply:
-    raise AssertionError("EXEC is planned as the requests that it carries out")
+    raise AssertionError("dispatch.plan replaces EXEC by the queued requests")
 
 
 COMMANDS = (

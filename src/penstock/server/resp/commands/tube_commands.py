@@ -71,7 +71,7 @@ _ASKING = (b"PROGRESS", b"WAIT")
 async def _group(session: Session, args: Args) -> Reply:
     """TUBE.GROUP tube group verb: start, cancel or query a group."""
     tube, name, word = await session.tube(text("tube", args[0])), text("group", args[1]), args[2].upper()
-    asking = word in _ASKING  # which begins no group, and tells of one that has ended
+    asking = word in _ASKING  # a query: creates no group, and also works after the end of one
     if not asking and (session.role is None or session.role < Role.OPERATE):
         raise forbidden("tube.group", Role.OPERATE, session.role)
     group = await session.service.ask(tube.group, name, create=not asking)
