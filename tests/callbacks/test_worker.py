@@ -67,7 +67,7 @@ def test_a_server_calls_them_too(shell: Shell) -> None:
         assert receiver.next().body == b'"x"'
         server.send_signal(signal.SIGTERM)
         assert server.wait(PATIENCE) == 0
-    assert "calls nobody" in shell.refused("serve", "--callbacks")
+    assert "has no allowed hosts" in shell.refused("serve", "--callbacks")
 
 
 def test_a_killed_worker_leaves_its_calls_to_the_next(shell: Shell) -> None:
@@ -92,7 +92,7 @@ def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
     shell.environment["PENSTOCK_CALLBACK_SECRET"] = "short"
     assert "a callback secret has 5 bytes" in shell.refused("worker", "--callbacks", *allowed)
     del shell.environment["PENSTOCK_CALLBACK_SECRET"]
-    assert "there is no secret" in shell.refused("worker", "--callbacks", *allowed)
+    assert "need a secret" in shell.refused("worker", "--callbacks", *allowed)
     assert "cannot be read" in shell.refused("worker", "--callbacks", *allowed, "--callback-secret-file", "nowhere")
 
 
@@ -117,7 +117,7 @@ def test_short_secrets_are_refused_and_readable_files_give_warnings(shell: Shell
     file = shell.folder / "secrets"
     words = ("worker", "--callbacks", "--callback-allow", "a.example", "--callback-secret-file", str(file))
     for text, message in (
-        ("@a.example", "has no host and secret"),
+        ("@a.example", "needs a host and a secret"),
         ("@a.example short", "a callback secret has 5 bytes"),
         ("@a@b a secret that is long enough", "is not a name, address or network"),
     ):
