@@ -1,4 +1,4 @@
-"""The stores that every behaviour is tested on, and brokers on them whose clock only the test moves."""
+"""The stores that every behaviour is tested on, and brokers whose clock only the test moves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ settings.load_profile("steady")
 
 
 def pooled(database: str) -> str:
-    """The URL of a fresh Redis store with that database behind it."""
+    """The URL of a new Redis store in front of that database."""
     return with_pool(empty_url("redis"), database)
 
 
@@ -120,7 +120,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _with_outages(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
-    """Run a part of a test; an error that a kill of its server explains skips the rest."""
+    """Run a part of a test; skip the rest after an error that a kill of the server explains."""
     killer = node.stash.get(_KILLER, None)
     if killer is None:
         return (yield)
@@ -149,19 +149,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.fixture(params=[name for name in STORES if name in _ASKED])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store of each sort."""
+    """A new store of each kind."""
     return STORES[request.param](tmp_path)
 
 
 @pytest.fixture(params=[name for name in DURABLE if name in _ASKED])
 def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store of each sort that keeps its content without a broker."""
+    """A new store of each kind that keeps its content without a broker."""
     return STORES[request.param](tmp_path)
 
 
 @pytest.fixture
 def killer(request: pytest.FixtureRequest) -> Iterator[ServerKiller | None]:
-    """With --restart-servers, what kills the server during this test, if it was drawn."""
+    """With --restart-servers, what kills the server during this test, if the test was drawn."""
     given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     store, one_of = str(given.get("store_url", given.get("durable_url"))), request.config.getoption(_RESTART)
     dice = random.Random(f"{seed()} {request.node.nodeid}") if one_of and store in _SERVER else None
@@ -185,21 +185,21 @@ def _has_sessions(server: Server) -> bool:
 
 @pytest.fixture
 def clock(killer: ServerKiller | None, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The store's clock, which the test alone drives. Keep the total of a test below 15 s, or sessions lapse."""
+    """The store's clock, which only the test moves. Advance it by less than 15 s in all, or sessions lapse."""
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
     return KillingClock(killer) if killer else Clock()
 
 
 @pytest.fixture
 def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
-    """Opens brokers on the one store, which are closed after the test."""
+    """Opens brokers on the test's store and closes them after the test."""
     with ExitStack() as opened:
         yield lambda: opened.enter_context(penstock.connect(store_url, clock=clock))
 
 
 @pytest.fixture
 def broker(connect: Connect, killer: ServerKiller | None) -> Iterator[penstock.Broker]:
-    """A broker on each store; afterwards everything that is stored must be consistent."""
+    """A broker on each store; after the test, everything stored must be consistent."""
     broker = connect()
     yield broker
     if killer is not None:
@@ -213,7 +213,7 @@ def broker(connect: Connect, killer: ServerKiller | None) -> Iterator[penstock.B
 
 @pytest.fixture
 def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers opened after it do not scan: only a notification wakes their blocked calls."""
+    """Brokers opened later do not scan: only a notification wakes their blocked calls."""
     monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
@@ -223,7 +223,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def live(store_url: str, killer: ServerKiller | None) -> Iterator[penstock.Broker]:
-    """A broker in real time, for what waits and is woken."""
+    """A broker in real time, for tests of waiting and waking."""
     with penstock.connect(store_url) as broker:
         if killer is not None:
             killer.kill()

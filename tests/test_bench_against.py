@@ -1,4 +1,4 @@
-"""`python -m bench --against REV`, in small: the other commit is taken from git, and both sides are measured."""
+"""`python -m bench --against REV` on a small scale: checks out the other commit and measures both sides."""
 
 from __future__ import annotations
 

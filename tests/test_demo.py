@@ -1,4 +1,4 @@
-"""The demo runs, checks itself, and says what happened."""
+"""The demo runs, verifies itself, and reports what happened."""
 
 from __future__ import annotations
 

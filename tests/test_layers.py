@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source of every module. There is no list of exceptions, on purpose."""
+"""Which layer may import which, read from the source of every module. There is no list of exceptions, on purpose."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets",
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names of everything the module imports, wherever it stands: in functions and for types too."""
+    """Dotted names of everything that the module imports, also in functions and for types."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,4 @@
-"""The files that tell who lives on this host: made and removed by many at once; where none can be, work goes on."""
+"""Lock files that show which processes are alive on this host: created and removed concurrently, or not possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A verb that blocks: its flow, carried out step by step in the caller's thread."""
+"""A blocking verb: its generator, run step by step in the caller's thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.runtime.wait_queue import Waiter
 
 @blocking
 def divided(number: int, by: int) -> Operation[str]:
-    """The quotient, or that there is none."""
+    """The quotient, or None if there is none."""
     try:
         quotient: int = yield Call(lambda: number // by)
     except ZeroDivisionError:

@@ -1,4 +1,4 @@
-"""What other systems lack is taken away: stores and clients work without it."""
+"""Stores and clients work without the system calls that only Linux has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names and signatures, spelled out, so that a change of any of them is seen in review."""
+"""The public names and signatures, spelled out, so that reviewers see every change."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ FIELDS = {
 
 
 def parameters(function: Callable[..., object]) -> str:
-    """The signature without types; `**x: Unpack[Options]` stands for the names in Options, other `**x` for itself."""
+    """The signature without types; `**x: Unpack[Options]` becomes the names in Options, other `**x` stays."""
     placed, named = [], []
     for parameter in inspect.signature(function).parameters.values():
         shown = parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
@@ -207,7 +207,7 @@ def test_a_handle_has_exactly_these_attributes_and_verbs(owner: str, attributes:
 
 
 def test_handles_have_exactly_these_internal_attributes() -> None:
-    """Attributes of instances that other modules of penstock use; programs must not."""
+    """Instance attributes that other modules of penstock use; programs must not."""
     with penstock.connect("memory://") as broker:
         tube = broker.tube("mail")
         handles = {"Broker": broker, "Tube": tube, "Session": broker.session(), "Group": tube.group("g")}
@@ -230,7 +230,7 @@ def test_status_has_the_letters_of_the_wire() -> None:
 
 
 def undocumented(path: Path) -> Iterator[str]:
-    """The module itself, and the public classes and functions at its top, where they have no docstring."""
+    """The module and its public classes and functions that have no docstring."""
     module = ast.parse(path.read_text())
     if not ast.get_docstring(module):
         yield "the module"

@@ -1,4 +1,4 @@
-"""A session that the store ended begins anew in one thread while others have yet to hear of the end of the old one."""
+"""One thread replaces a session that the store ended, while other threads still use the old one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.behaviour.verbs import take
 
 @pytest.fixture
 def tube() -> Iterator[penstock.Tube]:
-    """With two tasks, of a broker whose session has just ended in the store."""
+    """A tube with two tasks, of a broker whose session has just ended in the store."""
     with penstock.connect("memory://") as broker:
         tube = broker.tube("t")
         assert tube.take(0) is None  # joined
@@ -23,7 +23,7 @@ def tube() -> Iterator[penstock.Tube]:
 
 
 def followed(store: object, verb: str, then: Callable[[], object]) -> None:
-    """The next call of the store is over when something else has happened, in another thread."""
+    """Make the next store call return only after something else has happened in another thread."""
     call = getattr(store, verb)
 
     def late(*words: Any, **options: Any) -> Any:

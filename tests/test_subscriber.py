@@ -1,4 +1,4 @@
-"""Who hears of changes elsewhere: the one that sleeps alone, and nobody's wake-up is lost on that way."""
+"""Who reads notifications: a lone sleeper reads them itself, and no wake-up is lost when that changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER: Topic = ("ready", 2)
 
 
 class Told:
-    """Notifications that a test tells: what happens during a look for them, and whether they go on."""
+    """A subscriber controlled by the test: what happens during a poll, and whether it still works."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, goes_on: bool = True) -> None:
         self._meanwhile = meanwhile

@@ -1,4 +1,4 @@
-"""Looks that are shared: who is counted as waiting in the store, whatever becomes of the looks."""
+"""Shared takes: which callers the store counts as waiting, however the takes end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.operations.operation import Failure
 
 @pytest.fixture
 def look(broker: penstock.Broker) -> Callable[..., TakeOp]:
-    """Makes looks of one session at one tube."""
+    """Makes take operations of one session on one tube."""
     tube = broker.tube("t")
 
     def make(*, blocks: bool = False, count: int = 1) -> TakeOp:

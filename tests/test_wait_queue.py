@@ -1,4 +1,4 @@
-"""The queue where blocked callers wait: tokens, hints, and what is left unused."""
+"""The queue of blocked callers: tokens, hints, and unused wake-ups."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _given(value: Any) -> Any:
 
 
 class _Heard:
-    """A callback that is called with tasks whose verbs block."""
+    """A callback that gets tasks whose verbs block."""
 
     def __init__(self, callback: Any) -> None:
         self.callback = callback
@@ -103,7 +103,7 @@ def _connect(*args: Any, **kwargs: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what blocks in a callback: that is the loop's own thread here."""
+    """Deselect tests that block in a callback: callbacks run in the event loop's thread here."""
     blocking = ("test_it_runs_after_the_change_is_stored", "test_it_may_use_the_tube_itself")
     items[:] = [item for item in items if not item.name.startswith(blocking)]
 

@@ -1,4 +1,4 @@
-"""What tests of awaited verbs share: a loop a test, looks that wait, and store calls that are counted."""
+"""Helpers for tests of awaited verbs: one event loop per test, conditions to wait for, and counted store calls."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ PATIENCE = 60.0
 
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it in an event loop of its own, with a limit."""
+    """Run a coroutine in a new event loop, with a time limit."""
     return asyncio.run(asyncio.wait_for(main(), 240))
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = PATIENCE) -> None:
-    """Come back when the condition holds; it must hold within so many seconds."""
+    """Wait until the condition holds; fail after that many seconds."""
     async with asyncio.timeout(seconds):
         while not await condition():  # noqa: ASYNC110 - what is waited for happens in other threads
             await asyncio.sleep(0.005)
 
 
 async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
-    """Come back when so many calls wait in this process for something of that sort, asleep."""
+    """Wait until that many calls of this process are blocked on a topic of that sort."""
     room = broker.sync.runtime.wait_queue
 
     async def asleep() -> bool:
@@ -40,7 +40,7 @@ async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
 
 
 async def at_rest(broker: Broker) -> None:
-    """Come back when the store has answered all that was asked of it, for cancelled callers too."""
+    """Wait until the store has answered every call, those of cancelled callers too."""
 
     async def quiet() -> bool:
         return broker.executor._pending_ops == 0
@@ -61,7 +61,7 @@ async def calls(tube: Tube) -> dict[str, int]:
 
 
 def spied(broker: Broker, verb: str) -> list[int]:
-    """Grows by the size of each call of this verb that the store is given from now on."""
+    """A list that gets the size of each call of this verb that the store receives from now on."""
     store: Any = broker.sync.runtime._store
     real, sizes = getattr(store, verb), list[int]()
 
@@ -74,12 +74,12 @@ def spied(broker: Broker, verb: str) -> list[int]:
 
 
 def bridge_threads() -> int:
-    """How many threads of executors there are in this process."""
+    """The number of executor threads in this process."""
     return sum(thread.name == "penstock-aio" for thread in threading.enumerate())
 
 
 def held_back(broker: Broker, verb: str) -> tuple[asyncio.Event, threading.Event]:
-    """Store calls of this verb are made, and then keep their answer until the second event is set."""
+    """Make the store hold back its answers to this verb until the second event is set."""
     store: Any = broker.sync.runtime._store
     real, loop = getattr(store, verb), asyncio.get_running_loop()
     made, go_on = asyncio.Event(), threading.Event()

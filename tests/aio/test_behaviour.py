@@ -1,4 +1,4 @@
-"""The behaviour suite through awaited verbs: what holds for the blocking ones holds for them."""
+"""The behaviour suite through awaited verbs: they must pass the same tests as the blocking ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cancelled caller: what it was given goes back at once, what it asked for happened or did not, others go on."""
+"""Cancelled callers: their tasks are returned at once, their calls are applied or not, and other callers continue."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_a_session_that_nobody_waited_for_is_closed(store_url: str) -> None:
 
 @pytest.mark.parametrize("verb", ["take", "take many", "put", "ack", "several tubes", "session", "wait"])
 def test_cancelled_at_every_turn_of_the_loop(store_url: str, verb: str) -> None:
-    """However far a call has come when it is cancelled, afterwards nothing is held and nothing is lost."""
+    """Wherever a call is cancelled, no task stays leased and none is lost."""
 
     async def main() -> None:
         async with aio.connect(store_url) as broker:
@@ -316,7 +316,7 @@ async def _opened(broker: aio.Broker) -> aio.Session:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_and_nothing_stays_held_under_load(store_url: str, seed: int) -> None:
-    """Producers and consumers that are cancelled anywhere, all the time; then everything is counted."""
+    """Producers and consumers are cancelled at random; afterwards every task is counted."""
     chance = random.Random(seed)
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The executor by itself: which steps share a call, whose an error is, how many threads there are."""
+"""The executor alone: which steps share a call, which caller gets an error, how many threads it has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.aio.looks import PATIENCE, bridge_threads, in_loop
 
 
 class Double(StoreOp):
-    """Doubles a number; a batch with a number in `bad` is refused, and says so."""
+    """Doubles a number; a batch with a number in `bad` is refused."""
 
     calls: list[list[int]]
     bad: dict[int, Exception]

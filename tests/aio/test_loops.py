@@ -1,4 +1,4 @@
-"""Loops, threads, processes and the ends of them: what a broker does when its surroundings go away."""
+"""What a broker does when its event loop, thread or process ends."""
 
 from __future__ import annotations
 
@@ -212,13 +212,13 @@ def test_a_broker_of_another_loop_is_refused() -> None:
 
 
 def _awake(room: WaitQueue) -> bool:
-    """Whether somebody waits there without a loop."""
+    """Whether a waiter exists that no event loop will wake."""
     with room._lock:
         return any(waiter._call is None for of in room.topics.values() for waiter in of)
 
 
 def _dismissed(broker: aio.Broker) -> None:
-    """Close a broker whose loop is gone; its threads are not left to the next test, which may count them."""
+    """Close a broker whose loop is closed, so that the next test does not count its threads."""
     broker.sync.close()
     broker.executor._stop_threads()
     for thread in broker.executor._workers:
@@ -227,7 +227,7 @@ def _dismissed(broker: aio.Broker) -> None:
 
 @pytest.mark.usefixtures("unscanned")
 def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
-    """Its sleepers are found dead when they are to be woken, and the wake-up is the next one's."""
+    """A wake-up for a waiter of a closed loop is passed to the next waiter."""
     loop = asyncio.new_event_loop()
 
     async def wait() -> tuple[aio.Broker, list[asyncio.Task[Any]]]:

@@ -1,4 +1,4 @@
-"""A server that goes away under blocked coroutines and comes back."""
+"""A server that stops while coroutines are blocked on it, and starts again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers.base import Server
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of its own, which may be ended and started again."""
+    """A private server, which the test may stop and start."""
     own = type(running("redis"))()
     yield own
     own.stop()

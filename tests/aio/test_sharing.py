@@ -1,4 +1,4 @@
-"""Calls that wait at one moment are one store call, and each caller gets its own answer."""
+"""Concurrent calls are sent as one store call, and each caller gets its own answer."""
 
 from __future__ import annotations
 

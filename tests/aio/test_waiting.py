@@ -1,4 +1,4 @@
-"""Blocked calls of coroutines: who wakes them, in which order, and when they give up; none of them has a thread."""
+"""Blocked coroutines: what wakes them, in which order, and when they time out. None of them uses a thread."""
 
 from __future__ import annotations
 

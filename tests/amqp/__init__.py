@@ -1,1 +1,1 @@
-"""`penstock bridge`. What needs RabbitMQ runs by command: `pytest tests/amqp/rabbitmq.py`."""
+"""`penstock bridge`. Tests that need RabbitMQ are run separately: `pytest tests/amqp/rabbitmq.py`."""

@@ -1,6 +1,6 @@
-"""`penstock bridge` that kills itself: `python -m tests.amqp.dying POINT AMQP_URL …`.
+"""A `penstock bridge` that kills itself: `python -m tests.amqp.dying POINT AMQP_URL …`.
 
-Every call that stores, publishes or acks is a point before it and a point after it. At the given one the process dies.
+Points are before and after every call that stores, publishes or acks. The process dies at the given point.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.cli.main import main
 
 
 def mortal(call: Callable[..., Any], pass_point: Callable[[], None]) -> Callable[..., Any]:
-    """The same call, between two points."""
+    """Wrap a call with a point before it and one after it."""
 
     @wraps(call)
     def between(*given: object, **more: object) -> object:

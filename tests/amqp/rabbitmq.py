@@ -1,4 +1,4 @@
-"""The bridge and a real RabbitMQ, both killed at many points. Run by command: `pytest tests/amqp/rabbitmq.py`."""
+"""The bridge and a real RabbitMQ, both killed at many points. Run separately: `pytest tests/amqp/rabbitmq.py`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Queue:
             connection.close()
 
     def put(self, bodies: Sequence[bytes], **properties: object) -> None:
-        """Publish persistent messages, all confirmed; each has its body as id unless another one is given."""
+        """Publish persistent messages and wait for the confirms. A message's id is its body, unless given."""
         with self._channel() as channel:
             channel.confirm_delivery()
             for body in bodies:
@@ -56,7 +56,7 @@ class Queue:
                 channel.basic_publish("", self.name, body, pika.BasicProperties(delivery_mode=2, **given))
 
     def get_all(self) -> list[tuple[pika.BasicProperties, bytes]]:
-        """Everything that is in the queue, which is empty afterwards."""
+        """Return all messages of the queue and leave it empty."""
         found: list[tuple[pika.BasicProperties, bytes]] = []
         with self._channel() as channel:
             while True:
@@ -66,7 +66,7 @@ class Queue:
                 found.append((properties, body))
 
     def delete(self) -> None:
-        """Remove it."""
+        """Delete the queue."""
         with self._channel() as channel:
             channel.queue_delete(self.name)
 
@@ -94,7 +94,7 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 
 
 class Program:
-    """A bridge in a process of its own."""
+    """A bridge in a separate process."""
 
     def __init__(self, server: RabbitMQ, url: str, queue: Queue, *words: str, point: int | None = None) -> None:
         module = ["penstock", "bridge"] if point is None else ["tests.amqp.dying", str(point)]
@@ -110,12 +110,12 @@ class Program:
         assert json.loads(self.process.stdout.readline())["event"] == "working"
 
     def stop(self, how: int = signal.SIGTERM) -> dict[str, int]:
-        """End it by a signal. Returns its counts, none if it was killed."""
+        """Stop it by a signal. Returns its counts, none if it was killed."""
         self.process.send_signal(how)
         return self.end()
 
     def end(self) -> dict[str, int]:
-        """Wait for its end. Returns its counts, none if it was killed."""
+        """Wait until the process ends. Returns its counts, none if it was killed."""
         told, log = self.process.communicate(timeout=120)
         assert self.process.returncode in (0, -signal.SIGKILL), log
         assert "guest:guest" not in told + log
@@ -124,7 +124,7 @@ class Program:
 
 
 class Consumer:
-    """Takes and acks everything that comes into the tube at once, so that it has left before a redelivery."""
+    """Takes and acks everything in the tube at once, so that a task has left before its message is redelivered."""
 
     def __init__(self, url: str) -> None:
         self.seen: Counter[str] = Counter()
@@ -285,7 +285,7 @@ def test_tasks_become_messages(server: RabbitMQ, queue: Queue, url: str, broker:
 
 
 def published(queue: Queue, number: int) -> Counter[bytes]:
-    """How often each arrived; all of them did."""
+    """How often each message arrived; each must have arrived."""
     found = queue.get_all()
     assert {properties.message_id for properties, _ in found} == {body.decode() for _, body in found}
     arrived = Counter(body for _, body in found)

@@ -1,4 +1,4 @@
-"""`penstock bridge` as a user starts it, where no RabbitMQ is needed."""
+"""`penstock bridge` as users start it, without a RabbitMQ server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message of RabbitMQ is as a task, and a task as a message."""
+"""Conversion of RabbitMQ messages to tasks and of tasks to messages."""
 
 from __future__ import annotations
 

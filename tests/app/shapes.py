@@ -1,4 +1,4 @@
-"""Types that arguments and results have in the tests; annotations are resolved where the module stands."""
+"""Types of arguments and results in the tests. Handlers resolve their annotations in this module."""
 
 from __future__ import annotations
 

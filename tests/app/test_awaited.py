@@ -1,4 +1,4 @@
-"""The verbs of handlers in an event loop: awaited, shared, and never blocking it."""
+"""Handlers called from an event loop: puts are awaited and share calls, and nothing blocks the loop."""
 
 from __future__ import annotations
 

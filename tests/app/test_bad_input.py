@@ -1,4 +1,4 @@
-"""What an application refuses, before anything is stored; the store does not matter."""
+"""Input that an application refuses before it reaches any store."""
 
 from __future__ import annotations
 

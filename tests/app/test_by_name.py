@@ -1,4 +1,4 @@
-"""Handlers by name: put here, without importing the function, and bound by the worker that has it."""
+"""Handlers by name: put without importing the function, bound by the worker that has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.app.shapes import Point
 
 @pytest.fixture
 def apps(store_url: str) -> Iterator[tuple[App, App]]:
-    """An app that knows only names, and the one that has the functions."""
+    """An app that knows only the names, and one that has the functions."""
     web, worker = penstock.App(store_url), penstock.App(store_url)
 
     @worker.task(tube="mail", max_attempts=3)

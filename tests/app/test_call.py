@@ -1,4 +1,4 @@
-"""A call of a handler as a value: described now, put later, alone or after another one."""
+"""A handler call as a value: created now, put later, alone or after another call."""
 
 from __future__ import annotations
 

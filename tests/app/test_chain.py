@@ -1,4 +1,4 @@
-"""Chains: each link is put in the step that acks the one before it, with its result."""
+"""Chains: each link is put, with the result of the link before it, in the step that acks that link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of calls: they start together, one more follows, and a failure does what the group says."""
+"""Groups of calls: they start together, a callback follows, and the group decides what a failure does."""
 
 from __future__ import annotations
 

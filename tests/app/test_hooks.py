@@ -1,4 +1,4 @@
-"""Hooks of an app, and traces that go with its tasks."""
+"""Hooks of an app, and trace contexts that travel with its tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def app(store_url: str) -> Iterator[App]:
 
 
 def told(app: App) -> list[Any]:
-    """Everything that the hooks of the app are told, in order."""
+    """Records every hook call of the app, in order."""
     seen: list[Any] = []
     app.on_put(lambda handles: seen.append(("put", [handle.id for handle in handles])))
     app.on_start(lambda task: seen.append(("start", task.id, task.attempts)))
@@ -198,7 +198,7 @@ def test_without_a_span_nothing_is_stored_of_it(app: App) -> None:
 
 
 def outcomes(app: App) -> list[tuple[str, int, str]]:
-    """What on_retry and on_bury are told, in order."""
+    """Records the calls of on_retry and on_bury, in order."""
     seen: list[tuple[str, int, str]] = []
     app.on_retry(lambda task, error: seen.append(("retry", task.id, repr(error))))
     app.on_bury(lambda task, error: seen.append(("bury", task.id, repr(error))))
@@ -318,7 +318,7 @@ def test_generators_are_around_every_run(app: App, by: str) -> None:
 
 
 def test_an_around_decides_what_becomes_of_an_exception(app: App) -> None:
-    """As a context manager does: what it does not raise again is over, and what it raises instead counts."""
+    """As with a context manager: an exception that it swallows is handled, and one that it raises replaces it."""
 
     @app.around
     def decide(task: penstock.Task) -> Iterator[None]:

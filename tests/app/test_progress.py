@@ -1,4 +1,4 @@
-"""Progress goes to the store with touch, belongs to one hand-out, and is seen by everybody."""
+"""Progress is stored by touch, belongs to one attempt, and is visible to everybody."""
 
 from __future__ import annotations
 

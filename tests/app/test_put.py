@@ -1,4 +1,4 @@
-"""What `.put` stores of a call, what it refuses, and what comes back, on the memory store and SQLite."""
+"""What `.put` stores of a call, what it refuses and what it returns, on the memory store and SQLite."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_an_unresolvable_annotation_is_reported(app: App) -> None:
 
 
 def test_a_waiter_registers_before_it_polls(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an end in another process would not be told, and be found at the next scan only."""
+    """Otherwise the end of a task in another process would be noticed only by the next scan."""
 
     @app.task
     def work() -> int:

@@ -1,4 +1,4 @@
-"""Type checkers accept put options in `.put` and see wrong arguments: mypy, as users run it."""
+"""Type checkers accept put options in `.put` and report wrong arguments. Runs mypy as users do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests look at: counters, all that a tube or a task says, what is refused, who waits, what a check finds."""
+"""Assertions and views that tests share: counters, task fields, refused values, waiters, findings of a check."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def calls(tube: penstock.Tube) -> dict[str, int]:
 
 
 def facts(task: penstock.Task) -> dict[str, object]:
-    """All that a task says of itself."""
+    """All public fields of a task."""
     return {name: getattr(task, name) for name in _FACTS}
 
 
 def everything(tube: penstock.Tube) -> object:
-    """All that is stored and counted, to show that a refused call changed nothing."""
+    """Everything stored and counted, to show that a refused call changed nothing."""
     return tasks(tube), calls(tube), [facts(task) for task in tube.tasks()]
 
 
 def refused(values: Iterable[object], call: Callable[[Any], object], word: str = "") -> None:
-    """Each of these values makes the call raise a BadValue that names the word."""
+    """Assert that each of these values makes the call raise a BadValue that mentions the word."""
     for place, value in enumerate(values):
         said: str | None = None
         try:
@@ -56,7 +56,7 @@ def waiters(broker: penstock.Broker, tube: str) -> int:
 
 
 def findings_in_use(broker: penstock.Broker) -> list[penstock.Finding]:
-    """What checks find in a tube that others put into."""
+    """The findings of repeated checks while other processes put into the tube."""
     tube, over = broker.tube("t", kind="fifo"), threading.Event()
 
     def work() -> None:

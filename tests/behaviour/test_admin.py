@@ -1,4 +1,4 @@
-"""What an operator does and sees: one task moved whoever holds it, what is busy, what fails."""
+"""Operator calls: settle one task whoever holds it, and list what is busy and what fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import Connect
 
 
 def buried(tube: penstock.Tube) -> penstock.Task:
-    """The second of three buried tasks, so that kick(1) would be another."""
+    """The second of three buried tasks; kick(1) would kick the first."""
     put = tube.put_many([1, 2, 3])
     for task in put:
         tube.bury(task.id, "broken")

@@ -1,4 +1,4 @@
-"""aging: so many seconds of waiting are worth one step of priority."""
+"""aging: a task that waits that many seconds gains one step of priority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tube.alter`: options for what is put or taken from then on, in every process within a second."""
+"""`tube.alter`: new options apply to later puts and takes, in every process within a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collections, flags and types that verbs cannot use are refused, alike on every store; None is as if not given."""
+"""Collections, flags and types that verbs cannot use are refused on every store; None means not given."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def test_a_session_is_joined_by_the_text_of_its_id_or_by_the_uuid_itself(broker:
 
 
 class Text(str):
-    """As programs have them, to mark what a text is good for."""
+    """A subclass of str, as programs have them."""
 
 
 class Word(str, Enum):  # noqa: UP042
-    """Such an enum's str() is its name, not its text."""
+    """An enum whose str() is the member's name, not its text."""
 
     MAIL = "mail"
     REPLACE = "replace"

@@ -1,4 +1,4 @@
-"""Bad input is refused before anything is stored, alike on every store (FAULTS section 3)."""
+"""Bad input is refused before anything is stored, with the same error on every store (FAULTS section 3)."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ def test_a_bad_delay_at_release_is_refused(broker: penstock.Broker) -> None:
 
 
 class Text(str):
-    """A str that would come back as another type."""
+    """A str that would be read back as a plain str."""
 
 
 class Number(int):
-    """An int that would come back as another type."""
+    """An int that would be read back as a plain int."""
 
 
 class Colour(Enum):
@@ -270,7 +270,7 @@ def test_a_bad_callback_is_refused(broker: penstock.Broker) -> None:
 
 
 def assert_nothing_stored(tube: penstock.Tube) -> None:
-    """Nothing is there, nothing was counted, no id was used, and the next put gets through."""
+    """Assert that nothing was stored or counted, no id was used, and the next put works."""
     assert (tasks(tube), calls(tube)) == ({}, {})
     assert tube.put("next").id == 1
     assert take(tube).data == "next"

@@ -1,4 +1,4 @@
-"""What the RabbitMQ bridge stores and settles, with messages at hand. tests/amqp/rabbitmq.py has the real server."""
+"""What the RabbitMQ bridge stores and settles, with an in-memory queue. tests/amqp/rabbitmq.py has the real server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.amqp.message import Message
 
 
 class Queue:
-    """Delivers these messages at once, and confirms what is published unless its body is here."""
+    """Delivers these messages at once, and confirms each publish unless its body is listed."""
 
     name = "q"
 

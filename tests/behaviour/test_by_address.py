@@ -1,4 +1,4 @@
-"""peek, delete, cancel and why of the task that holds an address, in place of its id; `address in tube`."""
+"""peek, delete, cancel and why by address instead of id; `address in tube`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_address_means_its_newest_task(broker: penstock.Broker) -> None:
 
 
 def test_what_took_the_address_meanwhile_is_settled(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look and the settle, the task leaves and another one is put under its address."""
+    """Between lookup and settle, the task leaves and another is put under its address."""
     tube = broker.tube("t")
     tube.put("old", address="a")
     store, rivals = broker.runtime.store, [1]

@@ -1,4 +1,4 @@
-"""Cancelled groups: all their work goes, taken work too, and the cancel work comes once (section 3, groups)."""
+"""Cancelled groups: all their tasks are removed, taken ones too; the cancel work is put once (section 3, groups)."""
 
 from __future__ import annotations
 

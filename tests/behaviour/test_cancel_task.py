@@ -1,4 +1,4 @@
-"""tube.cancel: the task is gone in whatever state it is, with the outcome `cancelled` (sections 3 and 10)."""
+"""tube.cancel removes a task in any state, with the outcome `cancelled` (sections 3 and 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""capacity: how much a tube stores (rule 12)."""
+"""capacity: the number of tasks that a tube stores (rule 12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check: a store that was only used through penstock has nothing to mend."""
+"""check finds nothing in a store that was only used through penstock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody always drives the clock: what is due in any tube is done within about a second, with no taker there."""
+"""Deadlines of every tube are applied within about a second, even if nobody takes from it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SOON = 10.0
 
 @pytest.fixture(autouse=True)
 def _impatient(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the fixture `clock`, which leaves the clock to the test."""
+    """Scan often. Depends on the fixture `clock`, which switches the scan off."""
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 0.2)
 
 
 def counted(tube: penstock.Tube) -> Counts:
-    """The counters as they are stored: nothing that is due is done for them."""
+    """The stored counters, read without applying what is due."""
     return tube.runtime.store.counters(tube.stored).counts
 
 
 def drive(broker: penstock.Broker) -> None:
-    """Begin what a worker and a server begin with: a session, and with it the background thread."""
+    """Join a session, as a worker and a server do, which starts the background thread."""
     assert broker.session().id
 
 

@@ -1,4 +1,4 @@
-"""data: what is put comes back equal, type for type."""
+"""data: what is put is read back equal, with the same types."""
 
 from __future__ import annotations
 

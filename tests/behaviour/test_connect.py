@@ -1,4 +1,4 @@
-"""connect and close: URLs, what a closed broker says, and what outlives it (sections 2 and 9)."""
+"""connect and close: URLs, errors of a closed broker, and what survives it (sections 2 and 9)."""
 
 from __future__ import annotations
 

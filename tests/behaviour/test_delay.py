@@ -1,4 +1,4 @@
-"""delay: not handed out early (rules 9 and 18)."""
+"""delay: a task is not handed out early (rules 9 and 18)."""
 
 from __future__ import annotations
 

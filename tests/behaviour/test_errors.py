@@ -1,4 +1,4 @@
-"""Errors of attempts: how hand-outs ended that did not end with an ack, kept with the task and with its outcome."""
+"""Errors of attempts: how each attempt that did not end with an ack ended, stored with the task and its outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def take(tube: penstock.Tube) -> penstock.Task:
 
 
 def take_all(tube: penstock.Tube, count: int) -> list[Record]:
-    """So many tasks; the background thread may be at some of them."""
+    """Take that many tasks; the background thread may make some ready a moment later."""
     taken: list[penstock.Task] = []
     for _ in range(100):
         taken += tube.take_many(count - len(taken)) if len(taken) < count else []
@@ -32,7 +32,7 @@ def take_all(tube: penstock.Tube, count: int) -> list[Record]:
 
 
 def end(tube: penstock.Tube, verb: str, error: str, traceback: str = "", **more: object) -> None:
-    """As a worker ends an attempt."""
+    """End an attempt as a worker does."""
     record = record_of(take(tube))
     session = None if verb == "bury" else record.owner
     failure = Failure(error, traceback, "host")
@@ -173,7 +173,7 @@ def test_a_late_holder_adds_none(broker: penstock.Broker, clock: Clock) -> None:
 
 
 def test_many_large_ones_at_once_stop_no_tube(broker: penstock.Broker, clock: Clock) -> None:
-    """Together they are more than a server takes in one packet."""
+    """Together they exceed the server's packet size."""
     tube = broker.tube("t", ttr=1)
     tube.put_many([(number, {"address": f"a{number}"}) for number in range(120)])
     for _ in range(3):

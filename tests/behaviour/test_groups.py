@@ -365,7 +365,7 @@ def test_a_group_of_a_dropped_tube_is_refused(broker: penstock.Broker) -> None:
 
 
 def test_one_that_makes_way_may_be_the_last_of_its_group(broker: penstock.Broker, clock: Clock) -> None:
-    """Then the group is over in that very step: its handle takes no more, and its name begins a new one."""
+    """The group ends in the same step: its handle refuses more tasks, and its name starts a new group."""
     tube = broker.tube("t")
     group = tube.group("g")
     group.put("x", address="a", ttl=1)

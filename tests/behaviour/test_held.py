@@ -1,4 +1,4 @@
-"""store.held: one question tells a worker which of its leases are lost, on every store (section 10)."""
+"""store.held: one call tells a worker which of its leases are lost, on every store (section 10)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.behaviour.verbs import KINDS, take
 
 
 def held(broker: penstock.Broker, *tasks: penstock.Task) -> list[bool]:
-    """Whether the broker's own session holds these."""
+    """Whether the broker's own session holds these tasks."""
     tubes = {tube.name: broker.tube(tube.name).stored for tube in broker.tubes()}
     leases = [Lease(tubes[task.tube], task.id, record_of(task).lease) for task in tasks]
     return broker.runtime.store.held(broker.tube(tasks[0].tube).session_handle.number, leases)

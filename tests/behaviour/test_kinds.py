@@ -1,4 +1,4 @@
-"""Kinds as data: registered by a user, run by every store, stored with the tube."""
+"""Kinds as data: registered by a program, run by every store, stored with the tube."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANKED = penstock.Kind("ranked", order=("rank",))
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> dict[str, penstock.Kind]:
-    """The known kinds, a copy for each test."""
+    """The registered kinds, copied for each test."""
     kinds = dict(known._kinds)
     monkeypatch.setattr(known, "_kinds", kinds)
     return kinds

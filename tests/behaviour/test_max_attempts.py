@@ -1,4 +1,4 @@
-"""max_attempts: a task that was handed out that often is buried (rule 11)."""
+"""max_attempts: a task that was handed out that many times is buried (rule 11)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""on_change: told of every change this broker made to the tube (rule 16)."""
+"""on_change: called for every change that this broker made to the tube (rule 16)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import Connect
 
 
 class Seen(list[tuple[int, str, str]]):
-    """The changes that a tube told of: task id, status afterwards, event."""
+    """Records the changes of a tube: task id, status afterwards, event."""
 
     def __call__(self, task: penstock.Task, event: str) -> None:
         self.append((task.id, str(task.status), event))

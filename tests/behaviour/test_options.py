@@ -1,4 +1,4 @@
-"""Tubes, their kinds and options: created once, opened alike, refused by name (rule 17)."""
+"""Tubes, their kinds and options: created once, opened again with the same options, refused by name (rule 17)."""
 
 from __future__ import annotations
 

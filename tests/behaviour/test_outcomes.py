@@ -1,4 +1,4 @@
-"""Outcomes: how an addressed task ended, kept for whoever waits (section 3, addresses and outcomes)."""
+"""Outcomes: how a task with an address ended, stored for those who wait (section 3, addresses and outcomes)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEEK = 7 * 24 * 3600
 
 
 def waiting(broker: penstock.Broker, tube: penstock.Tube, address: str) -> Future[penstock.Outcome]:
-    """A wait that is under way, in another thread."""
+    """A wait that is already blocked, in another thread."""
     room = broker.runtime.wait_queue
     before = len(room.topics)
     future = begin(lambda: tube.wait(address, PATIENCE))

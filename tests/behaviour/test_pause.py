@@ -1,4 +1,4 @@
-"""pause and resume: take gives nothing, everything else goes on."""
+"""pause and resume: take returns nothing, everything else works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""put and put_many: what they store and what they give back."""
+"""put and put_many: what they store and return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""release and release_all: back to the old place (rule 5)."""
+"""release and release_all: the task returns to its old place (rule 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies: what `reply_to` puts into another tube, in the same step in which the task ends."""
+"""Replies: `reply_to` puts a task into another tube in the step in which the task ends."""
 
 from __future__ import annotations
 

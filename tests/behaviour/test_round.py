@@ -1,4 +1,4 @@
-"""Kind round: elements with ids of the caller's, handed out in turn, at most once a period, that stay."""
+"""Kind round: elements with the caller's ids, handed out in turn, at most once per period; a take removes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind round does not have, and what it does not accept: refused before anything is stored."""
+"""Verbs and options that kind round refuses before anything is stored."""
 
 from __future__ import annotations
 

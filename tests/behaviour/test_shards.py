@@ -1,4 +1,4 @@
-"""Sharded tubes: in any order, and otherwise as every tube, whether the store splits them or not."""
+"""Sharded tubes: no order, otherwise like every tube, whether the store splits them or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARDS = 3
 
 @pytest.fixture
 def tube(broker: penstock.Broker) -> penstock.Tube:
-    """A sharded tube with work in every shard."""
+    """A sharded tube with tasks in every shard."""
     tube = broker.tube("t", shards=SHARDS)
     for n in range(2 * SHARDS):
         tube.put(n)

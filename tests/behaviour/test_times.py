@@ -1,4 +1,4 @@
-"""Seconds as a timedelta, and `at`, a time in place of a delay."""
+"""Durations as a timedelta, and `at`: a time instead of a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ttr: how long a hand-out may last (rules 8, 16 and 18)."""
+"""ttr: how long a lease lasts (rules 8, 16 and 18)."""
 
 from __future__ import annotations
 

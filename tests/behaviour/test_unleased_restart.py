@@ -1,4 +1,4 @@
-"""Kinds round and reliable over a restart of everything that has the store open."""
+"""Kinds round and reliable after a restart of all programs that use the store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the seed's delay queue (Redis in front of MySQL) says of jobs, the timer, the ready and the response queue.
+"""The rules of the seed's delay queue (Redis in front of MySQL): jobs, timer, ready queue and response queue.
 
-A topic is a tube, the job's id its address, a bucket the delayed tasks, the dispatcher whoever looks at the tube.
+A topic is a tube, a job's id its address, a bucket the delayed tasks, the dispatcher any process that uses the tube.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_what_is_due_is_moved_once_by_any_reader(orders: penstock.Tube, connect:
 
 
 def test_the_next_waiter_takes_over_the_next_due_time(broker: penstock.Broker, clock: Clock) -> None:
-    """The one who knew the next time goes, and the others are told of it nevertheless."""
+    """The waiter that knew the next deadline leaves; another one is still woken at it."""
     tube = broker.tube("orders")
     one, two = broker.session(), broker.session()
     first = begin(lambda: one.tube("orders").take(60))

@@ -1,8 +1,8 @@
-"""What the seed's database queue (Go, with permits, addresses and groups) says and tests of itself.
+"""The rules and tests of the seed's database queue (Go, with permits, addresses and groups).
 
 Push is put, Get take, Extend touch, Delete ack, RecordFailure fail, PollAddress wait; a permit is a session.
-Differences by our rules: work leaves by ack or fail alone, a group is one record that no runner watches, and the
-cancel work of a group is its own.
+Differences by our rules: work leaves only by ack or fail, a group is one record that no process has to watch, and a
+group has cancel work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the seed's reliable queue (the Redis module RedisMQ) says of itself, command by command.
+"""The rules of the seed's reliable queue (the Redis module RedisMQ), command by command.
 
 MQ.PUSH is put and put_many, MQ.POP take_many, MQ.ACK ack_many, MQ.RECOVER recover (in seconds), MQ.INSPECT inspect.
-Differences by our rules: a tube is created before it is used, a malformed id is refused, and recover gives no
+Differences by our rules: a tube is created before it is used, a malformed id is refused, and recover returns no
 message twice in one call.
 """
 
@@ -24,7 +24,7 @@ def mq(broker: penstock.Broker) -> penstock.Tube:
 
 
 def pairs(found: list[penstock.Task]) -> list[tuple[str, object]]:
-    """As the commands reply: the id and the payload."""
+    """As the commands reply: id and payload."""
     return [(task.id, task.data) for task in found]
 
 

@@ -1,7 +1,7 @@
-"""What the seed's round queue (a Go library over Redis) says and tests of itself, as far as our rules admit it.
+"""The rules and tests of the seed's round queue (a Go library on Redis), as far as our rules allow.
 
-Differences by our rules: its cleaner is nobody's to start, whole seconds are milliseconds, removing an unknown id
-is NotFound, and the data of an element that is there can be replaced.
+Differences by our rules: nobody has to start its cleaner, times are milliseconds and not seconds, removing an unknown
+id is NotFound, and the data of a stored element can be replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def tube(broker: penstock.Broker) -> penstock.Tube:
 
 
 def all_due(tube: penstock.Tube) -> list[tuple[str, object]]:
-    """Dequeue until there is nothing."""
+    """Dequeue until the queue is empty."""
     found = []
     while (task := tube.take(0)) is not None:
         found.append((task.id, task.data))

@@ -1,6 +1,6 @@
-"""What the suite of the seed's queue (tarantool/queue) checks of its tubes, as far as our rules admit it.
+"""The tests of the seed's queue (tarantool/queue), as far as our rules allow.
 
-Differences by our rules: ids begin at 1, verbs answer None and set the task's status, peek after ttr shows ready.
+Differences by our rules: ids begin at 1, verbs return None and set the task's status, peek after the ttr shows ready.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Micro-queues: one taken at a time, in order, and the others go on."""
+"""Micro-queues: one taken task at a time, in order; other micro-queues are not held up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""utube_limit: so many tasks of one micro-queue may be taken at once."""
+"""utube_limit: how many tasks of one micro-queue may be taken at once."""
 
 from __future__ import annotations
 

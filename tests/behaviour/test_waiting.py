@@ -1,4 +1,4 @@
-"""Blocked calls in real time: who wakes them, in which order, and when they give up (section 4)."""
+"""Blocked calls in real time: what wakes them, in which order, and when they time out (section 4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("unscanned")
 
 
 def blocked(broker: penstock.Broker, tube: penstock.Tube, timeout: float = PATIENCE) -> Future[penstock.Task | None]:
-    """A take that already waits, in another thread."""
+    """A take that is already blocked, in another thread."""
     before = waiters(broker, tube.name)
     future = begin(lambda: tube.take(timeout))
     until(lambda: waiters(broker, tube.name) > before)
@@ -280,7 +280,7 @@ def test_a_put_waits_for_a_ttl_to_make_room(live: penstock.Broker) -> None:
 
 
 def test_where_nothing_will_be_due_no_moment_is_named(broker: penstock.Broker) -> None:
-    """Else whoever waits for an outcome would look again and again."""
+    """Otherwise a call that waits for an outcome would poll without pause."""
     tube = broker.tube("t")
     tube.put("x")
     advanced = broker.runtime.store.advance(tube.stored)

@@ -1,4 +1,4 @@
-"""why: what holds a task back, who, since when, until when."""
+"""why: what holds a task back, which session, since when and until when."""
 
 from __future__ import annotations
 

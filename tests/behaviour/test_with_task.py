@@ -1,4 +1,4 @@
-"""with task: acks when the block ends, releases when it raises."""
+"""with task: acks at the end of the block, releases if it raises."""
 
 from __future__ import annotations
 

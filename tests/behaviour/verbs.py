@@ -1,4 +1,4 @@
-"""The kinds and verbs that tests go through, and what many of them do with a tube."""
+"""The kinds and verbs that parametrized tests use, and short forms of common calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FREE_VERBS: dict[str, Verb] = {
 
 
 def put_into(tube: penstock.Tube, state: str) -> None:
-    """The first task of a tube, brought into a state."""
+    """Put the first task of a tube and bring it into a state."""
     tube.put("x", delay=3 if state == "delayed" else 0)
     if state == "taken":
         take(tube)
@@ -50,14 +50,14 @@ def put_into(tube: penstock.Tube, state: str) -> None:
 
 
 def take(tube: penstock.Tube) -> penstock.Task:
-    """The next task, which must be there."""
+    """Take the next task; fail if there is none."""
     task = tube.take(0)
     assert task is not None, f"nothing to take in {tube.name}"
     return task
 
 
 def drain(tube: penstock.Tube) -> list[object]:
-    """The data of what can be taken, in order; each task is acked before the next is taken."""
+    """Take and ack one task after the other. Returns their data, in order."""
     found = []
     while (task := tube.take(0)) is not None:
         found.append(task.data)
@@ -66,5 +66,5 @@ def drain(tube: penstock.Tube) -> list[object]:
 
 
 def take_all(tube: penstock.Tube) -> list[object]:
-    """The data of what can be taken at once, in order; nothing is acked."""
+    """Take everything that is ready, without acks. Returns the data, in order."""
     return [task.data for task in tube.take_many(1000)]

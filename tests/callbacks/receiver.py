@@ -1,4 +1,4 @@
-"""A real HTTP server that callbacks are sent to: what it got, and what it is told to answer."""
+"""A real HTTP server that receives callbacks: records requests and sends the answers that a test sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 60.0
 
 
 class Got(NamedTuple):
-    """A request."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -22,7 +22,7 @@ class Got(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is sent back."""
+    """The response to send."""
 
     status: int = 200
     body: bytes = b""
@@ -33,11 +33,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that hung up, or did not trust us, is what some tests are about."""
+        """Ignore callers that hang up or do not trust the certificate: some tests cause this."""
 
 
 class Receiver:
-    """Listens on 127.0.0.1 while its block runs; `answer` is called with each request, in a thread of its own."""
+    """Listens on 127.0.0.1 while its block runs; calls `answer` for each request, each in a thread."""
 
     def __init__(
         self, answer: Callable[[Got], Answer] = lambda got: Answer(), tls: ssl.SSLContext | None = None

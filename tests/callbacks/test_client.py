@@ -1,4 +1,4 @@
-"""One call over a real connection: what is sent, what answers make of a task, and which connections are never made."""
+"""One call over a real connection: the request, what each response does to the task, and which hosts are not called."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def call(task: Record, *allowed: str, resolver: Resolve = resolve, tls: ssl.SSLC
 
 
 def answers(*addresses: str) -> Resolve:
-    """A resolver with these answers, the last one for ever."""
+    """A resolver with these answers; the last one is repeated."""
     left = list(addresses)
 
     async def resolver(host: str, port: int) -> list[str]:
@@ -192,7 +192,7 @@ def test_every_way_to_ourselves_is_refused_when_all_names_are_allowed(host: str)
 
 
 def certificate(folder: Path, name: str) -> ssl.SSLContext:
-    """A server's context with a certificate of that name; its file is the authority, too."""
+    """A server's TLS context with a certificate for that name; the file is also the authority."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
          f"subjectAltName=DNS:{name}", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],

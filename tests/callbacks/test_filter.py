@@ -1,4 +1,4 @@
-"""Which URLs, hosts and addresses are called: everything that points inwards is refused, unless the list opens it."""
+"""Which URLs, hosts and addresses are called: internal ones are refused unless the allow list has them."""
 
 from __future__ import annotations
 

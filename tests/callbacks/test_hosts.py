@@ -1,4 +1,4 @@
-"""How many calls a host gets, what waits for it, and how others get past a slow one."""
+"""How many calls run per host, which wait, and that a slow host does not delay others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.callbacks.host_limits import LOOKS_PER_SECOND, SLOW_SECONDS, Hosts
 
 
 def busy(limit: int = 2) -> Hosts[str]:
-    """A host with as many calls as it may have."""
+    """A host with the maximum number of calls."""
     hosts: Hosts[str] = Hosts(limit)
     for _ in range(limit):
         assert not hosts.full("a")

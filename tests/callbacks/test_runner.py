@@ -1,4 +1,4 @@
-"""Callbacks from put to ack: a runner on a real store and a real receiver."""
+"""Callbacks from put to ack, with a real store and a real receiver."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def run(url: str, broker: penstock.Broker) -> Iterator[Run]:
-    """Starts runners, which are stopped after the test."""
+    """Starts runners and stops them after the test."""
     with ExitStack() as begun:
 
         def begin(*allowed: str, per_host: int = 8) -> Runner:
@@ -57,7 +57,7 @@ def run(url: str, broker: penstock.Broker) -> Iterator[Run]:
 
 
 def gone(tube: penstock.Tube) -> None:
-    """Come back when nothing is left in the tube."""
+    """Wait until the tube is empty."""
     until(lambda: len(tube) == 0, PATIENCE)
 
 

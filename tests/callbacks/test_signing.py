@@ -1,4 +1,4 @@
-"""The signature is that of the Standard Webhooks, and receivers can verify it."""
+"""Signatures follow Standard Webhooks, and receivers can verify them."""
 
 from __future__ import annotations
 

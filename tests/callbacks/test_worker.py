@@ -30,7 +30,7 @@ def shell(tmp_path: Path) -> Shell:
 
 @contextmanager
 def worker(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker, which is killed at the end if it still runs."""
+    """A worker process, killed after the test if it still runs."""
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock", "worker", "--callbacks", *words], env=shell.environment, cwd=shell.folder,
         stderr=subprocess.DEVNULL,

@@ -11,5 +11,5 @@ from tests.cli.running import Shell
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """Commands on a store that nobody used before."""
+    """Commands on a new store."""
     return Shell(tmp_path, f"sqlite:///{tmp_path}/queue.db?durability=relaxed")

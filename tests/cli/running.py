@@ -1,4 +1,4 @@
-"""Runs commands of `penstock` in processes of their own, which have its modules and drivers loaded already."""
+"""Runs `penstock` commands in separate processes that have its modules and drivers loaded already."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = str(Path(penstock.__file__).parents[1])
 
 
 class Shell:
-    """A folder and a store, and commands on them."""
+    """Runs commands in one folder and on one store."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -27,26 +27,26 @@ class Shell:
         self.environment = {**kept, "PENSTOCK_URL": url, "PYTHONPATH": SOURCE}
 
     def run(self, *words: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
-        """The command, whatever becomes of it."""
+        """Run a command, whether it succeeds or fails."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
         return run_penstock(*words, stdin=given, cwd=self.folder, env=self.environment, timeout=120)
 
     def __call__(self, *words: str, stdin: str | bytes = b"") -> str:
-        """What a command that must succeed printed."""
+        """Run a command that must succeed. Returns its output."""
         done = self.run(*words, stdin=stdin)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout.rstrip("\n")
 
     def json(self, *words: str, stdin: str | bytes = b"") -> Any:
-        """The JSON that a command that must succeed printed."""
+        """Run a command that must succeed. Returns its JSON output."""
         return msgspec.json.decode(self(words[0], "--json", *words[1:], stdin=stdin))
 
     def mq(self, *words: str) -> Any:
-        """The same of a command of `penstock mq`."""
+        """Run a command of `penstock mq` that must succeed. Returns its JSON output."""
         return msgspec.json.decode(self("mq", words[0], "--json", *words[1:]))
 
     def on_terminal(self, *words: str) -> str:
-        """What a command that must succeed showed on a terminal."""
+        """Run a command that must succeed on a terminal. Returns what it showed."""
         master, slave = os.openpty()
         shown = b""
         with subprocess.Popen(
@@ -62,7 +62,7 @@ class Shell:
         return shown.decode()
 
     def refused(self, *words: str, code: int = 1, stdin: str | bytes = b"") -> str:
-        """The one line that a command that must fail printed on standard error."""
+        """Run a command that must fail. Returns its one line on standard error."""
         done = self.run(*words, stdin=stdin)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
         return done.stderr.removeprefix("penstock: ").rstrip("\n")

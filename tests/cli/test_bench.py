@@ -1,4 +1,4 @@
-"""`penstock bench`: rates of every sort of work, and nothing left behind."""
+"""`penstock bench` measures every kind of work and leaves nothing behind."""
 
 from __future__ import annotations
 

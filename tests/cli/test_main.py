@@ -1,4 +1,4 @@
-"""What all commands share: help, errors in one line, exit codes, a quick start."""
+"""What all commands share: help, errors in one line, exit codes, a fast start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed, what is imported, and what a look leaves behind."""
+"""What is installed, what is imported, and that read commands leave nothing behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _PATIENT = "from penstock.cli import completion, main; completion.PATIENCE = 60.
 
 
 def complete(shell: Shell, *words: str) -> list[str]:
-    """What the shell is offered for the last word."""
+    """The completions that the shell gets for the last word."""
     environment = {
         **shell.environment, "_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(("penstock", *words)),
         "COMP_CWORD": str(len(words)),

@@ -1,4 +1,4 @@
-"""`penstock put`: what DATA means, options, and a task a line."""
+"""`penstock put`: the forms of DATA, options, and one task per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that show: for people and as JSON."""
+"""The commands that list and show, for people and as JSON."""
 
 from __future__ import annotations
 

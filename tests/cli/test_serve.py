@@ -1,4 +1,4 @@
-"""`penstock serve` as a program starts it, and reads where it listens."""
+"""`penstock serve` started by a program, which reads the addresses it listens on."""
 
 from __future__ import annotations
 

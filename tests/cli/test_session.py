@@ -1,4 +1,4 @@
-"""A task's way through commands that share a session, on a file and on a server."""
+"""A task that goes through commands sharing a session, on a file and on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock token`: made, shown once, and good for the server."""
+"""`penstock token`: created, shown once, accepted by the server."""
 
 from __future__ import annotations
 

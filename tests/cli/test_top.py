@@ -1,4 +1,4 @@
-"""`penstock top` on a terminal: sorting, scrolling, what is shown, and its end."""
+"""`penstock top` on a terminal: sorting, scrolling, columns, and quitting."""
 
 from __future__ import annotations
 

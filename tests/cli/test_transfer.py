@@ -1,4 +1,4 @@
-"""The commands by which tubes go into files, come back, and go to other stores."""
+"""The commands that export, import and move tubes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that make, stop and empty tubes, and those on groups and schedules."""
+"""The commands that create, pause and empty tubes, and those for groups and schedules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock worker` as a user starts it: its words, its errors, its logs, and starting anew."""
+"""`penstock worker` as users start it: output, errors, logs, and --reload."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def send(to: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a program in it, which is the current one."""
+    """The current folder, with a program in it."""
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, word: str) -> None:
-    """In one step: a worker that looks for changes must not find half of the file."""
+    """Write a file in one step: a worker that watches it must not read half of it."""
     (folder / "shop").write_text(SHOP.format(folder=folder, word=word))
     (folder / "shop").rename(folder / "shop.py")
 

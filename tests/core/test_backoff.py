@@ -1,4 +1,4 @@
-"""How long to wait before another attempt."""
+"""Delays between attempts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data to stored bytes and back, for any JSON value and any bytes."""
+"""Encoding and decoding of any JSON value and any bytes."""
 
 from __future__ import annotations
 

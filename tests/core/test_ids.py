@@ -1,4 +1,4 @@
-"""The ids of messages, and what a hand-out without a lease makes of a task."""
+"""Ids of messages, and how a delivery without a lease changes a task."""
 
 from __future__ import annotations
 

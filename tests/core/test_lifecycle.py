@@ -1,4 +1,4 @@
-"""The transition table against the functions that decide, every combination of what they look at."""
+"""The transition table against the deciding functions, for every combination of their inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def every(states: str) -> Iterator[Record]:
 
 
 def decisions() -> Iterator[tuple[str, Record, Change]]:
-    """Every event, a task it happens to, and what is decided."""
+    """Every event, a task it can happen to, and the decision."""
     for task in every("t"):
         for delay, unstarted in product((0, 5), (False, True)):
             yield "release", task, lifecycle.came_back(task, NOW, "release", delay, unstarted=unstarted)

@@ -25,7 +25,7 @@ def test_a_bad_name_is_refused(name: str) -> None:
 
 def test_a_name_is_a_plain_str_afterwards() -> None:
     class Fancy(str):
-        """Would be stored as something else by a careless driver."""
+        """A str that a careless driver would store as something else."""
 
     assert type(names.name("tube", Fancy("mail"))) is str
 

@@ -1,4 +1,4 @@
-"""Where a task stands: the rank of each order key, for a task put at a moment with an id."""
+"""The place of a task in its tube: the rank of each order key, from put time and id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of a sharded tube: each is one task of one shard, also above a floor, below which ids came from elsewhere."""
+"""Ids of a sharded tube: each belongs to one task of one shard, also above the ids of an imported tube."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers a caller may give."""
+"""Numbers that callers may pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file below deploy/ is read by its own tool, or by a strict schema; its commands are known to the program."""
+"""Every file in deploy/ is read by its own tool or a strict schema, and its penstock commands exist."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ DASHBOARD = json.loads((DEPLOY / "grafana/penstock.json").read_text())
 
 
 def exec_start(unit: Path) -> str:
-    """The command of a unit."""
+    """The command of a systemd unit."""
     [line] = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
     return line.removeprefix("ExecStart=")
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Where it stands -> the words of every penstock command below deploy/."""
+    """The words of every penstock command in deploy/, by file and line."""
     for unit in UNITS:
         yield unit.name, shlex.split(exec_start(unit).replace("${PENSTOCK_APP}", "shop:app").replace("%i", "9001"))[1:]
     for name, service in COMPOSE["services"].items():
@@ -130,7 +130,7 @@ KNOWN = set("FROM WORKDIR RUN COPY ENV USER VOLUME EXPOSE STOPSIGNAL ENTRYPOINT 
 
 
 def test_the_steps_of_the_dockerfile(tmp_path: Path) -> None:
-    """In place of docker: files are copied below a folder, and commands run there, without the drivers."""
+    """Runs without docker: files are copied into a folder and commands run there, without the drivers."""
     steps = [
         line.partition(" ") for line in (DEPLOY / "docker/Dockerfile").read_text().splitlines() if line[:1].isupper()
     ]
@@ -191,7 +191,7 @@ def test_scraping() -> None:
 
 
 def queries() -> list[str]:
-    """Everything that is asked of Prometheus."""
+    """All Prometheus queries."""
     found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     found += [
         trigger["metadata"]["query"] for _, each in MANIFESTS for trigger in each.get("spec", {}).get("triggers", ())

@@ -1,4 +1,4 @@
-"""The commands of deploy/ and docs/deploy.md, run: a worker as its unit starts it, backups and what is restored."""
+"""Runs the commands of deploy/ and docs/deploy.md: a worker as its unit starts it, backup and restore."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAGE = (ROOT / "docs/deploy.md").read_text()
 
 
 def blocks(section: str) -> list[str]:
-    """The commands below a heading of the page: those that back up, and those that restore."""
+    """The commands under a heading of the page: those that back up, and those that restore."""
     text = PAGE.split(f"### {section}\n")[1].split("\n#")[0]
     return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
 
@@ -91,7 +91,7 @@ def run(commands: str, folder: Path, **variables: object) -> str:
 
 
 def backed_up(url: str, back_up: str, folder: Path, **variables: object) -> Task:
-    """Back up while a program works, which continues afterwards; the task that it held."""
+    """Back up while a program works, which continues afterwards. Returns the task that it holds."""
     with scenario(url) as (broker, task):
         run(back_up, folder, **variables)
         task.ack()
@@ -100,7 +100,7 @@ def backed_up(url: str, back_up: str, folder: Path, **variables: object) -> Task
 
 
 def check_restored(url: str, task: Task) -> None:
-    """All is as it was, and the leases of before are worth nothing."""
+    """Assert that everything was restored, and that older leases are refused."""
     with penstock.connect(url) as broker:
         tube = broker.tube("mail")
         assert broker.check() == []

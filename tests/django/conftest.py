@@ -1,4 +1,4 @@
-"""A Django project with its store; tests run what was put in their own thread, or in a worker of `manage.py`."""
+"""A Django project with its store; tests run tasks in their own thread, or in a `manage.py` worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Use = Callable[..., Any]
 
 @pytest.fixture
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Use]:
-    """Gives the project a backend with these OPTIONS, on a store whose clock moves only when told."""
+    """Gives the project a backend with these OPTIONS, on a store whose clock only the test moves."""
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
     changed = []
 
@@ -58,6 +58,6 @@ def backend(use: Use) -> Any:
 
 
 def work(backend: Any) -> int:
-    """Run what is ready, as a worker does."""
+    """Run the ready tasks, as a worker does."""
     backend.app.load()
     return run_queued(backend.app, raises=False)

@@ -1,4 +1,4 @@
-"""The backend does what Django's documentation says of one, by public names of Django and of penstock."""
+"""The backend does what Django documents, through public names of Django and penstock."""
 
 from __future__ import annotations
 

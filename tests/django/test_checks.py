@@ -1,4 +1,4 @@
-"""`manage.py check` tells what is wrong with TASKS before a task is put."""
+"""`manage.py check` reports errors in TASKS before a task is put."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.django.results import task_backends
 
 
 def check(options: dict[str, Any], **params: Any) -> list[str]:
-    """The ids of what is found."""
+    """The ids of the reported errors."""
     setting = {
         "BACKEND": "penstock.django.PenstockBackend",
         "QUEUES": ["default", "mail"],

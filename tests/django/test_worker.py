@@ -1,4 +1,4 @@
-"""`manage.py penstock_worker` in a project of its own, as an operator runs it."""
+"""`manage.py penstock_worker` in a new project, as an operator runs it."""
 
 from __future__ import annotations
 

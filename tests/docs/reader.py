@@ -1,7 +1,7 @@
 """Runs the blocks of one page as a reader does: `python reader.py` in an empty folder, with the page on standard input.
 
 Python blocks share one namespace, shell blocks one shell, in the order of the page. A text block after a shell block
-is what that prints; an ellipsis in it stands for anything.
+is its output; an ellipsis in it matches any text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Shell:
 
 
 def must_match(expected: str, printed: str) -> None:
-    """Compare what a command printed; an ellipsis stands for any text."""
+    """Compare the output of a command; an ellipsis matches any text."""
     pattern = ".*".join(map(re.escape, expected.strip().split("…")))
     assert re.fullmatch(pattern, printed.strip(), re.DOTALL), f"expected:\n{expected}\nprinted:\n{printed}"
 

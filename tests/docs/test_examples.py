@@ -1,8 +1,8 @@
 """Run every python block of the pages as a reader would: in order, in an empty folder.
 
-A comment before a block says more: `<!-- not run: REASON -->`, or `<!-- file: NAME -->` for a block of any language
-that the reader saves. `<!-- the commands of this page are run -->`, anywhere in a page, is for its sh blocks, and for
-the text blocks with their output.
+A comment before a block changes that: `<!-- not run: REASON -->`, or `<!-- file: NAME -->` for a block of any language
+that the reader saves. `<!-- the commands of this page are run -->`, anywhere in a page, also runs its sh blocks, and
+compares their output with the text blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tables of docs/coming-from and docs/troubleshooting.md name exists: verbs, commands and options."""
+"""Verbs, commands and options in the tables of docs/coming-from and docs/troubleshooting.md exist."""
 
 from __future__ import annotations
 

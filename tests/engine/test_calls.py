@@ -1,4 +1,4 @@
-"""Calls by the contract of stores: what their effects say, where no test through a broker can time it."""
+"""Calls through the interface of stores: effects whose timing no test through a broker can control."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_old_outcomes_are_forgotten_a_thousand_at_a_time(store: Store) -> None:
 
 
 def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
-    """Not even a task past its ttl is removed for it: nobody would be told."""
+    """Not even a task past its ttl is removed: its on_change event would be lost."""
     tube = store.save_tube("t", find_kind("fifottl"), {"capacity": 1}, exist_ok=False)
     entry = make_entry(tube, "x", {"address": "a", "ttl": 0.01})
     store.put(tube, [entry], now=0)

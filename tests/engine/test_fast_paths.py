@@ -1,5 +1,8 @@
-"""Each hand-written path of a store does what the engine's own way does: the same calls on two stores, one of which
-puts and acks by a flush alone, leave the same tasks, counters, outcomes, groups and micro-queues."""
+"""Each fast path of a store has the same effect as the engine's general path.
+
+The same calls run on two stores, one of which puts and acks only by flush. Afterwards both have the same tasks,
+counters, outcomes, groups and micro-queues.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def new_url(store: str, folder: Path) -> str:
 
 
 class Side:
-    """One of the two stores, with a tube and a session. `fast`: it goes the hand-written ways."""
+    """One of the two stores, with a tube and a session. `fast`: it uses the fast paths."""
 
     def __init__(self, url: str, sort: str, *, fast: bool) -> None:
         opened = open_store(url)
@@ -74,19 +77,19 @@ class Side:
         return self.store.take([self.tube], count, HANDLE, now=now).records
 
     def ack(self, moves: Sequence[Move], now: int) -> object:
-        """Which were acked, and what follows."""
+        """Returns which tasks were acked, and what follows."""
         settled = self.store.settle(self.tube, moves, brief=self.fast, now=now)
         effects = settled.effects
         acked = [record is not None for record in settled.records]
         return acked, effects.removed, effects.readied, sorted(effects.ended)
 
     def start_groups(self, now: int) -> object:
-        """Whether tasks of the two groups have yet to follow."""
+        """Start both groups. Returns whether tasks of them still have to follow."""
         started = [self.store.change_group(self.tube, no, to="started", now=now) for no in (1, 2)]
         return [change is not None and change.more for change in started]
 
     def stored(self, now: int) -> dict[str, object]:
-        """Everything that can be seen of it."""
+        """Everything that can be observed of the store."""
         assert self.store.check(False, now=now) == []
         seen: dict[str, object] = {}
         for tube in self.store.load_tubes():
@@ -101,7 +104,7 @@ class Side:
 
 
 class Pair:
-    """The same calls on both sides, each with the same answer and the same end."""
+    """Makes the same calls on both sides, and compares the answers and the final state."""
 
     def __init__(self, fast: Side, engine: Side, now: int) -> None:
         self.sides = fast, engine
@@ -132,7 +135,7 @@ class Pair:
         self.must_agree()
 
     def settle(self, move: Move) -> None:
-        """What both sides do by a flush."""
+        """Settle on both sides by a flush."""
         self.both(lambda side: side.store.settle(side.tube, [move], now=self.now).records)
         self.must_agree()
 
@@ -141,7 +144,7 @@ class Pair:
         self.must_agree()
 
     def wait(self, milliseconds: int, *, advance: bool) -> None:
-        """Leases and delays end, noticed or not; the session does not."""
+        """Let leases and delays end, but not the session."""
         self.now += milliseconds
         self.both(lambda side: side.store.beat([HANDLE], now=self.now))
         if advance:
@@ -172,7 +175,7 @@ def pair_of(
 
 @pytest.mark.parametrize("sort", TUBES)
 def test_a_plain_put(pair_of: Callable[[str], Pair], sort: str) -> None:
-    """Which takes the store's own time: the other side is given it."""
+    """The put reads the store's clock; the other side is given the same time."""
     pair = pair_of(sort)
     fast, engine = pair.sides
     for data in ("a", "b", "c"):
@@ -203,7 +206,7 @@ def test_one_ack_and_many(pair_of: Callable[[str], Pair], sort: str) -> None:
 
 @pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
 def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> None:
-    """An address, a reply, a group with more tasks and its last: alone and together."""
+    """Tasks with an address, a reply, a group with more tasks, and the last task of a group: alone and together."""
     for together in (False, True):
         pair = pair_of(sort)
         pair.put(("plain", {}), ("addressed", {"address": "a"}), ("replying", {"reply_to": "replies"}))

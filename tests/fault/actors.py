@@ -1,7 +1,7 @@
 """The processes of a campaign: `python -m tests.fault.actors ROLE NAME URL FOLDER SEED [DEFECT]`.
 
-Each works until SIGTERM and records what it does. A defect breaks this build of penstock in one place, to show
-that the checker sees it.
+Each works until SIGTERM and records its calls. A defect breaks this build of penstock in one place, to show that the
+checker finds it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Actor:
         self.recorder.call("close", self.broker.close, process=self.name)
 
     def ack_older(self, about: dict[str, Any], task: penstock.Task) -> None:
-        """Of a task that this process has held before, try to ack the hand-out of that time: it must be refused.
+        """Try to ack an earlier attempt of a task that this process held before: it must be refused.
 
-        After a lost tail it may have the same id, lease number and session.
+        After a lost tail the task may have the same id, lease number and session.
         """
         key = task.tube, task.id
         older = self._held.get(key)
@@ -89,12 +89,12 @@ class Actor:
             self.recorder.call("ack", older[1].ack, **older[0])
 
     def pause(self, low: float, high: float) -> None:
-        """The time that work takes."""
+        """Sleep for as long as the work takes."""
         self.over.wait(self.random.uniform(low, high))
 
 
 def open_tubes(broker: penstock.Broker) -> dict[str, penstock.Tube]:
-    """All tubes of a campaign, created where they are missing."""
+    """Open all tubes of a campaign; create those that are missing."""
     tubes = {name: broker.tube(name, kind=kind, ttr=TTR) for name, kind in TUBES.items()}
     tubes[ROUND] = broker.tube(ROUND, kind="round", period=PERIOD)
     tubes[RELIABLE] = broker.tube(RELIABLE, kind="reliable")
@@ -124,7 +124,7 @@ def produce(actor: Actor) -> None:
 
 
 def _group(actor: Actor, tube: penstock.Tube, name: str) -> None:
-    """A few tasks that start together, with end work; some groups are cancelled."""
+    """Put a few tasks that start together, with end work; cancel some groups."""
     call, group = actor.recorder.call, tube.group(name)
     about = {"tube": tube.name, "group": name}
     call("on_end", lambda: group.on_end(f"end-{name}"), data=f"end-{name}", **about)
@@ -172,7 +172,7 @@ def consume(actor: Actor) -> None:
 
 
 def _read_messages(actor: Actor, tube: penstock.Tube) -> None:
-    """Some that were never delivered, or that nobody acked; most are acked."""
+    """Read messages that were never delivered, or never acked, and ack most of them."""
     if actor.random.random() < 0.8:
         found = actor.recorder.call("pop", lambda: tube.take_many(3), tube=tube.name)
     else:

@@ -1,4 +1,4 @@
-"""A campaign: producers, takers and an admin on one store; they and their server are killed and frozen at random."""
+"""A campaign: producers, takers and an admin on one store, killed and frozen at random with their server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ACTORS = {"producer": 2, "taker": 4, "admin": 1, "awaited": 1}
 
 
 class Campaign:
-    """One run in one folder; the histories stay there."""
+    """One run in one folder, which keeps the histories."""
 
     def __init__(self, folder: Path, seed: int, defect: str = "", outages: Outages | None = None) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Campaign:
         self._pause = threading.Event()
 
     def run(self, enough: Callable[[CallCounts], bool], seconds: float = 0) -> list[Violation]:
-        """Run for at least that many seconds and until enough has happened. Returns what the checker finds."""
+        """Run for at least that many seconds, until enough has happened. Returns the checker's findings."""
         with penstock.connect(self.url) as broker:
             for name, kind in TUBES.items():
                 broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
@@ -76,7 +76,7 @@ class Campaign:
         return Counter((call.op, call.ok) for call in read(self.folder))
 
     def description(self) -> str:
-        """For messages: what happened, where the histories are, and the seed that repeats the run."""
+        """A description for error messages: what happened, where the histories are, and the seed."""
         return f"PENSTOCK_SEED={self._seed}, histories in {self.folder}, {dict(self.call_counts())}"
 
     def _start(self, role: str) -> None:
@@ -122,7 +122,7 @@ class Campaign:
                 self._ended(name, process.exitcode)
 
     def _ended(self, name: str, code: int) -> None:
-        """An actor ends by SIGTERM (also before it handles that), and never by an error of its own."""
+        """Wait for an actor, which must end by SIGTERM (even before it handles the signal) and never by an error."""
         if code not in (0, -signal.SIGTERM):
             self._crashed.append(Violation("L2", f"{name} crashed with exit code {code}; its traceback is above"))
 
@@ -158,7 +158,7 @@ class Campaign:
             return found + list(rules.groups(read(self.folder)))
 
     def _cancel_open(self, tube: penstock.Tube, calls: list[Call]) -> None:
-        """Groups whose producer died before it started them."""
+        """Cancel groups whose producer died before it started them."""
         for name in {call.facts["group"] for call in calls if call.facts.get("group")}:
             with suppress(penstock.NotFound):  # it was never stored
                 group = tube.group(name, create=False)
@@ -167,7 +167,7 @@ class Campaign:
                     self._recorder.call("cancel_group", cancel, tube=tube.name, group=name)
 
     def _drained(self, tube: penstock.Tube) -> list[Violation]:
-        """L2: with the faults over, everything can be taken and acked; a busy machine may need a while for it."""
+        """L2: without faults, everything can be taken and acked; a busy machine may need a while."""
         tube.kick(10_000)
         ends = time.monotonic() + DRAIN_SECONDS
         while (left := tube.stats().tasks).total and time.monotonic() < ends:
@@ -200,5 +200,5 @@ def _calls(tube: penstock.Tube) -> dict[str, int]:
 
 
 def seed() -> int:
-    """PENSTOCK_SEED runs the same again, as far as real processes can be run the same."""
+    """PENSTOCK_SEED repeats a run, as far as real processes allow."""
     return int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(2**32))

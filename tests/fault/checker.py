@@ -1,7 +1,7 @@
-"""Judges the histories of a campaign: which invariants did not hold, by what certainly happened.
+"""Checks the histories of a campaign: which invariants were violated.
 
-Only what is certain counts: a call may have taken effect anywhere between its two lines, and one without an
-outcome may have had none.
+Only what is certain counts: a call may have taken effect anywhere between its two lines, and a call without an outcome
+may have had no effect.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LOSSES = ("restart", "flush", "lose_tail")
 
 @dataclass(frozen=True)
 class Final:
-    """What is stored at the end: attempts of each task, and the calls that the tubes counted.
+    """What is stored at the end: the attempts of each task, and the calls that the tubes counted.
 
-    `answers_lost`: between a process and its server. A take whose answer is lost begins anew inside one call, and
-    what it had leased is given back: a hand-out that no history shows. `leases_lost`: with what a pool's Redis forgets
-    when it is restarted or flushed, and hand-outs since the last change go uncounted.
+    `answers_lost`: between a process and its server. A take whose answer is lost is repeated inside one call, and the
+    tasks that it had leased are returned: an attempt that no history shows. `leases_lost`: with what a pool's Redis
+    forgets when it is restarted or flushed, so attempts since the last change are not counted.
     """
 
     attempts: dict[Key, int]
@@ -37,7 +37,7 @@ class Final:
 
 
 class Checker:
-    """The calls, by what they are about. `ttr` is that of every task, `limit` that of every micro-queue."""
+    """The calls, by subject. `ttr` applies to every task, `limit` to every micro-queue."""
 
     def __init__(self, calls: list[Call], final: Final, *, ttr: float, limit: int) -> None:
         self._calls = calls
@@ -58,7 +58,7 @@ class Checker:
         self._ends = {call.facts["process"]: call for call in calls if call.op in ("kill", "close")}
 
     def violations(self) -> list[Violation]:
-        """Everything that did not hold."""
+        """All violations."""
         rules = (
             self._nothing_lost, self._nothing_invented, self._leases_grow, self._old_leases_are_dead, self._acked_once,
             self._every_hand_out_has_a_cause, self._micro_queues_hold, self._micro_queues_in_order, self._counters,
@@ -111,7 +111,7 @@ class Checker:
                     yield Violation("I3", f"{key}: {call.op} with lease {lease}, long after its ttr")
 
     def _latest_end(self, key: Key, lease: int) -> float:
-        """When a lease is over at the latest."""
+        """The latest time at which a lease ends."""
         taken = [call for call in self._deliveries[key] if call.facts["lease"] == lease]
         touched = float(sum(call.facts["seconds"] for call in self._touches(key, lease) if call.possible))
         return max((call.ended or 0) for call in taken) + self._ttr + touched
@@ -218,7 +218,7 @@ class Checker:
 
 
 def summary(violations: Iterable[Violation]) -> str:
-    """How many of each, and the first of each."""
+    """The number of violations of each invariant, and the first of each."""
     listed = list(violations)
     first = {violation.name: violation for violation in reversed(listed)}
     counted = Counter(violation.name for violation in listed)

@@ -1,4 +1,4 @@
-"""A SQLite file of its own for each test, whose locks lie beside it."""
+"""A new SQLite file for each test, with its lock files beside it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What each process of a campaign did: a line before every call and one after it, in a file of its own.
+"""The history of each process of a campaign: one line before every call and one after it, in one file per process.
 
-Times are of the monotonic clock, which all processes of a host share. A call without an outcome was cut off: it
-may have been stored or not.
+Times are of the monotonic clock, which all processes of a host share. A call without an outcome was interrupted: it may
+have been applied or not.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ class Call:
 
     @property
     def ok(self) -> bool:
-        """It certainly did what it says."""
+        """Whether the call was certainly applied."""
         return self.ended is not None and self.error is None
 
     @property
     def possible(self) -> bool:
-        """It may have done what it says."""
+        """Whether the call may have been applied."""
         return self.error is None or self.error == "OutcomeUnknown"
 
     @property
     def task(self) -> tuple[str, int]:
-        """The tube and id it is about."""
+        """The tube and id of the task."""
         return self.facts["tube"], self.facts["id"]
 
 
 class Recorder:
-    """Writes straight to the file, so that a kill loses nothing that was said."""
+    """Writes without a buffer, so that a kill loses no line."""
 
     def __init__(self, folder: Path, process: str) -> None:
         self._file = os.open(folder / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
         self._calls = 0
 
     def call(self, op: str, work: Callable[[], T], **facts: object) -> T | None:
-        """Do the work between its two lines; None when penstock refused it."""
+        """Make the call between its two lines. Returns None if penstock refused it."""
         number = self._begin(op, facts)
         try:
             result = work()
@@ -66,7 +66,7 @@ class Recorder:
         return result
 
     async def await_call(self, op: str, work: Callable[[], Awaitable[T]], **facts: object) -> T | None:
-        """The same with work that is awaited."""
+        """The same for an awaitable."""
         number = self._begin(op, facts)
         try:
             result = await work()

@@ -1,4 +1,4 @@
-"""What must hold always, by name: the table of FAULTS.md, for the model, the campaign and the load tests."""
+"""The invariants by name: the table of FAULTS.md, for the model, the campaign and the load tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOLDS = {
 
 @dataclass(frozen=True)
 class Violation:
-    """One invariant that did not hold, and where."""
+    """One violated invariant, and where."""
 
     name: str
     detail: str
@@ -36,12 +36,12 @@ class Violation:
 
 
 def require(name: str, holds: bool, detail: object = "") -> None:
-    """Fail the test with the invariant's words."""
+    """Fail the test with the text of the invariant."""
     assert holds, Violation(name, str(detail))
 
 
 def recount(tube: penstock.Tube) -> dict[str, int]:
-    """What the listing shows, counted: the other side of I11."""
+    """Count the tasks of a listing: the other side of I11."""
     counted = dict.fromkeys(("ready", "taken", "delayed", "buried"), 0)
     last: penstock.Task | None = None
     while page := tube.tasks(limit=10_000, after=last):
@@ -52,7 +52,7 @@ def recount(tube: penstock.Tube) -> dict[str, int]:
 
 
 def counters_equal_a_recount(broker: penstock.Broker, tube: penstock.Tube) -> list[Violation]:
-    """I11, at rest: stats against the listing, what was put against what is here or done, and the store's own check."""
+    """I11, with no call in flight: stats equal the listing, puts equal stored and ended tasks, check finds nothing."""
     stats = tube.stats()
     counted = recount(tube)
     found = [

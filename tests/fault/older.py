@@ -1,6 +1,6 @@
-"""An older penstock at work: `PYTHONPATH=its/src python older.py URL` puts and acks one task for each line it reads.
+"""An older penstock at work: `PYTHONPATH=its/src python older.py URL` puts and acks one task per input line.
 
-It answers each line with one line: `done`, or the name and the message of the error. It imports nothing but penstock.
+It prints one line for each: `done`, or the name and message of the error. It imports nothing but penstock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of the server of a campaign: it is killed and started again, connections are cut, answers are lost."""
+"""Faults of a campaign's server: killed and restarted, connections cut, answers lost."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Fault = tuple[str, Callable[[], None]]
 
 
 class Outages:
-    """A server of its own, and the proxy that all its clients go through; behind a pool, a database of its own.
+    """A private server behind a proxy that all clients use; behind a pool, a private database.
 
-    `loses_tails`: it also starts with an older copy of its data. A pool's Redis always does.
+    `loses_tails`: it is also restarted with an older copy of its data. A pool's Redis always is.
     """
 
     def __init__(self, name: str, *, loses_tails: bool = False) -> None:
@@ -67,7 +67,7 @@ class Outages:
         return bare_url(behind)
 
     def inject(self, dice: random.Random, recorder: Recorder) -> None:
-        """Inject one fault, each as often as the others. Returns when it is over."""
+        """Inject one fault, each kind equally often. Returns when it is over."""
         if self._copied is not None and dice.random() < 0.3:
             nodes = self._server.nodes
             if len(nodes) > 1 and dice.random() < 0.5:  # of a cluster's nodes, each is replicated by itself
@@ -80,7 +80,7 @@ class Outages:
         recorder.call(*self._next_faults.pop())
 
     def _copy(self) -> None:
-        """Killed and started again; its data is copied in between."""
+        """Kill the server, copy its data, and start it again."""
 
         def copy(node: Server) -> None:
             self._copy_of(node).mkdir(exist_ok=True)
@@ -90,7 +90,7 @@ class Outages:
         self._while_down(self._server.nodes, copy)
 
     def _lose_tail(self, nodes: Sequence[Server]) -> None:
-        """As when a replica without the newest writes is promoted: these nodes start with their last copies."""
+        """Restart these nodes with their last copies, as if a replica without the newest writes were promoted."""
         self._while_down(nodes, lambda node: _replace(self._copy_of(node), node.folder))
 
     def _copy_of(self, node: Server) -> Path:
@@ -106,27 +106,27 @@ class Outages:
         self._server.await_answer()
 
     def _flush(self) -> None:
-        """All that Redis has is gone."""
+        """Flush all of Redis."""
         assert isinstance(self._server, Redis)
         self._server.ask("FLUSHALL")
 
     @property
     def faults(self) -> set[str]:
-        """The names of all faults that it injects."""
+        """The names of the faults that it injects."""
         return {name for name, _ in self._faults} | ({"lose_tail"} if self.loses_tails or self.pooled else set())
 
     def close(self) -> None:
         self._opened.close()
 
     def _swallow(self) -> None:
-        """Lose every answer for a moment, and its connection with it."""
+        """Lose every answer, and its connection, for a moment."""
         self._proxy.swallow = True
         time.sleep(0.05)
         self._proxy.swallow = False
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Make a folder's content that of another; files keep their owners."""
+    """Replace the content of a folder; files keep their owners."""
     for left in target.iterdir():
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=True)

@@ -1,4 +1,4 @@
-"""Judges what tasks have to do with each other: addresses, groups, tubes without leases, and writes that were lost.
+"""Checks relations between tasks: addresses, groups, tubes without leases, and lost writes.
 
 As in `checker`, only what is certain counts.
 """
@@ -21,7 +21,7 @@ SETTLES = ("ack", "release", "touch")
 
 @dataclass(frozen=True)
 class Left:
-    """What is stored at the end beside leased tasks: outcomes by address, round elements, reliable messages."""
+    """What is stored at the end besides leased tasks: outcomes by address, round elements, reliable messages."""
 
     outcomes: dict[str, tuple[str, object]] = field(default_factory=dict)
     elements: frozenset[str] = frozenset()
@@ -29,7 +29,7 @@ class Left:
 
 
 def addresses(calls: Sequence[Call], left: Left) -> Iterator[Violation]:
-    """I8: a second put at an address only after the first task was removed; its outcome is its own."""
+    """I8: a second put at an address only after the first task was removed; the outcome is that of the right task."""
     puts: dict[str, list[Call]] = defaultdict(list)
     removals: dict[tuple[str, int], list[Call]] = defaultdict(list)
     for call in calls:
@@ -50,7 +50,7 @@ def addresses(calls: Sequence[Call], left: Left) -> Iterator[Violation]:
 
 
 def groups(calls: Sequence[Call]) -> Iterator[Violation]:
-    """I9: end work once, after all work; after a cancel nothing but its own work."""
+    """I9: end work once, after all work; after a cancel only the cancel work."""
     named: dict[str, list[Call]] = defaultdict(list)
     taken: dict[str, list[Call]] = defaultdict(list)
     removals: dict[tuple[str, int], list[Call]] = defaultdict(list)
@@ -82,7 +82,7 @@ def groups(calls: Sequence[Call]) -> Iterator[Violation]:
 
 
 def rounds(calls: Sequence[Call], left: Left, period: float, losses: Sequence[Call]) -> Iterator[Violation]:
-    """I10 and I1: hand-outs of one element are a period apart, and none is lost."""
+    """I10 and I1: an element is handed out at most once per period, and none is lost."""
     turns: dict[str, list[Call]] = defaultdict(list)
     for call in calls:
         if call.op == "turn" and call.ok and "id" in call.facts:
@@ -127,7 +127,7 @@ def messages(calls: Sequence[Call], left: Left) -> Iterator[Violation]:
 
 
 def lost_tails(calls: Sequence[Call]) -> Iterator[Violation]:
-    """I3, I4: a hand-out that the store has forgotten settles nothing after its newest writes were lost."""
+    """I3, I4: after the newest writes were lost, attempts that the store forgot settle nothing."""
     taken = {(call.process, call.facts["hand"]): call for call in calls if call.op == "take" and call.ok}
     for loss in (call for call in calls if call.op == "lose_tail"):
         for call in calls:

@@ -1,4 +1,4 @@
-"""A store as it was: copied, and put back later, as by a restored backup or a replica without the last writes."""
+"""Copies of a store, restored later as a backup or a replica without the last writes would be."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLES = [
 
 
 def snapshot(url: str) -> Restore:
-    """What puts the store back as it is now; no broker may be open then. Of a pool: its Redis."""
+    """Copy the store. Returns a function that restores the copy, with no broker open. Of a pool: its Redis."""
     kinds = {"sqlite": _sqlite, "postgresql": _postgres, "mysql": _mysql, "redis": _redis, "redis+cluster": _redis}
     return kinds[urlsplit(url).scheme](url)
 

@@ -1,4 +1,4 @@
-"""A program that puts and runs a chain, a group of calls and handlers with a transaction, to be killed at any step.
+"""A program that puts and runs a chain, a group of calls and handlers with a transaction, killed at any step.
 
 `python -m tests.fault.stepped URL [STEP]`; on SQLite it kills itself before that statement, elsewhere a proxy does.
 """
@@ -35,7 +35,7 @@ def has_chains(url: str) -> bool:
 
 
 def database(url: str) -> Any:
-    """A connection of the program's own to the store's database."""
+    """The program's own connection to the store's database."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         connection = apsw.Connection(url.removeprefix("sqlite:///").partition("?")[0])
@@ -51,7 +51,7 @@ def database(url: str) -> Any:
 
 
 def make_app(url: str) -> App:
-    """Each link of the chain has a tube of its own, so that its counters tell how often it was put and acked."""
+    """An app whose chain has one tube per link, so that counters show how often each link was put and acked."""
     app = penstock.App(url)
 
     @app.task(tube="first")
@@ -93,7 +93,7 @@ def make_app(url: str) -> App:
 
 
 def run(app: App) -> None:
-    """Put everything and run it to the end."""
+    """Put everything and run it to completion."""
     call = {name: handler.call for name, handler in app.handlers.items()}
     url = app.connection.url or ""
     for number in range(CHAINS) if has_chains(url) else ():
@@ -112,7 +112,7 @@ def run(app: App) -> None:
 
 
 def _die_at(step: int) -> None:
-    """Kill this process before a statement of SQLite; 0: at none. The number of statements is printed at the end."""
+    """Kill this process before that SQLite statement; 0: never. Prints the number of statements at the end."""
     steps = count(1)
 
     def trace(*_: object) -> bool:

@@ -1,4 +1,4 @@
-"""Real processes that are killed and frozen, checked by their histories; and broken builds, which must be caught."""
+"""Processes that are killed and frozen, checked by their histories; broken builds must be caught."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BROKEN_TRIES = 8  # caught in the first or second as a rule; each is longer than
 
 
 def much(counts: CallCounts) -> bool:
-    """Work, processes that died in it, and leases that were over when their holder woke."""
+    """Enough work, killed processes, and leases that ended while their holder was frozen."""
     return counts["ack", True] > 100 and counts["ack", False] > 0 and counts["kill", True] > 8
 
 
 def some(counts: CallCounts, faults: set[str]) -> bool:
-    """The same with a server, after every one of its faults."""
+    """The same with a server, after each of its faults."""
     return counts["ack", True] > 50 and all(counts[fault, True] for fault in ("kill", *faults))
 
 

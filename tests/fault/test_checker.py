@@ -1,4 +1,4 @@
-"""The checker on histories written by hand: each rule sees what breaks it, and nothing in a good one."""
+"""The checker on hand-written histories: each rule finds its violation, and nothing in a good history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = ("t", 1)
 def call(
     op: str, begun: float, ended: float | None = -1, *, by: str = "w1", error: str | None = None, **facts: Any
 ) -> Call:
-    """A call on task 1 that took half a second, unless told otherwise."""
+    """A call on task 1 that took half a second, unless specified otherwise."""
     about: dict[str, Any] = {"tube": "t"} if op in ("kill", "close", "kick", "release_all") else {"tube": "t", "id": 1}
     return Call(by, op, begun, {**about, **facts}, begun + 0.5 if ended == -1 else ended, error)
 

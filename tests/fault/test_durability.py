@@ -1,4 +1,4 @@
-"""What is on disk when a put has returned, and what a torn write-ahead log still says."""
+"""What is on disk when a put has returned, and how much of a torn write-ahead log is read."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def snapshot(path: Path) -> tuple[bytes, bytes]:
 
 
 def test_a_log_cut_anywhere_in_its_last_commit_is_whole_or_without_it(path: Path, tmp_path: Path) -> None:
-    """Every byte of the last frame, and every frame of the last commit."""
+    """Cut at every byte of the last frame, and at every frame of the last commit."""
     with penstock.connect(f"sqlite:///{path}") as broker:
         tube = broker.tube("t", kind="utube")
         tube.put_many([("x" * 500, {"utube": n}) for n in range(20)])
@@ -94,7 +94,7 @@ def test_a_log_cut_anywhere_in_its_last_commit_is_whole_or_without_it(path: Path
 
 
 def _tasks_after(path: Path, file: bytes, log: bytes) -> tuple[int, int]:
-    """Tasks and micro-queue places, as a program sees them that opens the file after a power cut."""
+    """Tasks and micro-queue counters, as a program finds them that opens the file after a power cut."""
     path.write_bytes(file)
     Path(f"{path}-wal").write_bytes(log)
     Path(f"{path}-shm").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Files that are damaged, missing, replaced, locked or not ours: refused with a reason, and never overwritten."""
+"""Damaged, missing, replaced, locked or foreign files: refused with a reason, and never overwritten."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_call_that_reads_a_damaged_page_raises_store_corrupt(path: Path) -> No
 
 
 def test_damage_that_sqlite_can_look_past_is_a_finding(path: Path) -> None:
-    """An index that lost an entry: check tells of the file, and mends nothing that rests on it."""
+    """An index without an entry: check reports the file, and repairs nothing that depends on it."""
     filled(path, 10)
     db = apsw.Connection(str(path))
     db.execute("PRAGMA writable_schema = ON")
@@ -248,7 +248,7 @@ def test_a_copied_backup_is_a_queue(path: Path, tmp_path: Path) -> None:
 
 
 def open_on(path: Path) -> list[str]:
-    """The descriptors of this process on the file and its log, also where they were unlinked."""
+    """The file descriptors of this process on the file and its log, unlinked ones included."""
     links = [descriptor.readlink() for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink()]
     return [str(link) for link in links if str(link).startswith(str(path))]
 
@@ -271,7 +271,7 @@ def test_close_after_the_file_was_replaced_raises_nothing_and_leaves_nothing_ope
 
 
 def test_writes_after_the_log_is_removed_raise(path: Path) -> None:
-    """What is written to an unlinked log is lost when the last broker closes."""
+    """Writes to an unlinked log are lost when the last broker closes."""
     broker = connect(path)
     tube = broker.tube("t")
     tube.put("x")

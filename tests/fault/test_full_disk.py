@@ -1,4 +1,4 @@
-"""A disk without room: a put says so and is not stored, what is stored stays, and with room everything goes on."""
+"""A full disk: puts raise and store nothing, stored tasks stay, and everything works again after space was freed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAYLOAD = "x" * 20_000
 
 
 class Disk:
-    """A small place for a queue: `give_room` makes it larger."""
+    """A small disk for a queue: `give_room` makes it larger."""
 
     def __init__(self, folder: Path, give_room: Callable[[penstock.Broker], object], limit: int | None) -> None:
         self.folder = folder
@@ -26,7 +26,7 @@ class Disk:
         self._limit = limit
 
     def connect(self) -> penstock.Broker:
-        """With a clock that stands still: there is no room for beats, and no session lapses for want of them."""
+        """Connect with a stopped clock: heartbeats cannot be written, and no session may lapse for lack of them."""
         broker = penstock.connect(f"sqlite:///{self.folder}/queue.db", clock=Clock())
         if self._limit is not None:
             _limit_pages(broker, self._limit)
@@ -39,7 +39,7 @@ def _limit_pages(broker: penstock.Broker, pages: int) -> None:
 
 @pytest.fixture(params=["page limit", "tmpfs"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    """SQLite's own limit, which works for everyone, and a real full file system, where we may mount one."""
+    """SQLite's own size limit, and a real full file system if this user may mount one."""
     if request.param == "page limit":
         yield Disk(tmp_path, lambda broker: _limit_pages(broker, 100_000), 200)
         return
@@ -59,7 +59,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 def fill(tube: penstock.Tube) -> list[int]:
-    """Put until there is no room; the ids of the puts that returned."""
+    """Put until the disk is full. Returns the ids of the puts that returned."""
     stored: list[int] = []
     with pytest.raises(penstock.StoreFull, match="no space left"):
         while len(stored) < 1_000:

@@ -1,4 +1,4 @@
-"""Blocked takes whose answers are lost after they were carried out: the SQL servers count each once, while it waits."""
+"""Blocked takes whose answers were lost after they were applied: SQL servers count each waiter once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ask(tube: penstock.Tube, blocked: Blocked, waiter: int = 1) -> Taken:
 
 
 def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
-    """A take whose first answer is lost."""
+    """Start a take whose first answer is lost."""
     ask(tube, None)  # joined and connected
     before, proxy.losses = proxy.swallowed, 1
     assert ask(tube, blocked).records == []

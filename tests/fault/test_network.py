@@ -1,4 +1,4 @@
-"""Network file systems, where SQLite's write-ahead log loses data: found by the mount table, and refused."""
+"""Network file systems, where SQLite's write-ahead log loses data: found in the mount table, and refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_queue_on_a_local_file_system_is_opened(path: Path, monkeypatch: pytes
 
 
 def test_a_link_is_followed_to_where_the_file_is(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the folder's own file system counts, not that of the link to it."""
+    """The file system of the target folder counts, not that of the symbolic link."""
     asked: list[str] = []
 
     def local(mounts: str, folder: str) -> str:
@@ -91,7 +91,7 @@ def test_a_link_is_followed_to_where_the_file_is(tmp_path: Path, path: Path, mon
 def test_a_file_that_is_a_link_to_the_network_is_refused(
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite follows the link and keeps its log beside the real file."""
+    """SQLite follows the symbolic link and keeps its log beside the real file."""
     (tmp_path / "far").mkdir()
     os.symlink(tmp_path / "far" / "queue.db", path)
     far = str(tmp_path / "far")

@@ -1,4 +1,4 @@
-"""An older copy of a store comes back (SPEC 11): hand-outs repeat, and an older one settles none of the newer."""
+"""An older copy of a store is restored (SPEC 11): attempts repeat, and an older one cannot settle a newer one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_hand_out_whose_group_is_lost_settles_nothing(durable_url: str) -> Non
 
 
 def facts(task: penstock.Task) -> tuple[object, ...]:
-    """What an older penstock told hand-outs apart by."""
+    """The fields by which an older penstock distinguished attempts."""
     return task.id, task.lease, record_of(task).owner
 
 

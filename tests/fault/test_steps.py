@@ -1,7 +1,7 @@
-"""A program killed at any step of chains, groups and transactions: each link once, effects equal tasks (section 10).
+"""A program killed at any step of chains, groups and transactions: links run once, effects equal tasks (section 10).
 
-A few steps of each store; PENSTOCK_STEPS=all kills it before every statement, or every message to the server, in
-eight parts of each store.
+Kills at a few steps of each store; PENSTOCK_STEPS=all kills before every statement, or every message to the server, in
+eight parts per store.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _start(*args: str) -> subprocess.Popen[bytes]:
 
 
 def _prepare(url: str) -> None:
-    """The tubes, and the table of effects: a program that is killed while it creates them is of no interest here."""
+    """Create the tubes and the table of effects before the program runs: kills during creation are not tested here."""
     with closing(stepped.make_app(url)) as app:
         for handler in app.handlers.values():
             app.broker.tube(handler.rules.tube)
@@ -130,7 +130,7 @@ def _checked(program: Program, step: int) -> tuple[str, int]:
 
 
 def _finish(app: App) -> None:
-    """What is left runs here, as soon as the killed session is known to be dead."""
+    """Run the rest in this process, as soon as the killed session is known to be dead."""
     tubes = [app.broker.tube(tube) for tube in dict.fromkeys(each.rules.tube for each in app.handlers.values())]
     for group in _groups(app):
         if group is not None and group.status == "open":  # nobody will start it any more

@@ -1,4 +1,4 @@
-"""A take whose answer is lost strands nothing (SPEC 11), on any store with a server, though its session lives on."""
+"""A take whose answer is lost leaves no task leased (SPEC 11), on any server, although its session is alive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
 
 @pytest.fixture
 def urls(request: pytest.FixtureRequest, proxy: Proxy, tmp_path: Path) -> tuple[str, str]:
-    """A store as it is reached through the proxy, and without it."""
+    """The URLs of a store through the proxy and without it."""
     name = request.node.callspec.params["proxy"]
     server = running(_server(name))
     direct = server.fresh_url()
@@ -39,7 +39,7 @@ def _server(store: str) -> str:
 
 
 def joined_tube(broker: penstock.Broker, kind: str = "fifo") -> penstock.Tube:
-    """A tube whose next take does nothing but take."""
+    """A tube whose next take makes no other call first."""
     tube = broker.tube("t", kind)
     assert tube.take_many(1) == []
     return tube
@@ -47,13 +47,13 @@ def joined_tube(broker: penstock.Broker, kind: str = "fifo") -> penstock.Tube:
 
 @pytest.fixture
 def no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No heartbeat comes by itself."""
+    """Switch the heartbeats off."""
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 600.0)
 
 
 @pytest.fixture
 def early_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats come soon. They come within seconds also without this."""
+    """Make heartbeats frequent. Without this they come every few seconds."""
     assert heartbeat.BEAT_SECONDS <= 5
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.5)
 
@@ -87,7 +87,7 @@ def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Prox
 
 @pytest.mark.usefixtures("no_heartbeat")
 def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
-    """The taker never takes again: another one gets the task, and the taker's session lives on."""
+    """The taker never takes again: another one gets the task, and the taker's session stays alive."""
     tube = joined_tube(broker)
     tube.put("a")
     proxy.swallow = True
@@ -122,7 +122,7 @@ def test_repair_gives_it_back(broker: penstock.Broker, proxy: Proxy) -> None:
 
 @pytest.mark.usefixtures("early_heartbeat")
 def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
-    """Nothing but waiting: the background thread does it, at its next heartbeat."""
+    """The background thread does it at its next heartbeat; the test only waits."""
     tube = joined_tube(broker)
     tube.put("a")
     proxy.swallow = True

@@ -1,4 +1,4 @@
-"""Encrypted connections to servers that take no others."""
+"""Encrypted connections to servers that accept no others."""
 
 from __future__ import annotations
 

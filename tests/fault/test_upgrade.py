@@ -1,7 +1,7 @@
-"""Rolling upgrades: an older penstock goes on beside a newer one that opens or migrates its store, or says one clear
-line; it never takes the store for corrupt.
+"""Rolling upgrades: an older penstock works beside a newer one that opens or migrates its store, or refuses it.
 
-Runs the sources of an older commit, so it needs the repository's history.
+A refusal is one clear line, and never reports the store as corrupt. Runs the sources of an older commit, so it needs
+the repository's history.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _sources() -> Path:
 
 @pytest.fixture(params=SERVERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store that nobody has used."""
+    """A new store."""
     return f"sqlite:///{tmp_path}/queue.db" if request.param == "sqlite" else bare_url(server(request.param))
 
 
 def is_clear(said: str) -> bool:
-    """One line that tells of the schema and the remedy."""
+    """Whether it is one line that names the schema and the remedy."""
     return said.startswith("SchemaMismatch: ") and "upgrade penstock" in said and "\\n" not in said
 
 

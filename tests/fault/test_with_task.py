@@ -1,4 +1,4 @@
-"""The end of a `with task:` block whose server is away, or whose answer is lost: settled once, and not left held."""
+"""The end of a `with task:` block whose server is down, or whose answer is lost: the task is settled once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def url(server: Server, proxy: Proxy) -> str:
 
 @pytest.fixture
 def tube(url: str) -> Iterator[penstock.Tube]:
-    """A tube that nobody gives tasks back to but their holders, however long that takes, with one task in it."""
+    """A tube with one task, whose leases end only when their holder returns them."""
     with penstock.connect(url, clock=Clock()) as broker:
         tube = broker.tube("t", kind="fifo")
         tube.put("x")
@@ -55,7 +55,7 @@ def tube(url: str) -> Iterator[penstock.Tube]:
 
 
 def leave(task: penstock.Task, proxy: Proxy, error: Exception | None) -> None:
-    """End a block when the next answer will be lost."""
+    """End a block whose next answer will be lost."""
     with task:
         proxy.losses = 1
         if error is not None:
@@ -82,7 +82,7 @@ def test_a_release_whose_answer_is_lost_is_one_release(
 
 @pytest.mark.parametrize("verb", ["ack", "release"])
 def test_a_lease_that_ended_meanwhile_is_reported(verb: str) -> None:
-    """The one case that a second attempt must not take for a first one that went through."""
+    """A retry must not mistake this for a first attempt that was applied."""
     with penstock.connect("memory://") as broker:
         tube = broker.tube("t")
         tube.put("x")
@@ -99,13 +99,13 @@ HASTY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
 
 
 def cut_off(proxy: Proxy) -> None:
-    """From here on the server cannot be reached."""
+    """Make the server unreachable from now on."""
     proxy.refuse = True
     proxy.cut()
 
 
 def ending_in_vain(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> Future[None]:
-    """A block, in another thread, whose end has met that its server is away."""
+    """A block, in another thread, that has found its server down at its end."""
 
     def block() -> None:
         with task:
@@ -118,7 +118,7 @@ def ending_in_vain(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureF
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long it takes here to start a server."""
+    """Retry for as long as a server needs to start here."""
     monkeypatch.setattr(tubes, "PATIENCE", 600.0)
 
 

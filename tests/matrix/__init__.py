@@ -1,1 +1,1 @@
-"""The test suites on other versions of the servers, by command: `python -m tests.matrix`."""
+"""The test suites on other server versions: `python -m tests.matrix`."""

@@ -38,7 +38,7 @@ _TAIL_LINES = 25
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a suite on a row gave. `code` identifies src and tests, empty if they were not committed."""
+    """The result of one suite on a row. `code` identifies src and tests, empty if they were not committed."""
 
     row: str
     suite: str
@@ -100,7 +100,7 @@ def _counted(report: Path) -> tuple[int, int, int]:
 
 
 def run_row(row: Row, processes: str, minutes: float, code: str, done: set[str]) -> bool:
-    """Run the suites of a row that are not done; whether all tests passed."""
+    """Run the suites of a row that have no result yet. Returns whether all tests passed."""
     programs = row.source.folder()
     ends, passed = time.monotonic() + minutes * 60, True
     for suite in row.suites:
@@ -144,7 +144,7 @@ def write_table() -> None:
 
 
 def committed_code() -> str:
-    """What identifies the committed src and tests, empty if there are other changes."""
+    """A hash of the committed src and tests, empty if there are uncommitted changes."""
     parts = "src", "tests", "pyproject.toml"
     git = ["git", "-C", str(PROJECT)]
     if subprocess.run([*git, "status", "--porcelain", "--", *parts], capture_output=True, check=False).stdout:

@@ -1,4 +1,4 @@
-"""PgBouncer that pools transactions, without `notify=off`. Run by command: `pytest tests/matrix/pgbouncer.py`."""
+"""PgBouncer with transaction pooling, without `notify=off`. Run separately: `pytest tests/matrix/pgbouncer.py`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ TEST_TOOLS = ("hypothesis>=6.100", "opentelemetry-sdk>=1.20", "pydantic>=2.7", "
 
 
 class Source(Protocol):
-    """Gives the folder of a row's programs, installed if needed."""
+    """Installs the programs of a row if needed, and returns their folder."""
 
     def folder(self) -> Path: ...
 

@@ -21,11 +21,11 @@ _TAIL_LINES = 15
 
 
 class CannotMake(Exception):
-    """A server or a Python cannot be installed here; the message says why."""
+    """A server or a Python cannot be installed on this machine; the message says why."""
 
 
 def say(line: str) -> None:
-    """Print a line of progress at once, also into a pipe."""
+    """Print a line of progress, unbuffered."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -67,7 +67,7 @@ def write_inside_script(script: Path, root: Path, program: Path) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """One process at a time changes the cache; the kernel releases the lock of one that was killed."""
+    """Let one process at a time change the cache; the kernel releases the lock of a killed process."""
     try:
         CACHE.mkdir(parents=True, exist_ok=True)
         lock = (CACHE / "lock").open("w")

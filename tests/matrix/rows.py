@@ -19,7 +19,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Row:
-    """One version of one server, or one Python. `program` says the version."""
+    """One version of one server, or one Python. `program` prints the version."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""A hot standby is promoted after its primary died. Run by command: `pytest tests/matrix/standby.py`."""
+"""A hot standby is promoted after its primary died. Run separately: `pytest tests/matrix/standby.py`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.threads import begin, until
 
 
 class Primary(DurablePostgres):
-    """Its commits wait until the standby has applied them."""
+    """A primary whose commits wait until the standby has applied them."""
 
     def follow(self, standby: Standby) -> None:
-        """Wait for this standby from now on."""
+        """Make commits wait for this standby from now on."""
         with closing(psycopg.connect(self.url, autocommit=True)) as db:
             db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             db.execute("ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
@@ -27,7 +27,7 @@ class Primary(DurablePostgres):
 
 
 class Standby(DurablePostgres):
-    """Begins with a copy of the primary's data, made while that is stopped."""
+    """A standby that starts with a copy of the primary's data, made while the primary is stopped."""
 
     def __init__(self, primary: Primary) -> None:
         self._primary = primary
@@ -65,7 +65,7 @@ def standby(primary: Primary) -> Iterator[Standby]:
 
 
 def test_work_continues_on_a_promoted_standby(primary: Primary, standby: Standby) -> None:
-    """One URL names both servers; what was put, taken and acked on the first is so on the second."""
+    """One URL names both servers; puts, takes and acks on the first are visible on the second."""
     url = f"postgresql://penstock@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
     with penstock.connect(f"{url}?target_session_attrs=read-write") as broker:
         tube = broker.tube("work", ttr=60)

@@ -1,4 +1,4 @@
-"""The model is compared call by call: nobody else drives the clock of a store in between."""
+"""Stores without background scans: the model is compared after every call, so nothing else may apply deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the state machine draws from: tubes of every kind with their options, puts, and steps of the clock."""
+"""Strategies of the state machine: tubes of every kind with options, puts, and clock steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _NEEDED_AT_PUT = {"round": ("id",)}
 
 @dataclass(frozen=True)
 class Config:
-    """A tube to be created."""
+    """The configuration of a tube."""
 
     kind: str
     options: dict[str, object]
@@ -88,12 +88,12 @@ def _config(kind: str) -> st.SearchStrategy[Config]:
 
 
 def configs() -> st.SearchStrategy[Config]:
-    """Tubes of every kind; the micro-queue kinds twice: most can go wrong there."""
+    """Tubes of every kind; micro-queue kinds are drawn twice as often, because they are the most complex."""
     return st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl", *_UNLEASED, *_UNLEASED)).flatmap(_config)
 
 
 def put_options(kind: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Options that the kind accepts, each given or not; most tasks stay plain."""
+    """Options that the kind accepts, each given or not; most tasks have none."""
     known = find_kind(kind)
     must = {name: _PUT_OPTIONS[name] for name in _NEEDED_AT_PUT.get(kind, ())}
     may = {name: draw for name, draw in _PUT_OPTIONS.items() if known.has(name) and name not in must}

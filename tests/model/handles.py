@@ -1,6 +1,6 @@
-"""The naive model under the names of penstock's own handles, so that the machine makes the same calls on both.
+"""The naive model behind penstock's own names, so that the machine makes the same calls on both.
 
-Which calls a kind has, whose session makes them, which of them first look at what is due, and what people are shown.
+Defines which calls a kind has, whose session makes them, which of them first apply what is due, and what they return.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _seconds(moment: int | None) -> float | None:
 
 
 class Task:
-    """What a call gave: the task as it was then, and what its verbs made of it."""
+    """A task as a call returned it, updated by its own verbs."""
 
     def __init__(self, item: Item, home: Tube) -> None:
         self.home = home
@@ -49,7 +49,7 @@ class Task:
 
 
 class Session:
-    """Who makes calls: an explicit session, or a broker with its implicit one, which begins at its first take."""
+    """The caller: an explicit session, or a broker with its implicit one, which starts at the first take."""
 
     broker: Broker
     model: Model
@@ -62,7 +62,7 @@ class Session:
         self.join(ttr, joins)
 
     def join(self, ttr: float, session: naive.Session | None) -> None:
-        """A new session, or a live one."""
+        """Join a new session, or a live one."""
         if session is None:
             session = naive.Session(ms(ttr))
             self.model.sessions.append(session)
@@ -75,7 +75,7 @@ class Session:
 
     @property
     def holder(self) -> naive.Session | None:
-        """Whose tasks it settles."""
+        """The session whose tasks it settles."""
         return None if self.id is None or self.lost else self.id
 
     def tube(self, name: str) -> Tube:
@@ -86,7 +86,7 @@ class Session:
         return tasks[0] if tasks else None
 
     def take_tasks(self, tubes: list[Tube], count: int) -> list[Task]:
-        """Of the first of these tubes that has any. A session that has lapsed is told so by a take of nothing."""
+        """Take from the first of these tubes that has tasks. A lapsed session is reported even if there are none."""
         self.broker.begins()
         if self.holder is None:
             if self is not self.broker:
@@ -129,7 +129,7 @@ class Session:
 
 
 class Broker(Session):
-    """Told of what its own calls change."""
+    """A broker of the model; records the changes that its own calls make."""
 
     def __init__(self, model: Model) -> None:
         self.broker, self.model = self, model
@@ -138,7 +138,7 @@ class Broker(Session):
         self.closed = False
 
     def begins(self) -> None:
-        """A call of this broker."""
+        """Begin a call of this broker."""
         if self.closed:
             raise penstock.StoreUnavailable
         self.model.told = self._told
@@ -162,7 +162,7 @@ class Broker(Session):
         return Session(self, ttr, id)
 
     def sessions(self) -> list[SessionInfo]:
-        """Those that live or can still be joined."""
+        """The sessions that are alive or can still be joined."""
         return [
             SessionInfo("", "", 0, (session.lapse - LAPSE) / 1000, self._held(session), [])
             for session in self.model.sessions
@@ -188,7 +188,7 @@ class Tube:
 
     @contextmanager
     def step(self) -> Iterator[naive.Tube]:
-        """One call; replies and group work are put before it is over."""
+        """Make one call; put replies and group work before it ends."""
         self.session.broker.begins()
         if self.stored.dropped:
             raise penstock.NoSuchTube
@@ -212,7 +212,7 @@ class Tube:
         return self.put_many([(data, options)])[0]
 
     def put_many(self, given: Sequence[tuple[object, dict[str, Any]]], group: naive.Group | None = None) -> list[Task]:
-        """What is due is done first only where there is no room."""
+        """Apply what is due first, but only if the tube is full."""
         items = [self.stored.item(data, options) for data, options in given]
         for item in items:
             item.group = group
@@ -248,7 +248,7 @@ class Tube:
         return found[0] if found else None
 
     def _settled(self, verb: str, given: object, value: object = None) -> Item | None:
-        """The task, if it was settled; by a Task only while the lease of that hand-out lives."""
+        """The task, if it was settled; by a Task only while the lease of that attempt is alive."""
         item, lease = self._find(given), given.lease if isinstance(given, Task) and self.stored.leased else None
         with self.step() as stored:
             good = item is not None and stored.settle(item, verb, self.session.holder, lease, value)
@@ -329,7 +329,7 @@ class Tube:
         return None if item is None or self.stored.expired(item) else item
 
     def peek(self, id: object) -> Task:
-        """What is due is done first, where anything can be due for this task."""
+        """Apply what is due first, if anything can be due for this task."""
         item = self._there(id)
         if item is not None and (item.moment < inf or item.status == TAKEN or item.group is not None):
             self.catch_up()
@@ -339,7 +339,7 @@ class Tube:
         return Task(item, self)
 
     def why(self, id: object) -> str:
-        """So much of it as the machine compares."""
+        """The part of it that the machine compares."""
         task = self.peek(id)
         word = "delivered" if task.status == TAKEN and not self.stored.leased else task.status.name.lower()
         return f"task {task.id} is {word}" + (f" ({task.reason})" if task.status == BURIED and task.reason else "")

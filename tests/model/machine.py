@@ -1,4 +1,4 @@
-"""The state machine: the same calls, at the same moments, on a store and on the naive model."""
+"""The state machine: makes the same calls, at the same times, on a store and on the naive model."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ ARGUMENTS = {
 
 
 class Machine(RuleBasedStateMachine):
-    """A subclass names the store under test."""
+    """Compares a store with the model; a subclass names the store."""
 
     make_url: ClassVar[Callable[[Path], str]]
     durable: ClassVar[bool]
@@ -112,14 +112,14 @@ class Machine(RuleBasedStateMachine):
 
     @property
     def late(self) -> bool:
-        """Keepers beat by real time. An example that lasts as long as a beat is not judged beyond it."""
+        """Whether the example took so long that real heartbeats may have interfered; then it is not judged further."""
         return self._is_late()
 
     def _is_late(self) -> bool:
         return time.monotonic() - self._began > BEAT_SECONDS - 1
 
     def both(self, call: Call) -> None:
-        """I12 for one call."""
+        """Make one call on both sides and compare (I12)."""
         self.looking = True
         if self.late:
             return
@@ -137,7 +137,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     @precondition(lambda self: self.configs and self.looking and not self.late)
     def alike_and_sound(self) -> None:
-        """I12 for all that can be seen, and what the store shows by itself."""
+        """I12 for everything observable, and the invariants that the store shows by itself."""
         expected, found = self.model.visible(), self.tried.visible()
         if self.late:
             return  # a heartbeat may have beaten between the two looks
@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(action=st.sampled_from([action for action, weight in WEIGHTS.items() for _ in range(weight)]), draw=st.data())
     def step(self, action: str, draw: st.DataObject) -> None:
-        """One rule, so that the weights are ours: of many, Hypothesis switches some off, and takes must come."""
+        """The only rule, so that the weights are ours: Hypothesis may disable rules, and takes must be common."""
         arguments = draw.draw(ARGUMENTS[action], label=action)
         if action in ("settle", "settle_at_a_deadline", "ack_many") and not self.model.tasks:
             return
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         self.both(call)
 
     def _serve(self, name: str, who: int, draw: st.DataObject) -> None:
-        """Take and settle one after the other, which shows the order of the tube."""
+        """Take and settle one task after the other, which shows the order of the tube."""
         verb = draw.draw(st.sampled_from(("ack", "ack", "release")))
         for _ in range(draw.draw(st.integers(2, 5))):
             self._take(name, who, draw)
@@ -237,13 +237,13 @@ class Machine(RuleBasedStateMachine):
             self.both(lambda side: _use_group(side.groups[which % len(side.groups)], verb))
 
     def deliver(self, who: int, name: str, count: int, elapsed: float, start: int) -> None:
-        """What only kind reliable has; others refuse it."""
+        """Make a call that only kind reliable has; other kinds refuse it."""
         self.both(lambda side: side.handed(side.tube(who, name).recover(count, elapsed)))
         self.both(lambda side: side.tube(who, name).inspect(start, count))
         self.both(lambda side: side.tube(who, name).inspect(start, count, pending=True))
 
     def _id(self, name: str, which: int) -> int | str:
-        """Mostly of a task that is there."""
+        """Draw an id, mostly of an existing task."""
         ids = self.ids.get(name) or [1]
         return ids[which % len(ids)] if which < 28 else which
 
@@ -265,7 +265,7 @@ class Machine(RuleBasedStateMachine):
     # time
 
     def advance(self, seconds: float, look: bool) -> None:
-        """Without a look, the next call meets what is due."""
+        """Advance the clock without a look, so that the next call finds what is due."""
         self.both(lambda side: side.clock.advance(seconds))
         self.looking = look
 
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
             self.looking = look
 
     def settle_at_a_deadline(self, verb: str, which: int, early: bool) -> None:
-        """By its holder, at the very moment when a lease lapses or just before, and nobody has looked."""
+        """Settle a task exactly when its lease ends, or just before, with no other call in between."""
         now, newest_first = self.model.clock.seconds, self.model.tasks[::-1]
         ahead = [place for place, task in enumerate(newest_first) if task.due is not None and task.due > now]
         if ahead:
@@ -311,7 +311,7 @@ def _ids(listed: object) -> list[int | str]:
 
 
 def _moments(visible: dict[str, Any], options: dict[str, dict[str, Any]]) -> list[float]:
-    """The deadlines that a look shows."""
+    """The deadlines that a listing shows."""
     found: set[float] = set()
     for name, given in options.items():
         taken = [task["taken"] for task in visible[f"tasks of {name}"] if task["taken"] is not None]

@@ -1,7 +1,7 @@
-"""The rules of penstock as its specification states them, written in the plainest way: the oracle of the model tests.
+"""The rules of penstock as the specification states them, written as simply as possible: the oracle of the model tests.
 
-One thread, and lists that are searched from end to end. Times are whole milliseconds. What is due in a tube is done
-when the tube is looked at, as in every store: by `advance`. `handles` makes these calls under penstock's own names.
+One thread, and lists that are searched from end to end. Times are whole milliseconds. As in every store, `advance`
+applies what is due in a tube when the tube is used. `handles` makes these calls under penstock's own names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ms(seconds: float | None) -> int:
 
 @dataclass(eq=False)
 class Session:
-    """Each of its handles is known by when it lapses, if it is not heard of; without any it ends at `until`."""
+    """A session: the lapse time of each of its handles; without handles it ends at `until`."""
 
     ttr: int
     handles: dict[object, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Session:
 
 @dataclass(eq=False)
 class Group:
-    """Is open, then started or cancelling, at last done or cancelled, and forgotten at `until`."""
+    """A group: open, then started or cancelling, then done or cancelled, and forgotten at `until`."""
 
     name: str
     state: str = "open"
@@ -78,7 +78,7 @@ class Group:
 
 @dataclass(eq=False)
 class Item:
-    """One task, from its put on."""
+    """One task."""
 
     data: object
     pri: int
@@ -111,14 +111,14 @@ class Item:
 
     @property
     def moment(self) -> float:
-        """When time does something to it. A taken task is not killed by its ttl."""
+        """Its deadline. A taken task does not end by its ttl."""
         if self.due is not None:
             return self.due
         return inf if self.expires is None or self.status == TAKEN else self.expires
 
 
 class Model:
-    """All that a store holds. `told` is called with every change: the tube, the event and the task."""
+    """Everything that a store holds. `told` is called with every change: the tube, the event and the task."""
 
     told: Callable[[Tube, str, Item], object]
 
@@ -129,14 +129,14 @@ class Model:
         self.works: list[tuple[str, object]] = []  # replies and group work that this call owes: tube and data
 
     def put_works(self) -> None:
-        """At the end of a call, whatever room there is. A missing tube is created."""
+        """Put replies and group work at the end of a call, even into a full tube. A missing tube is created."""
         while self.works:
             name, data = self.works.pop(0)
             tube = self.tubes.setdefault(name, Tube(self, name, "fifottl", {}))
             tube.store(tube.item(data, {}))
 
     def end_sessions(self) -> None:
-        """Handles lapse, and what an ended session held is released."""
+        """End the handles that lapsed, and release what ended sessions held."""
         for session in self.sessions:
             for handle, lapse in sorted(session.handles.items(), key=lambda known: known[1]):
                 if lapse <= self.clock():
@@ -150,7 +150,7 @@ class Model:
 
 
 class Tube:
-    """A tube: its tasks in the order of their ids, and all that can happen to them."""
+    """A tube: its tasks in the order of their ids, and every operation on them."""
 
     def __init__(self, model: Model, name: str, kind: str, options: dict[str, Any]) -> None:
         self.model, self.name, self.kind, self.options = model, name, kind, options
@@ -172,11 +172,11 @@ class Tube:
 
     @property
     def forgets(self) -> int:
-        """When what ends now is forgotten."""
+        """When an outcome stored now is forgotten."""
         return self.now + ms(self.options.get("retention", 7 * 24 * 3600))
 
     def item(self, data: object, given: dict[str, Any]) -> Item:
-        """A task to be put, with the tube's options where it has none of its own."""
+        """A new task, with the tube's options as defaults."""
         options = {**self.options, **given}
         ttl = ms(options["ttl"]) if "ttl" in options else None
         return Item(
@@ -189,7 +189,7 @@ class Tube:
     # putting
 
     def put(self, items: Sequence[Item]) -> list[Item]:
-        """All of them or, if this raises, none."""
+        """Put all tasks or, if this raises, none."""
         holders = [item for item in self.items if item.address in [new.address for new in items if new.address]]
         lapsed = [item for item in holders if self.expired(item)]
         there = {item.address: item for item in holders if item not in lapsed}
@@ -229,7 +229,7 @@ class Tube:
             raise penstock.TubeFull
 
     def renew(self, known: Item, item: Item) -> None:
-        """Other content for a task that is there; for an element of kind round other data alone."""
+        """Replace the content of a stored task; of an element of kind round only its data."""
         known.data = item.data
         if self.kind != "round":
             known.pri, known.ttl, known.delay = item.pri, item.ttl, item.delay
@@ -254,7 +254,7 @@ class Tube:
         self.tell(item, "put")
 
     def settle_in(self, item: Item) -> None:
-        """Its delay, its ttl and its place are counted from now."""
+        """Count its delay and ttl and compute its place from now."""
         item.created = self.now
         item.expires = None if item.ttl is None else self.now + item.ttl + item.delay
         item.ranks = tuple(self.rank(item, key) for key in self.order)
@@ -270,7 +270,7 @@ class Tube:
     # what becomes of a task
 
     def move(self, item: Item, status: Status, due: int | None = None) -> None:
-        """Every change of a status: what would be ready waits for its group, and fair micro-queues take turns."""
+        """Change a status: a task that would be ready waits for its group, and fair micro-queues take turns."""
         was_idle, served = self.is_idle(item.utube), item.status == READY and status == TAKEN
         if status == READY and item.group is not None and item.group.state == "open":
             status = DELAYED
@@ -285,7 +285,7 @@ class Tube:
         return not any(item.utube == utube and item.status in (READY, TAKEN) for item in self.items)
 
     def forget_turns(self) -> None:
-        """An idle micro-queue whose turn is past comes back as a new one."""
+        """Forget the turn of an idle micro-queue once it is past, so that it returns as a new one."""
         self.turns = {lane: turn for lane, turn in self.turns.items() if turn >= self.now or not self.is_idle(lane)}
 
     def tell(self, item: Item, *events: str, count: int = 1) -> None:
@@ -297,7 +297,7 @@ class Tube:
         return item.status != TAKEN and item.expires is not None and item.expires <= self.now
 
     def remove(self, item: Item, *events: str, outcome: Outcome | None = None) -> None:
-        """It is gone: its outcome is kept, its reply is owed, and its group may be over."""
+        """Remove a task: store its outcome, owe its reply, and perhaps end its group."""
         self.items.remove(item)
         self.move(item, DONE)
         item.reason = None
@@ -318,7 +318,7 @@ class Tube:
             self.model.works.append((item.reply_to, told))
 
     def give_back(self, item: Item, event: str, delay: int = 0) -> None:
-        """A lease is over, by release, ttr or the end of its session."""
+        """End a lease, by release, ttr or the end of its session."""
         if item.expires is not None and item.expires <= self.now:
             self.remove(item, event, "ttl")
         elif item.max_attempts is not None and item.attempts >= item.max_attempts:
@@ -332,7 +332,7 @@ class Tube:
             self.tell(item, event)
 
     def advance(self) -> None:
-        """Do what is due, in the order of its moments."""
+        """Apply what is due, in the order of the deadlines."""
         self.model.end_sessions()
         for item in sorted(self.items, key=lambda item: (item.moment, item.no)):
             if item.moment > self.now:
@@ -351,7 +351,7 @@ class Tube:
         self.forget_turns()
 
     def settle(self, item: Item, verb: str, session: Session | None, lease: int | None, value: Any) -> bool:
-        """By the holder of the live lease; bury, delete and cancel by anyone, with a lease only while that lives."""
+        """Settle as the holder of the live lease. Bury, delete and cancel need no lease; a given one must be live."""
         if self.expired(item):
             self.remove(item, "ttl")
             return False
@@ -396,7 +396,7 @@ class Tube:
         return len(taken)
 
     def truncate(self) -> int:
-        """What stands behind in its micro-queue goes first."""
+        """Remove all tasks; those that wait behind the heads of a micro-queue first."""
         heads = self.takeable()
         order = sorted(self.items, key=lambda item: item.status != READY or item in heads)
         events = ["ttl" if self.expired(item) else "delete" for item in order]
@@ -425,7 +425,7 @@ class Tube:
         return (item.ranks[0], self.turns[item.utube], item.no) if self.fair else self.old_place(item)
 
     def takeable(self) -> list[Item]:
-        """All that may be handed out, in order: of a micro-queue so many of its first as its limit leaves."""
+        """All tasks that may be handed out, in order; of each micro-queue the first ones within its limit."""
         ready = sorted((item for item in self.items if item.status == READY), key=self.place)
         if self.kind == "round":
             return [item for item in ready if item.clock <= max(0, self.now - ms(self.options["period"]))]
@@ -470,7 +470,7 @@ class Tube:
     # groups
 
     def open_group(self, name: str) -> Group:
-        """The live one of that name, or a new one."""
+        """The live group of that name, or a new one."""
         if not any(group.live and group.name == name for group in self.groups):
             self.groups.append(Group(name))
         return next(group for group in self.groups if group.live and group.name == name)
@@ -479,7 +479,7 @@ class Tube:
         return [item for item in self.items if item.group is group]
 
     def turn_group(self, group: Group, to: str) -> None:
-        """It is started, or cancelling; a second time does nothing."""
+        """Start or cancel a group; a second time does nothing."""
         if not group.live or group.state == to:
             return
         if to in group.works and not self.members(group):
@@ -494,7 +494,7 @@ class Tube:
         self.end_group(group)
 
     def end_group(self, group: Group) -> None:
-        """Once nothing is left of it, its work is owed."""
+        """End a group that has no tasks left, and owe its work."""
         if group.state in ("started", "cancelling") and not self.members(group):
             if group.state in group.works:
                 self.model.works.append((self.name, group.works[group.state]))

@@ -1,4 +1,4 @@
-"""The state machine of sharded tubes: which task comes first is the store's affair, everything else is not."""
+"""The state machine of sharded tubes: any order of tasks is allowed, everything else is compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _item = st.fixed_dictionaries({"pri": _pris, "delay": _delays, "utube": _utubes,
 
 
 class ShardedMachine(RuleBasedStateMachine):
-    """A subclass names the store under test."""
+    """Compares sharded tubes with the model; a subclass names the store."""
 
     make_url: ClassVar[Callable[[Path], str]]
 
@@ -59,7 +59,7 @@ class ShardedMachine(RuleBasedStateMachine):
 
     @rule(items=st.lists(_item, min_size=1, max_size=6))
     def put(self, items: list[dict[str, Any]]) -> None:
-        """Addresses are drawn where they are unique in the tube: in the kinds without micro-queues."""
+        """Draw addresses only in kinds without micro-queues, where they are unique in the tube."""
         without = "address" if self.model.laned else "utube"
         given = [(next(self.numbers), {key: item[key] for key in item if key != without}) for item in items]
         try:
@@ -88,7 +88,7 @@ class ShardedMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tasks)
     @rule(which=st.integers(0, 20), verb=st.sampled_from(("ack", "ack", "release", "bury")), delay=_delays)
     def settle(self, which: int, verb: str, delay: float) -> None:
-        """By a Task, whose lease may be dead."""
+        """Settle by a Task, whose lease may have ended."""
         task = self.tasks.pop(which % len(self.tasks))
         item = self._items().get(_number(task))
         held = item is not None and self.model.settle(item, verb, self.session, task.lease, delay or None)

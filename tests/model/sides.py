@@ -1,5 +1,4 @@
-"""What a model test compares, a store and the model: the clock, brokers and sessions of each, and every task they were
-handed."""
+"""The two sides that a model test compares, store and model: clock, brokers, sessions and all taken tasks of each."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ _FACTS = (
 
 
 class Side:
-    """A store and all that hangs on it. Nothing here waits or reads a real clock."""
+    """A store with its brokers and sessions. Nothing here waits or reads a real clock."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -49,7 +48,7 @@ class Side:
         return penstock.connect(self.url, clock=self.clock)
 
     def create(self, name: str, kind: str, options: dict[str, object]) -> None:
-        """A new tube, whose changes are noted whoever makes them."""
+        """Create a tube and record all its changes."""
         self.names[name] = (kind, options)
         self.onlooker.create_tube(name, kind, **options)  # type: ignore[arg-type]
         self._listen()
@@ -63,16 +62,16 @@ class Side:
         self.events[task.tube, event, task.id, str(task.status)] += 1
 
     def actor(self, place: int) -> penstock.Broker | penstock.Session:
-        """Whoever makes a call: a broker with its implicit session, or an explicit one."""
+        """A caller: a broker with its implicit session, or an explicit session."""
         actors: list[penstock.Broker | penstock.Session] = [*self.brokers, *(session for _, session in self.sessions)]
         return actors[place % len(actors)]
 
     def tube(self, place: int, name: str) -> penstock.Tube:
-        """That actor's handle of a tube."""
+        """That caller's handle of a tube."""
         return self.actor(place).tube(name)
 
     def handed(self, tasks: list[penstock.Task]) -> list[penstock.Task]:
-        """Remember what a take gave, and answer it."""
+        """Remember taken tasks, and return them."""
         for task in tasks:
             self._keeps_its_period(task)
         self.tasks = [*self.tasks, *tasks][-REMEMBERED:]
@@ -87,22 +86,22 @@ class Side:
             self.clocks[element] = task.taken
 
     def nth_newest(self, place: int) -> penstock.Task:
-        """One of the hand-outs, counted from the newest."""
+        """One of the taken tasks, counted from the newest."""
         return self.tasks[-1 - place % len(self.tasks)]
 
     def open_session(self, broker: int, ttr: float, joins: int | None) -> None:
-        """A new explicit session, or one more handle in an older one."""
+        """Open a new explicit session, or one more handle of an older one."""
         id = None if joins is None or not self.sessions else self.sessions[joins % len(self.sessions)][1].id
         session = self.brokers[broker].session(ttr, id)
         self._ever.append(session)
         self.sessions.append((broker, session))
 
     def close_session(self, place: int) -> None:
-        """End one handle."""
+        """Close one handle."""
         self.sessions.pop(place % len(self.sessions))[1].close()
 
     def silence(self, place: int, beats: int) -> None:
-        """Time passes, and all brokers but one say that their sessions live; after three beats that one has lapsed."""
+        """Let time pass while all brokers but one send heartbeats; after three missed ones its sessions lapse."""
         for _ in range(beats):
             self.clock.advance(BEAT_SECONDS)
             for other, broker in enumerate(self.brokers):
@@ -113,20 +112,20 @@ class Side:
         broker.runtime.send_heartbeats()
 
     def drop_and_create(self, name: str) -> None:
-        """The same tube anew; hand-outs of the old one are gone with it."""
+        """Drop a tube and create it again; attempts of the old one are invalid."""
         self.onlooker.tube(name).drop()
         self.tasks = [task for task in self.tasks if task.tube != name]
         self.create(name, *self.names[name])
 
     def abandon(self, place: int) -> None:
-        """A client crashed: its broker is never heard of again, another takes its place."""
+        """Simulate a crashed client: its broker sends nothing more, and a new one replaces it."""
         self._abandoned.append(self.brokers[place])
         self.brokers[place] = self._connect()
         self.sessions = [(broker, session) for broker, session in self.sessions if broker != place]
         self._listen()
 
     def reopen(self) -> None:
-        """Close every broker and connect anew."""
+        """Close every broker and connect again."""
         for session in self._ever:  # in order: a broker closes its own in any
             session.close()
         for broker in (*self._abandoned, *self.brokers):
@@ -138,12 +137,12 @@ class Side:
         self._listen()
 
     def close(self) -> None:
-        """Everything, at the end."""
+        """Close everything at the end."""
         for broker in (*self._abandoned, *self.brokers, self.onlooker):
             broker.close()
 
     def visible(self) -> dict[str, Any]:
-        """All that this store shows at this moment."""
+        """Everything that this store shows now."""
         shown: dict[str, Any] = {}
         for name in sorted(self.names):
             self._show(name, shown)
@@ -162,7 +161,7 @@ class Side:
         shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
 
     def must_be_sound(self, visible: dict[str, Any]) -> None:
-        """The invariants that one store shows by itself, in what is visible now."""
+        """Check the invariants that one store shows by itself."""
         for name, (_, options) in self.names.items():
             stats, listed = visible[f"stats of {name}"], visible[f"tasks of {name}"]
             counted = Counter(task["status"].name.lower() for task in listed)
@@ -201,10 +200,10 @@ class ModelSide(Side):
             member.beat()
 
     def _keeps_its_period(self, task: penstock.Task) -> None:
-        """The store is asked for that."""
+        """Nothing to check in the model: the store's side is checked."""
 
     def owed_replies(self, name: str) -> int:
-        """How many tasks of a tube will leave a reply."""
+        """The number of tasks in a tube that will put a reply."""
         tube = self.model.tubes.get(name)  # None where the example was late before it was created
         return 0 if tube is None else sum(item.reply_to is not None for item in tube.items)
 
@@ -222,12 +221,12 @@ def is_reply(data: object) -> bool:
 
 
 def facts(task: penstock.Task | handles.Task) -> dict[str, object]:
-    """All that a task says of itself."""
+    """All public fields of a task."""
     return {name: getattr(task, name) for name in _FACTS}
 
 
 def shown(value: object) -> object:
-    """What a call answered, in a form that both sides can be compared by."""
+    """The result of a call in a form that can be compared between the sides."""
     if isinstance(value, penstock.Task | handles.Task):
         return facts(value)
     if isinstance(value, list):
@@ -236,7 +235,7 @@ def shown(value: object) -> object:
 
 
 def answer(side: Side, call: Callable[[Side], object]) -> object:
-    """What a call answers or, if it raises, the class of its error."""
+    """The result of a call or, if it raises, the class of its error."""
     try:
         return shown(call(side))
     except (penstock.PenstockError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""What the machine has found once, in the fewest calls, so that it is tried at every run and on every store."""
+"""Bugs that the machine found, each in as few calls as possible, repeated in every run on every store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.threads import begin, until
 def test_a_delayed_task_may_come_back_to_an_idle_fair_micro_queue(
     broker: penstock.Broker, clock: Clock, ways: str
 ) -> None:
-    """Its idle place was forgotten in the very step that made the task ready: its limit held no more."""
+    """Its idle entry was forgotten in the step that made the task ready, so its limit was not applied."""
     tube = broker.tube("t", kind="utubettl", fair=True)
     tube.put("a", utube="u")
     tube.put_many(["b", "c"], utube="u", delay=1)
@@ -57,7 +57,7 @@ def test_a_lapsed_session_that_can_be_joined_is_shown(broker: penstock.Broker, c
 def test_the_end_of_a_session_is_reported_by_any_process(
     broker: penstock.Broker, connect: Connect, clock: Clock, look: str
 ) -> None:
-    """One that ended unseen in a beat woke nobody and told nobody."""
+    """A session that ended during a heartbeat woke nobody, and on_change was not called."""
     told: list[str] = []
     theirs, other = connect(), connect()
     tube = broker.tube("t", kind="fifo")
@@ -79,7 +79,7 @@ def test_the_end_of_a_session_is_reported_by_any_process(
 def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
     broker: penstock.Broker, connect: Connect, clock: Clock
 ) -> None:
-    """As above, seen by one who waits: no look of another may swallow what it waits for."""
+    """As above, with a blocked taker: another process's scan must not consume its wake-up."""
     theirs, waiting = connect(), connect()
     quiet(theirs)  # it is not heard of, however long the rest takes
     tube = broker.tube("t", kind="fifo")
@@ -98,7 +98,7 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
 
 
 def test_a_refused_drop_loses_no_event(broker: penstock.Broker, clock: Clock) -> None:
-    """It did what was due, raised, and told nobody: a call that raises has changed nothing."""
+    """The drop applied what was due, then raised, and lost the events: a call that raises must change nothing."""
     told: list[str] = []
     tube = broker.tube("t")
     tube.on_change(lambda task, event: told.append(event))
@@ -113,7 +113,7 @@ def test_a_refused_drop_loses_no_event(broker: penstock.Broker, clock: Clock) ->
 
 
 def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock.Broker) -> None:
-    """It was replaced as the head that it was before the call, and its micro-queue had two."""
+    """It was replaced as the head that it had been before the call, and its micro-queue had two heads."""
     tube = broker.tube("t", kind="utubettl")
     tube.put_many(["waits", ("head", {"address": "a", "pri": 1})], pri=2)
     tube.put_many(["urgent", ("new", {"address": "a", "on_duplicate": "replace", "pri": 3})], pri=0)
@@ -122,7 +122,7 @@ def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock
 
 
 def test_a_cancel_deletes_work_whose_ttl_has_ended_meanwhile(broker: penstock.Broker, clock: Clock) -> None:
-    """Nobody looked at the clock in between, so the cancel comes first, on every store alike."""
+    """Nothing applied the ttl in between, so the cancel comes first on every store."""
     tube = broker.tube("t")
     group = tube.group("g")
     group.put_many(["a", "b"], ttl=5)

@@ -1,6 +1,6 @@
-"""Every store against the naive model. PENSTOCK_CAMPAIGN=long runs it for hours' worth of examples.
+"""Every store against the naive model. PENSTOCK_CAMPAIGN=long runs hours of examples.
 
-A failure prints the calls that led to it, and the blob that reproduces them.
+A failure prints its calls, and the blob that reproduces them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The kinds of the machine, and a folder of its own for the locks of thousands of sessions."""
+    """The kinds of the machine, and a private folder for the locks of thousands of sessions."""
     monkeypatch.setattr(known, "_kinds", dict(known._kinds))
     for kind in OWN_KINDS:
         penstock.register_kind(kind)
@@ -56,6 +56,6 @@ def test_the_store_answers_what_the_model_answers(store: str) -> None:
 @pytest.mark.timeout(24 * 3600 if CAMPAIGN == "long" else 600)
 @pytest.mark.parametrize("store", ["sqlite", "redis", "redis-cluster"])
 def test_a_sharded_tube_keeps_what_it_promises(store: str) -> None:
-    """On a store that keeps it whole, on one that splits it, and on one that splits it over servers."""
+    """On a store that keeps the tube whole, one that splits it, and one that splits it over servers."""
     machine = type(f"Sharded_{store}", (ShardedMachine,), {"make_url": STORES[store]})
     run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else settings(SERVER, max_examples=5))

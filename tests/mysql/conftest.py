@@ -37,7 +37,7 @@ def url(base_url: str) -> str:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For brokers opened after it: a step that waits for a row does not start anew while the test is slow."""
+    """For brokers opened later: a step that waits for a row lock is not retried while the test is slow."""
     short = f"innodb_lock_wait_timeout = {connection.LOCK_WAIT_SECONDS}"
     assert short in connection._SETTINGS
     monkeypatch.setattr(connection, "_SETTINGS", connection._SETTINGS.replace(short, "innodb_lock_wait_timeout = 100"))
@@ -45,6 +45,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own(url: str, broker: penstock.Broker) -> Iterator[Connection]:
-    """The driver's own connection to the store's database."""
+    """A connection of the bare driver to the store's database."""
     with bare(url) as connection:
         yield connection

@@ -1,7 +1,7 @@
-"""Fresh stores on a running server: one database per test process, made once and emptied for each test.
+"""New stores on a running server: one database per test process, created once and emptied for each test.
 
-Creating the schema costs some 0.1 s (it is DDL, which is flushed), emptying it 3 ms. The store's random id is
-renewed with it, so that brokers of an earlier test that still run are strangers to the next one.
+Creating the schema takes about 0.1 s (it is DDL, which is flushed), emptying it 3 ms. The store gets a new random id
+each time, so that brokers of an earlier test that still run do not match it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TABLES = (
 
 
 def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    """The driver's own connection to the database of a URL."""
+    """A connection of the bare driver to the database of a URL."""
     where = parse(url)
     return pymysql.connect(
         host=where.host,
@@ -42,7 +42,7 @@ def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
 
 
 def numbers(low: int, high: int) -> str:
-    """What stands before a SELECT … FROM n, where `i` of n has all numbers of a range."""
+    """The WITH clause for a SELECT … FROM n, where `i` of n runs over a range."""
     digits = "(SELECT 0 AS i UNION ALL " + " UNION ALL ".join(f"SELECT {digit}" for digit in range(1, 10)) + ")"
     count = len(str(high))
     places = [f"{digits} d{place}" for place in range(count)]
@@ -51,7 +51,7 @@ def numbers(low: int, high: int) -> str:
 
 
 def fresh_url(base: str) -> str:
-    """The URL of an empty store on the server that `base` names (its database must be there, and is left alone)."""
+    """The URL of an empty store on the server that `base` names (its database must exist, and is not changed)."""
     url = _database(base, os.getpid())
     _empty(url)
     return url
@@ -88,7 +88,7 @@ def _say(url: str, words: str) -> None:
 
 @cache
 def _connection(url: str, pid: int) -> pymysql.Connection[pymysql.cursors.Cursor]:
-    """One for all tests."""
+    """One connection for all tests."""
     return bare(url)
 
 

@@ -1,4 +1,4 @@
-"""Steps that stay uncommitted: what another client meets while a packet of ours is under way."""
+"""Steps that stay uncommitted, to test what other clients meet while a packet of ours is in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class HeldServer(MysqlServer):
-    """Runs everything in one transaction, which `end` undoes."""
+    """Runs everything in one transaction, which `end` rolls back."""
 
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
@@ -27,11 +27,11 @@ class HeldServer(MysqlServer):
         return work(self.connection)
 
     def end(self, *, commit: bool = False) -> None:
-        """Let go of all locks."""
+        """Release all locks."""
         self.connection.finish() if commit else self.connection.undone()
 
 
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:
-    """A step, and what ends its transaction."""
+    """A step, and a function that ends its transaction."""
     server = HeldServer(url)
     return MysqlStep(MysqlStore(server, "", None, None), None, write=True), server

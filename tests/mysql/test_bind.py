@@ -1,4 +1,4 @@
-"""broker.bind on MySQL: puts and acks that live and die with the caller's transaction."""
+"""broker.bind on MySQL: puts and acks are committed or rolled back with the caller's transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What breaks between us and the server: nothing acknowledged is lost, and what can be tried again is."""
+"""Broken connections to the server: nothing acknowledged is lost, and what can be retried is retried."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def database(patient: None, url: str) -> Iterator[MysqlServer]:
 
 
 def others(own: Connection) -> list[int]:
-    """The connections to this database but our own."""
+    """The connections to this database except our own."""
     cursor = own.cursor()
     cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
     return [int(id) for (id,) in cursor.fetchall()]
 
 
 def busy(own: Connection, state: str) -> list[int]:
-    """Those in the midst of a statement of that state: 'User sleep' is a SLEEP, 'User lock' a GET_LOCK."""
+    """The connections in a statement of that state: 'User sleep' is a SLEEP, 'User lock' a GET_LOCK."""
     cursor = own.cursor()
     cursor.execute(f"SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state = '{state}'")
     return [int(str(id)) for (id,) in cursor.fetchall()]
 
 
 def kill_all(own: Connection) -> None:
-    """Those that there are now: a beat may open another at any moment."""
+    """Kill the connections that exist now; a heartbeat may open another at any time."""
     killed = others(own)
     for id in killed:
         own.cursor().execute(f"KILL {id}")

@@ -1,4 +1,4 @@
-"""Calls that are larger than what the server takes in one packet: divided where they can be, else told."""
+"""Calls that are larger than the server's packet size: split where possible, refused otherwise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 2**20
 
 @pytest.fixture
 def tube(url: str, own: Connection) -> Iterator[penstock.Tube]:
-    """Its server takes packets of 1 MiB, and tells so to new connections."""
+    """A tube whose server accepts packets of 1 MiB."""
     cursor = own.cursor()
     cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
     ((before,),) = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""Hot statements read what they need by the index that they name, however many tasks there are."""
+"""Hot statements read only what they need through the index that they name, however many tasks there are."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
 
 @pytest.fixture(params=SIZES)
 def tube(request: pytest.FixtureRequest, broker: penstock.Broker, own: Connection) -> int:
-    """A tube of some tasks, beside another one; in a transaction."""
+    """A tube with some tasks, beside another one; in a transaction."""
     other, tube = (broker.tube(name, kind="utubettl").stored.no for name in ("other", "t"))
     broker.tube("t").take(0)  # joined
     quiet(broker)
@@ -86,7 +86,7 @@ def explain(own: Connection, query: str) -> list[dict[str, object]]:
 
 
 def reads(own: Connection, query: str) -> int:
-    """How many rows the server touched for the statement."""
+    """The number of rows that the server read for the statement."""
     cursor = own.cursor()
 
     def count() -> int:
@@ -136,7 +136,7 @@ def test_packets(own: Connection, broker: penstock.Broker, tube: int) -> None:
 
 
 def must_read_little(own: Connection, tube: int, handle: str, name: str) -> None:
-    """Run a packet's statements one by one."""
+    """Run a packet's statements one by one; none may read many rows."""
     own.cursor().execute(
         f"SET @p_t={tube},@p_now=5,@p_h='{handle}',@p_k=7,@p_stop=0,@p_forced=1,@p_id=NULL,@p_n=100,@p_all=0,@p_due=0,"
         "@p_ids=NULL,@p_got=0,@p_m=1e300,@p_held=1,@p_fair=0,@p_gone=0,@p_some=NULL,@p_live=1,@p_groups='',@p_l=1,"

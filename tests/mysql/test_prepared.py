@@ -1,4 +1,4 @@
-"""Plain puts as prepared statements: they store what the others do, and one that fails leaves nothing behind."""
+"""Plain puts as prepared statements: they store what other puts store, and a failed one leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS: list[dict[str, object]] = [
 
 
 def texts(broker: penstock.Broker) -> None:
-    """From here on its one connection puts by text."""
+    """Make its only connection put without prepared statements from now on."""
     (link,) = broker.runtime.store.server.pool.idle  # type: ignore[attr-defined]
     link.prepares = False
 
@@ -58,7 +58,7 @@ def test_data_of_any_length_is_read_back(broker: penstock.Broker, size: int) -> 
 
 @contextmanager
 def refused(own: Connection) -> Iterator[None]:
-    """The server stores no task meanwhile."""
+    """Make the server refuse new tasks during the block."""
     ask(
         own,
         "CREATE TRIGGER no BEFORE INSERT ON penstock_task FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'",

@@ -1,4 +1,4 @@
-"""What verbs of tied tasks cost as groups and addresses grow, counted in rows that the server touched."""
+"""The cost of verbs on tasks with groups and addresses as these grow, in rows that the server touched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEP = ADVANCE_STEP
 
 @pytest.fixture
 def broker(url: str) -> Iterator[penstock.Broker]:
-    """One that does nothing of its own, and need not beat, however slow the machine is."""
+    """A broker without background work, which needs no heartbeat however slow the machine is."""
     with penstock.connect(url, clock=Clock()) as broker:
         quiet(broker)
         yield broker
@@ -37,7 +37,7 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def rows(own: Connection, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Rows:
-    """How many rows the server read and wrote for one call; what it passed by in an index is no row."""
+    """The number of rows that the server read and wrote for one call; index entries that it skipped do not count."""
     cursor = own.cursor()
     database: MysqlStore = broker.runtime.store  # type: ignore[assignment]
     # Else one call of 64, whichever that is, adds up the counters of all before it.
@@ -66,7 +66,7 @@ def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:
 
 
 def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
-    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    """The cost of each verb while tasks of a group of that size still follow its start or cancel."""
     group, tasks = tube.group("g"), []
     group.put_many(range(size))
     group.on_end("end")
@@ -138,7 +138,7 @@ TIES = {"penstock_outcome", "penstock_group"}
 
 @pytest.fixture
 def touched(own: Connection) -> Iterator[Callable[[], set[str]]]:
-    """The tables of which rows were read or written since the last look; on MySQL, written."""
+    """The tables whose rows were read or written since the last call; on MySQL, written."""
     cursor = own.cursor()
     cursor.execute("SELECT VERSION()")
     mariadb = "MariaDB" in str(cursor.fetchall())

@@ -1,4 +1,4 @@
-"""A database of another schema is left as it is, and refused in one line."""
+"""A database with another schema is refused in one line and not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short ways: a put into a tube that is gone, and what no hot verb may cost."""
+"""The fast paths: a put into a dropped tube, and what no hot verb may cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takers do not stand in each other's way, and no verb needs more round trips than it must."""
+"""Takers do not block each other, and no verb needs more round trips than necessary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.threads import begin, until
 
 @pytest.fixture
 def held(url: str) -> Iterator[tuple[MysqlStep, HeldServer]]:
-    """A step whose transaction stays open, and what ends it."""
+    """A step whose transaction stays open, and a function that ends it."""
     step, server = held_step(url)
     yield step, server
     server.end()
@@ -131,7 +131,7 @@ def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
 def test_a_lease_starts_when_the_take_has_its_locks(
     patient: None, broker: penstock.Broker, own: Connection, count: int
 ) -> None:
-    """A take may wait longer for a lock than the ttr: its lease must not be over when it arrives."""
+    """A take may wait longer for a lock than the ttr: its lease must not be over when it returns."""
     tube, cursor = broker.tube("t", ttr=60), own.cursor()
     tube.put_many(range(3))
     take(tube).release()  # joined
@@ -175,7 +175,7 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
 
 
 def _read_committed(own: Connection) -> pymysql.cursors.Cursor:
-    """A transaction that is begun, with the isolation that all our connections have."""
+    """Begin a transaction with the isolation level of all our connections."""
     own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     own.begin()
     return own.cursor()
@@ -183,7 +183,7 @@ def _read_committed(own: Connection) -> pymysql.cursors.Cursor:
 
 @pytest.fixture
 def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """The packets that are sent, each answered before the next, and the threads that send them."""
+    """The packets that are sent, each after the answer to the one before, and the threads that send them."""
     sent: list[tuple[int, str]] = []
     write = pymysql.connections.Connection._write_bytes  # type: ignore[attr-defined]
 
@@ -203,7 +203,7 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
 def count_trips(
     broker: penstock.Broker, packets: list[tuple[int, str]], verbs: dict[str, tuple[int, Callable[[], object]]]
 ) -> None:
-    """Each verb may need so many round trips, and needs them twice: the first prepares statements."""
+    """Assert the round trips of each verb, made twice: the first call prepares statements."""
     for name, (most, verb) in verbs.items():
         quiet(broker)
         del packets[:]
@@ -219,7 +219,7 @@ def test_many_tubes_are_read_in_one_round_trip(broker: penstock.Broker, packets:
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 def test_round_trips_of_verbs(broker: penstock.Broker, packets: list[tuple[int, str]], kind: str) -> None:
-    """Hot ones need one; others load, and then flush what was decided."""
+    """Hot verbs need one; others load rows and then flush the decision."""
     tube = broker.tube("t", kind=kind, utube_limit=None if kind == "fifottl" else 5000)
     tube.put("first")
     take(tube).ack()  # joined, connected

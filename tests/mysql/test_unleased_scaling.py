@@ -1,4 +1,4 @@
-"""What round and reliable tubes cost as they grow, counted in rows that the server touched."""
+"""The cost of round and reliable tubes as they grow, in rows that the server touched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL, LARGE = 300, 30_000
 
 
 def add_delivered(own: Connection, tube: penstock.Tube, low: int, high: int) -> None:
-    """Delivered messages by the server itself: so many pops and pushes take their time."""
+    """Insert delivered messages by SQL: real pushes and pops would take too long."""
     no, cursor = tube.stored.no, own.cursor()
     cursor.execute(
         "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, attempts, created, taken, data, address)"
@@ -52,7 +52,7 @@ def test_a_hundred_times_the_delivered_messages_cost_no_more(
 
 
 def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, own: Connection, rows: Rows) -> None:
-    """Half were never handed out, half just now; the last tube has none to hand out."""
+    """Half were never handed out, half a moment ago; the last tube has none to hand out."""
     small, large, idle = (broker.tube(name, kind="round", period=1000) for name in ("small", "large", "idle"))
     for tube, count, handed in ((small, SMALL, SMALL // 2), (large, LARGE, LARGE // 2), (idle, LARGE, LARGE)):
         no, now = tube.stored.no, round(tube.put("x", id="x").created * 1000)

@@ -1,4 +1,4 @@
-"""What the server answers is read as the driver itself reads it, whatever the shape of the answer."""
+"""Answers of the server are parsed as the driver parses them, whatever their form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes while the tasks of a cancelled group stand before others: what each store call finds, clears and costs."""
+"""Takes while tasks of a cancelled group are ahead of others: what each store call finds, removes and costs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ AFTER = 2
 
 
 def clearing(step: int) -> int:
-    """How many takes it needs: the cancel itself clears the first step."""
+    """How many takes remove the whole group; the cancel itself removes the first step."""
     return SIZE // step - 1
 
 
 class Call(NamedTuple):
-    """One take of the store."""
+    """One take call of the store."""
 
     found: int
     cleared: int
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
-    """Take one task after the other, by single calls of the store."""
+    """Take one task after the other, with one store call each."""
     calls: list[Call] = []
     found: list[penstock.Task] = []
 
@@ -47,19 +47,19 @@ def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
 
 
 def put_behind(tube: penstock.Tube, count: int) -> None:
-    """Other work, each in a micro-queue of its own where there are such."""
+    """Put other work behind the group, each task in its own micro-queue if the kind has them."""
     laned = tube.stored.kind.per_utube
     tube.put_many(("behind", {"utube": f"u{n}"} if laned else {}) for n in range(count))
 
 
 def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
-    """What a take costs where nothing is in its way: the median, because a heartbeat may look in between."""
+    """The cost of a take with nothing in its way: the median, because a heartbeat may interfere."""
     put_behind(tube, 5)
     return sorted(call.cost for call in calls_of(tube, 5, cost))[2]
 
 
 def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP) -> list[Call]:
-    """Cancel a group that is ready, one task of it taken, and take what stands behind it."""
+    """Cancel a ready group with one taken task, and take the tasks behind it."""
     wanted = clearing(step) + AFTER
     group, laned = tube.group("g"), tube.stored.kind.per_utube
     group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
@@ -72,5 +72,5 @@ def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP
 
 
 def must_clear_in_steps(calls: list[Call], step: int = ADVANCE_STEP) -> None:
-    """Every take is one call that finds its task and clears a step, until there is nothing to clear."""
+    """Assert that every take is one call that finds its task and removes one step, until nothing is left to remove."""
     assert [(call.found, call.cleared) for call in calls] == [(1, step)] * clearing(step) + [(1, 0)] * AFTER

@@ -14,7 +14,7 @@ FILLED = 20_000
 
 
 def fill(url: str, count: int) -> None:
-    """A tube of each sort with tasks in every state, and a neighbour tube that must not be looked at."""
+    """A tube of each sort with tasks in every state, and a second tube that no query may read."""
     with penstock.connect(url) as broker:
         for name, kind in (("plain", "fifottl"), ("laned", "utubettl"), ("neighbour", "fifottl")):
             tube = broker.tube(name, kind=kind)
@@ -30,7 +30,7 @@ def fill(url: str, count: int) -> None:
 
 
 def _deliver(broker: penstock.Broker, count: int) -> None:
-    """Tubes that lease nothing: half of the messages delivered, half of the elements handed out."""
+    """Tubes without leases: half of the messages delivered, half of the elements handed out."""
     queue, feeds = broker.tube("queue", kind="reliable"), broker.tube("feeds", kind="round", period=60)
     queue.put_many(range(count))
     feeds.put_many((n, {"id": str(n), "ttl": 7200 if n % 10 else None}) for n in range(count))
@@ -63,7 +63,7 @@ def _options(number: int, *, laned: bool) -> dict[str, object]:
 
 @pytest.fixture(scope="module", params=["empty", "one row", "filled", "filled and analyzed"])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
-    """A connection set as the store sets its own."""
+    """A connection configured like the store's own."""
     path = tmp_path_factory.mktemp("plans") / "queue.db"
     url = f"sqlite:///{path}?durability=relaxed"
     count = {"empty": 0, "one row": 1}.get(request.param, FILLED)

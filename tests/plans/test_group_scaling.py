@@ -1,4 +1,4 @@
-"""What starting, cancelling and ending a group costs, however large it is, in SQLite's own steps."""
+"""The cost of starting, cancelling and ending a group of any size, in steps of SQLite's virtual machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def broker(tmp_path: Path) -> Iterator[penstock.Broker]:
 
 
 def costs(broker: penstock.Broker, tube: penstock.Tube, size: int) -> dict[str, int]:
-    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    """The cost of each verb while tasks of a group of that size still follow its start or cancel."""
     steps, tasks, group = Steps(broker), [], tube.group("g")
     group.put_many(range(size))
     group.on_end("end")

@@ -1,4 +1,4 @@
-"""How SQLite runs the queries of the hot paths: by the index that was made for each, whatever the table holds."""
+"""SQLite runs the queries of the hot paths through the index made for each, whatever the table contains."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def plan(db: apsw.Connection, query: str, parameters: Values) -> list[str]:
 
 
 def scanned(lines: list[str]) -> list[str]:
-    """What is read whole, beside lists of parameters, tubes (t), and what a subquery has found already."""
+    """The tables that a plan scans, except lists of parameters, tubes (t) and results of a subquery."""
     return [line for line in lines if line.startswith("SCAN") and not line.startswith(_FEW)]
 
 
@@ -192,7 +192,7 @@ def test_counter_updates_touch_no_other_row(database: apsw.Connection, names: tu
 
 
 def test_every_query_is_either_hot_or_named_as_rare() -> None:
-    """A new query must be placed here, so that its plan is thought of."""
+    """A new query must be listed here, so that somebody considers its plan."""
     assert set(vars(Q)) == set(HOT) | set(BOUNDED_SORTS) | COUNTED | RARE
 
 

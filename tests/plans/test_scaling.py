@@ -1,6 +1,6 @@
-"""What a put, a take and an ack cost as tubes grow, counted in SQLite's own steps and not in seconds.
+"""The cost of put, take and ack as tubes grow, in steps of SQLite's virtual machine instead of seconds.
 
-Ten or a hundred times the tasks may cost a few comparisons more in a deeper tree, and nothing else.
+Ten or a hundred times the tasks may add a few comparisons in a deeper tree, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GROWTH = 1.5
 
 
 class Steps:
-    """Counts the virtual machine's steps of everything a broker's connection runs."""
+    """Counts the virtual machine's steps of everything that a broker's connection runs."""
 
     def __init__(self, broker: penstock.Broker) -> None:
         quiet(broker)
@@ -53,7 +53,7 @@ def broker(tmp_path: Path) -> Iterator[penstock.Broker]:
 
 
 def costs(broker: penstock.Broker, tube: penstock.Tube, **options: object) -> dict[str, int]:
-    """The median of a few, because a page that splits is dearer than its neighbours."""
+    """The median of a few calls, because one that splits a page costs more than others."""
     steps = Steps(broker)
     tasks: list[penstock.Task] = []
 
@@ -102,7 +102,7 @@ def test_two_hundred_times_the_busy_micro_queues_cost_no_more(broker: penstock.B
     tube = broker.tube("t", kind=kind, fair=fair)
 
     def busy(count: int) -> None:
-        """So many micro-queues with one task taken and one behind it."""
+        """That many micro-queues, each with one taken and one ready task."""
         before = tube.stats().calls.put // 2
         tube.put_many((n, {"utube": n // 2}) for n in range(2 * before, 2 * count))
         while tube.take_many(10_000):
@@ -133,7 +133,7 @@ def test_delayed_and_buried_tasks_do_not_stand_in_the_way(broker: penstock.Broke
 
 
 def test_what_is_counted_grows_when_more_is_read(broker: penstock.Broker) -> None:
-    """The measure itself: a listing of more tasks takes more steps."""
+    """Checks the measure: listing more tasks takes more steps."""
     tube = broker.tube("t")
     put_up_to(tube, 1_000)
     steps = Steps(broker)

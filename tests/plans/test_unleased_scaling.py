@@ -1,4 +1,4 @@
-"""What round and reliable tubes cost as they grow, counted in SQLite's own steps."""
+"""The cost of round and reliable tubes as they grow, in steps of SQLite's virtual machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, cloc
     tube = broker.tube("t", kind="round", period=1)
 
     def measured(count: int) -> dict[str, int]:
-        """Half were never handed out, half just now."""
+        """Half were never handed out, half a moment ago."""
         before = len(tube)
         tube.put_many((n, {"id": f"{n}", "ttl": 10_000}) for n in range(before, count))
         tube.take_many((count - before) // 2)

@@ -1,1 +1,1 @@
-"""Redis in front, a database behind: what is lost, what is left between the two, and what is built anew."""
+"""Redis in front of a database: data loss, crashes between the two, and rebuilding Redis from the database."""

@@ -1,4 +1,4 @@
-"""A Redis of its own, because these tests flush and kill it, and pools on it."""
+"""A private Redis, because these tests flush and kill it, and pools on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mariadb() -> Mariadb:
 
 @pytest.fixture
 def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
-    """The URL of an empty database behind, at every call; SQLite's unless a test names another."""
+    """Returns the URL of an empty vault database at every call; SQLite unless a test names another."""
     name = getattr(request, "param", "sqlite")
     numbers = count()
     if name == "sqlite":
@@ -45,26 +45,26 @@ def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], st
 
 @pytest.fixture
 def database(databases: Callable[[], str]) -> str:
-    """One of them."""
+    """The URL of one of them."""
     return databases()
 
 
 @pytest.fixture
 def front(server: Redis) -> str:
-    """The URL of a Redis that nobody used before."""
+    """The URL of an unused Redis."""
     return server.fresh_url()
 
 
 @pytest.fixture
 def connect(front: str, database: str) -> Iterator[Connect]:
-    """Opens brokers on one pool, which are closed after the test."""
+    """Opens brokers on one pool and closes them after the test."""
     with ExitStack() as opened:
         yield lambda: opened.enter_context(penstock.connect(front, pool=database))
 
 
 @pytest.fixture
 def broker(connect: Connect) -> Iterator[penstock.Broker]:
-    """A broker on a pool; afterwards everything that is stored must still fit together."""
+    """A broker on a pool; after the test, everything stored must be consistent."""
     broker = connect()
     yield broker
     assert broker.check() == []

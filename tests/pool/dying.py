@@ -1,4 +1,4 @@
-"""A process that dies at its nth step between Redis and the database, and tells how far it came."""
+"""A process that dies at its nth step between Redis and the database, and reports how far it came."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Story = Callable[[penstock.Broker, Say], object]
 
 
 def die_at(step: int, front: str, database: str, story: Story) -> tuple[list[str], bool]:
-    """Tell the story in a child that is killed at that step; what it said, and whether it came to its end."""
+    """Run the scenario in a child that is killed at that step. Returns its reports, and whether it finished."""
     heard, said = os.pipe()
     child = os.fork()
     if not child:
@@ -44,7 +44,7 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
 
 
 def _count_down(broker: penstock.Broker, step: int) -> None:
-    """Every script and every commit is a step, and begins only if any are left."""
+    """Every script and every commit is a step, and starts only if any are left."""
     store, left = cast(PoolStore, broker.runtime.store), [step]
     script, transact = store._servers.run, store._vault._db.run
 

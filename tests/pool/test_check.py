@@ -1,4 +1,4 @@
-"""What somebody else did to Redis or to the database is found, and mended in favour of the database."""
+"""Changes that somebody else made to Redis or the database are found, and repaired from the database."""
 
 from __future__ import annotations
 

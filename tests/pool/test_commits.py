@@ -1,4 +1,4 @@
-"""Callers that come together share a commit in the database."""
+"""Concurrent callers share a commit in the database."""
 
 from __future__ import annotations
 

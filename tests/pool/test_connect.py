@@ -1,4 +1,4 @@
-"""Two URLs make a pool: what is accepted, and what is refused before anything is stored."""
+"""Pools from two URLs: what is accepted, and what is refused before anything is stored."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_database_of_another_format_is_refused(
 
 @pytest.mark.parametrize("databases", DATABASES, indirect=True)
 def test_its_promise_is_reported(front: str, database: str) -> None:
-    """By the settings of the database: Redis may lose all."""
+    """It depends on the database's settings only: Redis may lose everything."""
     with penstock.connect(front, pool=database) as broker:
         told = broker.runtime.store.describe()
     with penstock.connect(database) as behind:

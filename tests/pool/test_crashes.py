@@ -1,6 +1,6 @@
-"""kill -9 at every step between Redis and the database: nothing is lost, stranded or doubled, nor if Redis goes too.
+"""kill -9 at every step between Redis and the database: nothing is lost, stranded or doubled, even if Redis is lost.
 
-With SQLite behind at every step; with the servers at every fifth, unless PENSTOCK_STEPS=all.
+With SQLite at every step; with database servers at every fifth, unless PENSTOCK_STEPS=all.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_process_may_die_at_any_step(
 
 
 def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents]) -> None:
-    """What is there is as after the last word or the next, and what is ready can all be taken, once."""
+    """Assert that the state is that of the last report or the next one, and that each ready task can be taken once."""
     names = list(states)
     last = names.index(words[-1] if words else "")
     tube = broker.tube("t")

@@ -1,4 +1,4 @@
-"""What is a database's own: how much it takes, threads that share it, and that it may go away."""
+"""What depends on the database: size limits, threads that share it, and outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All of Redis is lost, at any moment: nothing that the database has is, and what was leased before is not any more."""
+"""All of Redis is lost at any time: nothing that the database has is lost, and older leases are invalid."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_delays_ttls_and_priorities_outlive_redis(front: str, database: str, ser
 def test_what_the_clock_did_is_done_again_when_redis_is_lost_before_it_is_written(
     front: str, database: str, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expired task was counted once more."""
+    """The expiry is not counted twice."""
     clock = Clock()
     with penstock.connect(front, pool=database, clock=clock) as broker:
         tube, seen = broker.tube("t"), list[str]()

@@ -1,4 +1,4 @@
-"""Tubes leave a pool and come into one: killed at any step, with all of Redis lost or not, a move goes on."""
+"""Tubes are moved out of and into a pool: killed at any step, with or without loss of Redis, a move continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store_of(broker: penstock.Broker) -> PoolStore:
 
 @contextmanager
 def mortal(broker: penstock.Broker, death: Death) -> Iterator[None]:
-    """In here every script and every commit of the broker is a step at which death may come."""
+    """Make every script and every commit of the broker a step at which it may be killed."""
     store = store_of(broker)
     script, transact = store._servers.run, store._vault._db.run
 
@@ -93,7 +93,7 @@ def test_a_tube_leaves_a_pool_and_returns(front: str, database: str, server: Red
 
 
 def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
-    """The step of a put is made, the tube is frozen, then the put writes its commit."""
+    """The put has run its script, the tube is frozen, then the put commits."""
     one, other = connect(), connect()
     tube, store = one.tube("t").stored, store_of(one)
     epoch = str(store._servers.epoch)

@@ -1,4 +1,4 @@
-"""`penstock rebuild`, and the start of a program that finds Redis empty."""
+"""`penstock rebuild`, and a program that starts and finds Redis empty."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -
 
 @pytest.mark.parametrize("place", range(1, 7))
 def test_a_second_rebuild_waits_for_the_first(connect: Connect, server: Redis, place: int) -> None:
-    """It has raised the epoch and done no more when another looks, and ends after that one's nth command."""
+    """The first has only raised the epoch when the second starts, and ends after the second's nth command."""
     builder, other = connect(), connect()
     tube, same = builder.tube("t"), other.tube("t")
     tube.put("a")

@@ -1,4 +1,4 @@
-"""Where takes begin to look (`heads` and `dues` of a tube): read, and raised whenever that may be."""
+"""The lower bounds at which takes start to search (`heads` and `dues` of a tube): read them, and raise them early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Low(Protocol):
 
 @pytest.fixture
 def low(url: str) -> Iterator[Low]:
-    """From which id on takes look, or from which moment on (dues)."""
+    """The lowest id, or the earliest deadline (dues), at which takes start to search."""
     with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
 
         def read(tube: penstock.Tube, bound: str = "heads") -> int:
@@ -33,12 +33,12 @@ def low(url: str) -> Iterator[Low]:
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every take raises what it may."""
+    """Make every take raise the bounds as far as it may."""
     monkeypatch.setattr(postgres_step, "raise_chance", lambda passed: 1.0)
 
 
 def passed_by(tube: penstock.Tube, low: Low) -> penstock.Task:
-    """A task that is held while the bound goes beyond it."""
+    """A taken task that the bound has moved past."""
     tube.put_many(range(30))
     old = take(tube)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""A PostgreSQL of these tests' own, because they restart it, and brokers on it."""
+"""A private PostgreSQL, because these tests restart it, and brokers on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.servers.postgres import Postgres
 
 
 class Unattended(Postgres):
-    """Vacuums and analyses when a test does: else dead rows, plans and what connections remember of tables differ."""
+    """Vacuums and analyses only when a test does; otherwise dead rows, plans and cached statistics would differ."""
 
     settings = (*Postgres.settings, ("autovacuum", "off"))
 
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[Postgres]:
-    """One for all these tests, each with a schema of its own."""
+    """One server for all these tests, each with its own schema."""
     with started(Unattended) as server:
         yield server

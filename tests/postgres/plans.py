@@ -1,4 +1,4 @@
-"""The plans of every statement of the store, as the server tells them."""
+"""The plans of every statement of the store, as the server logs them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ SET client_min_messages = notice"""
 
 @pytest.fixture
 def broker(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
-    """One that does nothing of its own: while a beat looks at the tables, what is dead is passed by, page for page; and
-    one call of some 500 adds up the counters of all before it, and touches pages for each."""
+    """A broker without background work.
+
+    While a heartbeat reads the tables, dead rows cannot be removed; and one call in about 500 sums up the counters of
+    all calls before it. Both touch pages that would be counted.
+    """
     monkeypatch.setattr(PostgresStore, "fold_chance", 0.0)
     with penstock.connect(url, clock=Clock()) as broker:
         quiet(broker)
@@ -34,7 +37,7 @@ def broker(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broke
 
 
 class Teller:
-    """Makes a store's calls through one connection that tells its plans; none of them does anything by chance."""
+    """Makes a store's calls through one connection that logs its plans; nothing in them is random."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:
         server = database_of(broker).server
@@ -47,7 +50,7 @@ class Teller:
 
     @contextmanager
     def listening(self) -> Iterator[list[str]]:
-        """Plans of the calls made inside, by this thread."""
+        """Collect the plans of the calls that this thread makes in the block."""
         borrow, give_back, me = self._pool.borrow, self._pool.give_back, get_ident()
         self._pool.borrow = lambda seconds: self.db if get_ident() == me else borrow(seconds)  # type: ignore[method-assign]
         self._pool.give_back = lambda db, **how: None if db is self.db else give_back(db, **how)  # type: ignore[method-assign]
@@ -59,12 +62,12 @@ class Teller:
 
 
 def vacuum(url: str) -> None:
-    """As autovacuum does, which these tests have none of, after 5,000 dead rows."""
+    """Vacuum, as autovacuum, which is off here, would do after 5,000 dead rows."""
     with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
         db.execute(f"VACUUM {locate(url).quoted}.penstock_task")
 
 
 def buffers(plan: str) -> int:
-    """How many pages a statement touched."""
+    """The number of pages that a statement touched."""
     line = next((line for line in plan.splitlines() if "Buffers: shared" in line), "")
     return sum(int(part.split("=")[1]) for part in line.split() if part.startswith(("hit=", "read=")))

@@ -1,7 +1,7 @@
-"""Fresh stores on a running server: one schema per test process, made once and emptied for each test.
+"""New stores on a running server: one schema per test process, created once and emptied for each test.
 
-Creating it costs some 0.2 s, emptying it a hundredth of that. The store's random id is renewed with it, so that
-brokers of an earlier test that still run are strangers to the next one.
+Creating it takes about 0.2 s, emptying it a hundredth of that. The store gets a new random id each time, so that
+brokers of an earlier test that still run do not match it.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def _deletes(base: str, schema: str) -> str:
 
 @cache
 def _connection(base: str, pid: int) -> psycopg.Connection:
-    """One for all tests: a new one costs the server more than the emptying."""
+    """One connection for all tests: opening one costs the server more than emptying the schema."""
     connection = psycopg.connect(base, autocommit=True)
     atexit.register(connection.close)
     return connection
 
 
 def database_of(broker: penstock.Broker) -> PostgresStore:
-    """What a broker's store is kept in."""
+    """The schema of a broker's store."""
     store = broker.runtime.store
     assert isinstance(store, PostgresStore)
     return store
 
 
 def damage(url: str, statement: str) -> None:
-    """Run a statement in the store's schema, behind its back."""
+    """Run a statement in the store's schema, without the store."""
     with psycopg.connect(locate(url).conninfo) as connection:
         connection.execute(f"SET search_path = {locate(url).quoted}")
         connection.execute(statement.encode())

@@ -1,4 +1,4 @@
-"""The bounds where takes begin to look hold nothing back: not from whoever comes in between, nor from a dump."""
+"""The bounds at which takes start to search never hide a task: not one put meanwhile, nor one in a restored dump."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.threads import begin
 
 @contextmanager
 def stopped(monkeypatch: pytest.MonkeyPatch, take_one: Callable[[], object]) -> Iterator[None]:
-    """A take is about to raise the bounds meanwhile, and has yet to look whether it is alone."""
+    """Stop a take that is about to raise the bounds before it checks that it is alone."""
     arrived, gate, raise_bounds = threading.Event(), threading.Event(), postgres_step.raise_bounds
 
     def wait(*what: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low, monkeypatch
 
 @pytest.fixture
 def copied(server: Postgres, url: str) -> Callable[[str], str]:
-    """What dumps a store as of a snapshot and restores it beside; its URL."""
+    """Dump a store as of a snapshot and restore it as another one. Returns its URL."""
     base, schema, tools = server.url, locate(url).schema, Path(server.binary)
 
     def copy(snapshot: str) -> str:

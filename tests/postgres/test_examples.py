@@ -1,4 +1,4 @@
-"""The examples of bind run as written, and do what they say."""
+"""The examples of bind run as written, with the documented result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong between a broker and its server, and what comes of it."""
+"""Failures between a broker and its server, and their effects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.threads import begin, until
 
 @pytest.fixture
 def admin(server: Postgres) -> Iterator[psycopg.Connection]:
-    """Somebody else at the same server."""
+    """An administrator's connection to the same server."""
     with psycopg.connect(server.url, autocommit=True) as db:
         yield db
 
@@ -33,7 +33,7 @@ def schema_of(url: str) -> str:
 
 
 def cut_all(admin: psycopg.Connection) -> int:
-    """End every other connection, and wait until they have ended."""
+    """End all other connections, and wait until they have ended."""
     others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
     ended = [pid for pid, _ in admin.execute(f"SELECT pid, pg_terminate_backend(pid) {others}")]
     until(lambda: not admin.execute("SELECT FROM pg_stat_activity WHERE pid = ANY(%s)", [ended]).rowcount)
@@ -41,7 +41,7 @@ def cut_all(admin: psycopg.Connection) -> int:
 
 
 def waiting(admin: psycopg.Connection) -> int:
-    """How many wait for a lock."""
+    """The number of server processes that wait for a lock."""
     return admin.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount
 
 
@@ -101,7 +101,7 @@ def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.
 
 
 def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
-    """A server process looks for one once in each wait, after a second: the broker's is the last to begin to wait."""
+    """A server process checks for deadlocks once per wait, after a second: the broker's is the last to wait."""
     tube = broker.tube("work")
     tube.put_many(["a", "b", "c"])
     held = f"SELECT FROM {schema_of(url)}.penstock_task WHERE data = %s FOR UPDATE"
@@ -191,7 +191,7 @@ def test_a_restart_under_a_waiting_taker_loses_nothing(
 
 
 def _tried(call: object) -> penstock.Task:
-    """What a caller does who was told that the store is away."""
+    """Retry, as a caller does who got StoreUnavailable."""
     ends = time.monotonic() + 60
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What starting, cancelling and ending a group costs, however large it is, and an address among many: in pages."""
+"""The cost of starting, cancelling and ending a group of any size, and of one address among many, in pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL, LARGE = 2_000, 100_000
 
 @pytest.fixture
 def pages(url: str, broker: penstock.Broker) -> Iterator[Callable[[Callable[[], object]], int]]:
-    """Counts the pages that a call touches: its outermost statement has those of all inside."""
+    """Counts the pages that a call touches: its outermost statement includes those of all inner ones."""
     teller = Teller(url, broker)
 
     def count(call: Callable[[], object]) -> int:
@@ -32,7 +32,7 @@ def pages(url: str, broker: penstock.Broker) -> Iterator[Callable[[Callable[[], 
 
 
 def costs(tube: penstock.Tube, size: int, pages: Callable[[Callable[[], object]], int]) -> dict[str, int]:
-    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    """The cost of each verb while tasks of a group of that size still follow its start or cancel."""
     tasks, group = [], tube.group("g")
     group.put_many(range(size))
     group.on_end("end")

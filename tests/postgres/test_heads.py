@@ -1,4 +1,4 @@
-"""Beside a transaction that is held open, takes pass by what was taken before, and never by what is ready."""
+"""While a transaction is held open, takes skip the rows of earlier tasks, and never a ready one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PUTS = 100
 
 @pytest.fixture
 def held(url: str) -> Iterator[None]:
-    """A transaction that is open meanwhile, and may still look at everything that was there when it began."""
+    """A transaction that stays open during the block, with a snapshot of everything when it began."""
     with psycopg.connect(locate(url).conninfo) as db:
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         db.execute("SELECT count(*) FROM pg_class")
@@ -154,7 +154,7 @@ def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: L
 
 @pytest.mark.usefixtures("eager")
 def test_nothing_is_lost_among_many(url: str, broker: penstock.Broker) -> None:
-    """Threads put, take, give back and ack at once while every take raises what it may: each task is acked once."""
+    """Threads put, take, release and ack while every take raises the bounds: each task is acked once."""
     tube = broker.tube("work")
     acked: list[int] = []
     stored = threading.Event()

@@ -1,4 +1,4 @@
-"""postgresql:// URLs in the forms that libpq takes."""
+"""postgresql:// URLs in the forms that libpq accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_host_may_stand_in_a_parameter(server: Postgres) -> None:
 
 
 def test_a_schema_may_have_the_longest_name(server: Postgres) -> None:
-    """The server cuts the names of prepared statements at 63 bytes."""
+    """The server truncates names of prepared statements to 63 bytes."""
     with penstock.connect(f"{server.url}?schema={'s' * 48}") as broker:
         tube = broker.tube("t")
         tube.put_many(["x", "y"])

@@ -1,4 +1,4 @@
-"""Behind a real PgBouncer that pools transactions, with ?notify=off."""
+"""Behind a real PgBouncer with transaction pooling, with ?notify=off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pooled(server: Postgres) -> Iterator[PgBouncer]:
 
 
 def test_the_main_verbs_through_a_transaction_pool(pooled: PgBouncer) -> None:
-    """Many more connections than the pool has, so that each call meets another server process."""
+    """More connections than the pool has, so that each call may reach another server process."""
     with penstock.connect(pooled.fresh_url()) as broker:
         tube = broker.tube("work")
         waiting = begin(lambda: tube.take(60))

@@ -1,4 +1,4 @@
-"""The short way of a put without options: what is sent by libpq itself goes wrong as everything else does."""
+"""The fast path of a put without options: errors in it are handled as in every other call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.threads import begin, until
 
 @contextmanager
 def held(url: str, statement: str) -> Iterator[psycopg.Connection]:
-    """Somebody else who holds what a statement in the store's schema locks."""
+    """Another connection holds the locks of a statement in the store's schema."""
     with psycopg.connect(locate(url).conninfo) as other:
         other.execute(f"SET LOCAL search_path = {locate(url).quoted}")
         other.execute(statement.encode())
@@ -79,7 +79,7 @@ def test_a_put_into_a_dropped_tube_raises(broker: penstock.Broker) -> None:
 
 
 def test_a_blocked_put_raises_if_its_tube_is_dropped(broker: penstock.Broker, url: str) -> None:
-    """It has begun to look before the drop is there to see, and must not store into what is hidden."""
+    """Its snapshot is older than the drop; it must not store into the dropped tube."""
     tube = broker.tube("work")
     tube.put("x")
     with psycopg.connect(locate(url).conninfo) as other:

@@ -1,4 +1,4 @@
-"""Hot statements go through their indexes whatever the statistics say: empty, one row, many, after a mass delete."""
+"""Hot statements use their indexes whatever the statistics say: no rows, one, many, after a mass delete."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fill(broker: penstock.Broker, kind: str, count: int) -> penstock.Tube:
 
 
 def verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
-    """Each hot verb once; those that settle do it to what the take before them got."""
+    """Each hot verb once; those that settle use the tasks of the take before them."""
     laned = tube.kind.startswith("utube")
     held: list[penstock.Task] = []
     return {
@@ -79,9 +79,9 @@ def must_be_hot(verb: str, plans: list[str], rows: int, dead: int) -> None:
 
 
 def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
-    """Twice, and the second time is judged: the first fills the connection's caches.
+    """Run all verbs twice and judge the second run: the first fills the connection's caches.
 
-    `dead`: so many pages of an index may be full of rows that are gone.
+    `dead`: the number of index pages that may be full of dead rows.
     """
     laned = tube.kind.startswith("utube")
     for judged in (False, True):

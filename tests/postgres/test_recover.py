@@ -1,4 +1,4 @@
-"""Calls of recover that meet: each hands out what the others have not."""
+"""Concurrent calls of recover: each hands out what the others have not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Round trips of each verb, whatever the count: one for a hot call, and one more where rows are loaded first."""
+"""Round trips of each verb, whatever the count: one for a hot call, and one more if rows are loaded first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.quiet_broker import quiet
 
 
 class Counted:
-    """Counts the round trips of a store: what is sent at once, as the names of its statements."""
+    """Counts the round trips of a store, each as the names of its statements."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
@@ -30,7 +30,7 @@ class Counted:
 
     @property
     def mine(self) -> list[list[str]]:
-        """Without those that are made by chance."""
+        """The round trips without those that are made at random."""
         return [sent for sent in self.sent if not {"fold", "raise_bounds"} & set(sent)]
 
 

@@ -1,4 +1,4 @@
-"""Schemas of other versions are told of in one line."""
+"""A schema of another version is refused in one line."""
 
 from __future__ import annotations
 

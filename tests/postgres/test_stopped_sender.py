@@ -1,4 +1,4 @@
-"""A client that stops while it sends holds no row: what it sends before the long statement locks none."""
+"""A client that is stopped while it sends locks no row: nothing that it sends before the long statement takes locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCKS = "SELECT FROM pg_locks WHERE pid = %s AND locktype = 'transactionid'"
 
 
 def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Call]]:
-    """What a call sends before the longest of its statements, of each round trip."""
+    """What a call sends before the longest of its statements, in each round trip."""
     sent: list[Sequence[Call]] = []
     run = Wire._run
 
@@ -75,7 +75,7 @@ def test_what_comes_before_the_long_statement_locks_no_row(
 
 
 def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: str) -> None:
-    """The long statement itself is half sent: the server has yet to begin with it."""
+    """The long statement itself is half sent: the server has not started it yet."""
     tube = broker.tube("work", "utube")
     tube.put_many([(n, {"utube": n}) for n in range(40)])
     with closing(database_of(broker).server.open()) as stopped:

@@ -1,4 +1,4 @@
-"""What other processes are told: by a notification, and not found by their scan."""
+"""What wakes other processes: a notification, without their scan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOON = 30.0  # the scan is switched off
 
 @pytest.fixture
 def peer(url: str, broker: penstock.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
-    """Another process that hears notifications alone."""
+    """Another process that only notifications wake."""
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
     with Peer(url) as peer:
         peer.ask("without_scan")

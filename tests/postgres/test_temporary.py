@@ -1,4 +1,4 @@
-"""Temporary tubes: unlogged, and after a crash of the server there, empty and sound."""
+"""Temporary tubes: unlogged; after a crash of the server they exist, empty and consistent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.servers.postgres import Postgres
 
 @pytest.fixture
 def broker(url: str) -> Iterator[penstock.Broker]:
-    """Its session does not lapse, however long the server takes to come back."""
+    """A broker whose session does not lapse, however long the server takes to restart."""
     with penstock.connect(url, clock=Clock()) as broker:
         yield broker
 
@@ -28,7 +28,7 @@ def crash(server: Postgres) -> None:
 
 
 def fill(tube: penstock.Tube) -> None:
-    """Two ready, one taken, one delayed, one buried, and two of a group that is started."""
+    """Put two ready, one taken, one delayed and one buried task, and two of a started group."""
     tube.put_many(["taken", "buried", "ready", ("delayed", {"delay": 60})])
     assert tube.take(0) is not None
     tube.bury(2)

@@ -1,4 +1,4 @@
-"""What round and reliable tubes cost as they grow, counted in pages that the server touched."""
+"""The cost of round and reliable tubes as they grow, in pages that the server touched."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ten_times_the_delivered_messages_cost_no_more(broker: penstock.Broker, 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_ten_times_the_elements_cost_no_more(broker: penstock.Broker, url: str, pages: Pages, share: float) -> None:
-    """That share of them was handed out just now: half, or all, so that there is none to hand out."""
+    """That share of them was handed out a moment ago: half, or all, so that there is none to hand out."""
 
     def costs(tube: penstock.Tube, size: int) -> dict[str, int]:
         tube.put_many((n, {"id": f"e{n}"}) for n in range(size))

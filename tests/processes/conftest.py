@@ -1,4 +1,4 @@
-"""One store for several processes, in real time, with locks of its own; a SQLite file unless a test names another."""
+"""One store for several processes, in real time, with private locks; a SQLite file unless a test names another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def broker(url: str) -> Iterator[penstock.Broker]:
-    """This process's; afterwards everything that is stored must still fit together."""
+    """The broker of this process; after the test, everything stored must be consistent."""
     with penstock.connect(url) as broker:
         yield broker
         assert broker.check() == []
@@ -29,6 +29,6 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def peer(url: str, broker: penstock.Broker) -> Iterator[Callable[[], Peer]]:
-    """Starts other processes on the store, once the broker has made it."""
+    """Starts other processes on the store, after the broker has created it."""
     with ExitStack() as started:
         yield lambda: started.enter_context(Peer(url))

@@ -1,4 +1,4 @@
-"""Eight processes, started once for all tests, that run a function on a store, all at the same moment."""
+"""Eight processes, started once for all tests, that run a function on a store at the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _barrier: Barrier | None = None
 
 
 def in_processes(function: Callable[[str], R], url: str) -> list[R]:
-    """What each of them answered. `function` stands in a module, so that a process can import it."""
+    """Run a function in each process. Returns the results. A process imports `function`, so it must be in a module."""
     try:
         return _crowd().starmap(_run, [(function, url, os.environ["PENSTOCK_LOCKS"])] * TAKERS, chunksize=1)
     except BaseException:
@@ -39,13 +39,13 @@ def _crowd() -> Pool:
 
 
 def meet() -> None:
-    """In one of them: wait for all the others to come here."""
+    """Wait, in one of the processes, until all the others are here."""
     assert _barrier is not None
     _barrier.wait(PATIENCE)
 
 
 def persist(call: Callable[[], R]) -> R:
-    """Make the call again while others hold what it needs: StoreBusy promises that nothing of it was done."""
+    """Retry the call while others hold its locks: StoreBusy promises that nothing was applied."""
     ends = time.monotonic() + PATIENCE
     while True:
         try:
@@ -61,7 +61,7 @@ def _join(barrier: Barrier) -> None:
 
 
 def _run(function: Callable[[str], R], url: str, locks: str) -> R:
-    """Not before all are here, so that each process runs it once."""
+    """Run it once all are here, so that each process runs it once."""
     os.environ["PENSTOCK_LOCKS"] = locks
     meet()
     return function(url)

@@ -1,4 +1,4 @@
-"""Freezes a process on a SQLite file: not amid a transaction, which would lock out everybody else."""
+"""Freezes a process that uses a SQLite file, but not in a transaction, which would lock out all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.threads import until
 
 
 def freeze(process: subprocess.Popen[Any], url: str) -> None:
-    """Stop it, and come back when it has stopped."""
+    """Stop it, and wait until it has stopped."""
     _stop(process)
     while _is_locked(url):
         process.send_signal(signal.SIGCONT)
@@ -28,7 +28,7 @@ def _stop(process: subprocess.Popen[Any]) -> None:
 
 
 def _is_locked(url: str) -> bool:
-    """Whether somebody writes to the file of a store at this moment."""
+    """Whether a process is writing to the file of a store."""
     path = url.removeprefix("sqlite:///").partition("?")[0]
     with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:  # not a new file by mistake
         try:

@@ -1,7 +1,7 @@
-"""Another process on the same store, told what to do line by line. `Peer` is the test's end of it.
+"""Another process on the same store, controlled line by line. `Peer` is the test's end of it.
 
-As a program: `python -m tests.processes.peer URL` reads a JSON list [command, *arguments] a line and answers each
-with one JSON line; whatever penstock raises is answered as {"error": its name}.
+As a program: `python -m tests.processes.peer URL` reads one JSON list [command, *arguments] per line and prints one
+JSON line for each; a penstock error is printed as {"error": its name}.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Answer = dict[str, Any]
 
 
 def environment() -> dict[str, str]:
-    """For children: the modules of this process, wherever they were found."""
+    """Environment of child processes: the import path of this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
 
 
 class Peer:
-    """A process of its own. Leaving the block ends it, however it is doing."""
+    """A separate process. Leaving the block ends it in any state."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -55,28 +55,28 @@ class Peer:
             self._answers.put(line)
 
     def tell(self, command: str, *arguments: object) -> None:
-        """Begin a command; `answer` waits for it."""
+        """Send a command; `answer` waits for the result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, *arguments]) + "\n")
         self._process.stdin.flush()
 
     def answer(self, timeout: float = PATIENCE) -> Answer:
-        """The next answer; queue.Empty when it does not come."""
+        """The next answer; queue.Empty if it does not come."""
         found: Answer = json.loads(self._answers.get(timeout=timeout))
         return found
 
     def ask(self, command: str, *arguments: object) -> Answer:
-        """A command and its answer."""
+        """Send a command and return its answer."""
         self.tell(command, *arguments)
         return self.answer()
 
     def kill(self) -> None:
-        """As if the machine's memory had run out: no chance to clean up."""
+        """kill -9: no chance to clean up."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Freeze it, and come back when it is frozen."""
+        """Freeze it, and wait until it is frozen."""
         freeze(self._process, self._url)
 
     def go_on(self) -> None:
@@ -108,7 +108,7 @@ class Puppet:
         self.task: penstock.Task | None = None
 
     def without_scan(self) -> None:
-        """From now on only a signal wakes a taker: no scan, and no due time known."""
+        """Let only a signal wake takers from now on: no scan, and no known deadline."""
         heartbeat.SCAN_SECONDS = 600.0
 
     def put(self, tube: str, data: object) -> dict[str, int]:
@@ -126,7 +126,7 @@ class Puppet:
         return {"ready": self.broker.tube(tube).stats().tasks.ready}
 
     def fork_a_sleeper(self) -> dict[str, int]:
-        """A child that does nothing and outlives this process; it ends when the test's pipe does."""
+        """A child that does nothing and outlives this process; it ends when the test's pipe is closed."""
         child = os.fork()
         if child == 0:
             signal.pause()
@@ -138,7 +138,7 @@ class Puppet:
 
 
 def main(url: str) -> None:
-    """Do what the lines say."""
+    """Run the commands of standard input."""
     puppet = Puppet(url)
     _say({"pid": os.getpid()})
     for line in sys.stdin:

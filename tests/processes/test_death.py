@@ -1,4 +1,4 @@
-"""A taker that dies or freezes: the kernel tells the others, the heartbeat only where the kernel cannot."""
+"""A taker that dies or freezes: the kernel's lock tells the others, or the heartbeat where there is no lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOON = 10.0
 
 @pytest.fixture
 def held(broker: penstock.Broker, peer: Callable[[], Peer]) -> tuple[penstock.Tube, Peer]:
-    """A tube whose one task another process holds, for as long as it lives."""
+    """A tube whose one task another process holds."""
     tube, holder = broker.tube("t", kind="fifo"), peer()
     tube.put("x")
     assert holder.ask("take", "t", 0) == {"id": 1, "lease": 1}
@@ -103,7 +103,7 @@ def test_a_session_whose_lock_file_is_gone_is_left_to_its_heartbeat(
 
 
 def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock.Broker) -> None:
-    """The same folder name on another boot or in another container: its lock says nothing here."""
+    """The same folder name on another boot or in another container: its lock means nothing here."""
     tube, store = broker.tube("t", kind="fifo"), broker.runtime.store
     tube.put("x")
     locks = broker.runtime.locks

@@ -27,7 +27,7 @@ STOP = "stop"
 
 
 def work(url: str, before: int | None = None) -> list[object]:
-    """Take and ack until told to stop; the data of what was acked, and how many acks came too late."""
+    """Take and ack until asked to stop. Returns the data that was acked, and the number of acks that came too late."""
     done: list[object] = []
     with penstock.connect(url) as broker:
         tube = persist(lambda: broker.tube("t"))
@@ -46,12 +46,12 @@ def work(url: str, before: int | None = None) -> list[object]:
 
 
 def work_some(url: str) -> list[object]:
-    """The same, not much of it until the gate opens."""
+    """The same, but only a few tasks until the gate opens."""
     return work(url, SOME)
 
 
 def put_addresses(url: str) -> list[object]:
-    """Put the same addresses as everyone else; the ids of those that were free."""
+    """Put the same addresses as all others. Returns the ids of those that were free."""
     ids: list[object] = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
@@ -64,12 +64,12 @@ def put_addresses(url: str) -> list[object]:
 
 
 def together(function: Callable[[str], list[object]], url: str) -> Counter[object]:
-    """What eight processes answered."""
+    """The results of eight processes."""
     return Counter(item for answer in in_processes(function, url) for item in answer)
 
 
 def stopped(tube: penstock.Tube, working: Future[Counter[object]]) -> Counter[object]:
-    """What the processes that work answered, which nothing is left for."""
+    """Stop the working processes, which have nothing left to do. Returns their results."""
     persist(lambda: tube.put_many([STOP] * TAKERS))
     return working.result(PATIENCE)
 

@@ -1,4 +1,4 @@
-"""Many takers at once, as processes and as threads: nothing twice, nothing lost."""
+"""Many takers at once, in processes and in threads: nothing runs twice, nothing is lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Handed = list[tuple[int, int]]
 
 
 def work(url: str) -> Handed:
-    """Take and ack until nothing is left, and not alone: each waits for the others with its first task."""
+    """Take and ack until nothing is left; each process waits for the others after its first task."""
     found = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")

@@ -28,8 +28,10 @@ Handed = list[tuple[str, int, float]]
 
 
 def for_a_while(url: str, hand_out: Callable[[penstock.Tube], list[penstock.Task]]) -> Handed:
-    """What was handed out in most of a second, and when by the store's clock; longer where each had too few turns, and
-    until there was something for this one: those before it end, and leave it all to the last."""
+    """What was handed out in most of a second, and when by the store's clock.
+
+    Runs longer where processes had too few turns, and until this one got something.
+    """
     found: Handed = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
@@ -40,7 +42,7 @@ def for_a_while(url: str, hand_out: Callable[[penstock.Tube], list[penstock.Task
 
 
 def go_round(url: str) -> Handed:
-    """Take, now waiting and now not."""
+    """Take, alternating between blocking and non-blocking calls."""
     return for_a_while(url, lambda tube: [*filter(None, [tube.take(0.05)]), *tube.take_many(3)])
 
 
@@ -50,14 +52,14 @@ def recover(url: str) -> Handed:
 
 
 def put_elements(url: str) -> Handed:
-    """Put the same ids as everyone else."""
+    """Put the same ids as all others."""
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
         return [(task.id, record_of(task).id, 0) for n in range(50) for task in [tube.put(n, id=f"e{n}")]]
 
 
 def push(url: str) -> Handed:
-    """Push some alone and some together; their ids in the order of the puts."""
+    """Push some alone and some together. Returns their ids in the order of the puts."""
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
         alone = [tube.put(n) for n in range(MESSAGES // TAKERS // 2)]
@@ -65,7 +67,7 @@ def push(url: str) -> Handed:
 
 
 def pop_and_ack(url: str) -> Handed:
-    """Pop until nothing is left, and ack by id what others popped, too; what was popped and what was removed."""
+    """Pop until nothing is left, and ack by id, also what others popped. Returns what was popped and removed."""
     found = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
@@ -77,7 +79,7 @@ def pop_and_ack(url: str) -> Handed:
 
 
 def gaps(handed: list[Handed]) -> list[float]:
-    """The times between two hand-outs of one element, whoever got them."""
+    """The times between two deliveries of one element, to any process."""
     times = defaultdict(list)
     for id, _, taken in (one for found in handed for one in found):
         times[id].append(taken)

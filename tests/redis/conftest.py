@@ -16,7 +16,7 @@ from tests.servers.redis import Redis, RedisCluster
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[Redis]:
-    """One for all these tests, each with a prefix of its own."""
+    """One server for all these tests, each with its own prefix."""
     with started(Redis) as server:
         yield server
 
@@ -30,7 +30,7 @@ def own_server() -> Iterator[Redis]:
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when a call of this process sleeps: it has the answer by which the store counts it among those who wait."""
+    """Set when a call of this process sleeps: it has been answered, and the store counts it as waiting."""
     sleeping, sleep = threading.Event(), Waiter.sleep
 
     def noted(waiter: Waiter, seconds: float | None) -> bool:

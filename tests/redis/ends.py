@@ -1,4 +1,4 @@
-"""Connections to Redis whose other end is gone."""
+"""Connections to Redis that the other end has closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.threads import until
 
 
 def hung_up(broker: penstock.Broker) -> None:
-    """Come back when the broker can see that its connections were closed: until then a call would be sent in vain."""
+    """Wait until the broker can see that its connections are closed: a call before that would be lost."""
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     servers = store._servers

@@ -1,4 +1,4 @@
-"""A broker on Redis whose clock stands still, and that does nothing beside what a test calls."""
+"""A broker on Redis with a stopped clock and without background work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
-    """One that need not beat, however slow the machine is."""
+    """A broker that needs no heartbeat, however slow the machine is."""
     with penstock.connect(url, clock=clock) as broker:
         quiet(broker)
         yield broker

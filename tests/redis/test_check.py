@@ -1,4 +1,4 @@
-"""check: damage done behind penstock's back is found, named and mended."""
+"""check: damage done without penstock is found, named and repaired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Damage = Callable[[RedisStore, int], object]
 
 
 def run(store: RedisStore, no: int, command: str, part: str, *words: str | bytes | int) -> object:
-    """A command on one key of a tube."""
+    """Run a command on one key of a tube."""
     key = store._keys.name(no, part)
     return store._servers.command(key, command, key, *words)
 

@@ -1,4 +1,4 @@
-"""A real cluster: slots that move and nodes that go, under load."""
+"""A real cluster: slots that move and nodes that fail, under load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.threads import until
 
 
 class Load:
-    """A thread that puts, takes and acks in one tube until it is told to stop."""
+    """A thread that puts, takes and acks in one tube until stopped."""
 
     def __init__(self, tube: penstock.Tube) -> None:
         self.tube = tube
@@ -29,7 +29,7 @@ class Load:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Come back when it has put more."""
+        """Wait until it has put more."""
         before = len(self.put)
         until(lambda: len(self.put) > before or self.errors != [])
 
@@ -50,7 +50,7 @@ class Load:
 
 
 def move_slot(cluster: RedisCluster, key: str, pause: float) -> None:
-    """Move the slot of a key to the next node key by key, so that calls meet it half moved."""
+    """Move the slot of a key to the next node key by key, so that calls meet a half-moved slot."""
     slot = cluster.ask("CLUSTER", "KEYSLOT", key)
     nodes: list[Redis] = [cluster, *cluster.others]
     source = next(node for node in nodes if "MOVED" not in node.ask("EXISTS", key))
@@ -109,7 +109,7 @@ def test_a_restarted_node_is_found_again(cluster: RedisCluster) -> None:
 
 
 def test_nodes_that_do_not_say_their_host(cluster: RedisCluster) -> None:
-    """As behind one address with a port each: all of them are at the host that was asked."""
+    """As behind one address with one port per node: all nodes have the host that was asked."""
     nodes: list[Redis] = [cluster, *cluster.others]
     try:
         for node in nodes:

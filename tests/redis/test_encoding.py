@@ -1,4 +1,4 @@
-"""Tasks are encoded in Python as the scripts encode them, so that repair may write them."""
+"""Python encodes tasks as the scripts do, so that repair may write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.behaviour.verbs import take
 
 
 def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]:
-    """Encode every stored task once more; their state letters."""
+    """Encode every stored task again and compare. Returns their states."""
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     stored = dict(scan(store._runner, tube.stored, "tasks"))

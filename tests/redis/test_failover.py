@@ -1,4 +1,4 @@
-"""A master that dies: sentinels name its replica, and the broker goes on there."""
+"""A master that dies: sentinels name its replica, and the broker continues there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.threads import until
 
 
 class Replica(Redis):
-    """Follows a master."""
+    """A replica of a master."""
 
     master = 0
 
@@ -25,7 +25,7 @@ class Replica(Redis):
 
 
 class Sentinel(Redis):
-    """Watches one master, alone. It does not call it dead before it is told to be quick: a machine may pause."""
+    """The only sentinel of a master. Until `be_quick` it never reports the master as down: a machine may pause."""
 
     master = 0
 
@@ -40,7 +40,7 @@ class Sentinel(Redis):
         return [self.binary, str(self.folder / "sentinel.conf"), "--sentinel"]
 
     def be_quick(self) -> None:
-        """From now on half a second decides."""
+        """Report the master as down after half a second from now on."""
         assert self.ask("SENTINEL", "SET", "mymaster", "down-after-milliseconds", "500") == "OK"
 
 

@@ -1,4 +1,4 @@
-"""Connections that break: what is told, what is sent again, and that nothing of a broken one is used."""
+"""Broken connections: which error is raised, what is retried, and that no broken connection is reused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proxy(server: Redis) -> Iterator[Proxy]:
 
 @pytest.fixture
 def broker(server: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
-    """A broker whose connections go through the proxy, and that tries again however long each try takes."""
+    """A broker whose connections go through the proxy, and that retries however long each try takes."""
     monkeypatch.setattr("penstock.store.redis.servers.PATIENCE_SECONDS", 300.0)
     with penstock.connect(server.fresh_url().replace(str(server.port), str(proxy.port))) as broker:
         yield broker
@@ -61,7 +61,7 @@ def test_looks_and_beats_are_simply_made_again(broker: penstock.Broker, proxy: P
 
 
 def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Broker) -> None:
-    """An exception in the middle of an exchange, as a signal handler may raise, closes that connection."""
+    """An exception in the middle of an exchange, which a signal handler may raise, closes that connection."""
     tube = broker.tube("t")
     tube.put("a")
     store = broker.runtime.store
@@ -116,7 +116,7 @@ def test_a_blocked_taker_continues_after_an_unanswered_poll(
 def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
     own_server: Redis, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """StoreUnavailable would say that nothing was changed, but the first of its steps was done."""
+    """StoreUnavailable would say that nothing was changed, but its first step was applied."""
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
     with penstock.connect(own_server.fresh_url()) as broker:
         tube, store = broker.tube("t"), broker.runtime.store
@@ -159,7 +159,7 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
 @pytest.mark.usefixtures("unscanned")
 @pytest.mark.parametrize("delay", [0, 0.1])
 def test_a_taker_of_another_process_is_woken_by_news(server: Redis, delay: float) -> None:
-    """Two stores that do not know of each other, as two processes have them."""
+    """Two stores that know nothing of each other, as in two processes."""
     url = server.fresh_url()
     with penstock.connect(url) as one, penstock.connect(url) as other:
         other.runtime.wait_queue = type(other.runtime.wait_queue)()  # as in another process: wakes nobody here

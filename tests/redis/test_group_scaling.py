@@ -1,4 +1,4 @@
-"""What addresses and groups cost, however large a tube or group is, in Redis's own commands."""
+"""The cost of addresses and groups, however large a tube or group is, in Redis commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL, LARGE = 4_000, 100_000
 
 
 def commands(server: Redis, call: Callable[[], object]) -> int:
-    """How many commands a call makes, those of its scripts too."""
+    """The number of commands of a call, including those of its scripts."""
     server.ask("CONFIG", "RESETSTAT")
     call()
     lines = server.ask("INFO", "commandstats").splitlines()
@@ -24,7 +24,7 @@ def commands(server: Redis, call: Callable[[], object]) -> int:
 
 
 def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
-    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    """The cost of each verb while tasks of a group of that size still follow its start or cancel."""
     tasks, group = list[penstock.Task](), tube.group("g")
     group.put_many(range(size))
     group.on_end("end")
@@ -58,8 +58,9 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Re
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) -> None:
-    """The cancel removes a thousand tasks, each take after it two hundred; a take passes those that stand in its way by
-    a few commands, a thousand at a time."""
+    """The cancel removes a thousand tasks, each later take two hundred; a take skips those ahead of it by a few
+    commands, a thousand at a time.
+    """
     with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
 

@@ -1,4 +1,4 @@
-"""Keys that somebody removed: check tells of the tubes whose tasks no call can find any more."""
+"""Deleted keys: check reports the tubes whose tasks no call can find any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a queued task of 100 bytes takes."""
+"""The memory that a queued task of 100 bytes takes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_a_queued_task_is_small(own_server: Redis, kind: str, options: dict[str,
 
 
 def _used(server: Redis) -> int:
-    """What is stored, and not what is still to be written to a disk that is slow."""
+    """The memory of the stored data, without buffers that wait for a slow disk."""
     told = dict(line.split(":") for line in server.ask("INFO", "memory").splitlines() if ":" in line)
     return int(told["used_memory"]) - int(told["mem_not_counted_for_evict"])

@@ -1,4 +1,4 @@
-"""Servers before 7 know no flags of scripts: the same store with the scripts they get.
+"""Servers before 7 do not know script flags: the same store with the scripts they get.
 
 Redis 7 runs such scripts by the rules of 6.2, also at the memory limit.
 """

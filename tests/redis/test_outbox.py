@@ -1,4 +1,4 @@
-"""Replies over slots: what a crash between the two tubes leaves is put once, by whoever comes by next."""
+"""Replies across slots: those that a crash between two tubes left in the outbox are put once, by another process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def other(url: str, clock: Clock) -> Iterator[penstock.Broker]:
-    """Another process's broker, as far as the store can tell."""
+    """A second broker, which the store takes for another process."""
     with penstock.connect(url, clock=clock) as broker:
         yield broker
 
@@ -48,7 +48,7 @@ def store_of(broker: penstock.Broker) -> RedisStore:
 
 
 def end_and_die(broker: penstock.Broker, tube: penstock.Tube, ids: list[int]) -> list[bytes]:
-    """The step that ends tasks, by one who dies before it has put their replies; what is in the outbox then."""
+    """End tasks and die before their replies are put. Returns the content of the outbox."""
     store, found = store_of(broker), list[bytes]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store._outbox, "deliver", lambda source, entries, *rest: found.extend(entries))
@@ -66,7 +66,7 @@ def in_outbox(broker: penstock.Broker, tube: penstock.Tube) -> object:
 
 
 def look_at_once(broker: penstock.Broker) -> None:
-    """As if the last look for what was left behind were long ago."""
+    """Make the next search for abandoned replies due now."""
     store_of(broker)._outbox._next_scan = 0.0
 
 
@@ -75,7 +75,7 @@ def drain_fast(tube: penstock.Tube) -> list[object]:
 
 
 def left_of(store: RedisStore, tube: penstock.Tube) -> int:
-    """How many keys of a tube there are."""
+    """The number of keys of a tube."""
     parts = ("meta", "tasks", "outbox", "groups", "members", "addresses", "outcomes", "kept", "moving", "ready", "due")
     keys = [store._keys.name(tube.stored.no, part) for part in parts]
     found = [store._servers.command(key, "EXISTS", key) for key in keys]
@@ -132,7 +132,7 @@ def test_entries_of_the_last_second_are_left_to_their_sender(broker: penstock.Br
 
 
 def test_letters_that_two_put_at_once_are_put_once(broker: penstock.Broker) -> None:
-    """Both read the outbox before either took anything out; the slower one had read less."""
+    """Both read the outbox before either removed anything; the slower one had read less."""
     tube, replies = broker.tube("t"), broker.tube("replies")
     tube.put_many(range(5), reply_to="replies")
     early = end_and_die(broker, tube, [1, 2])

@@ -1,4 +1,4 @@
-"""The short way of a put without options leaves what the long one leaves."""
+"""The fast path of a put without options stores what the general path stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _ranked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored(store: RedisStore, tube: penstock.Tube) -> list[object]:
-    """The tasks of a tube and what leads to them."""
+    """The tasks of a tube and its index entries."""
     commands = {"tasks": ("HGETALL",), "ready": ("ZRANGE", 0, -1, "WITHSCORES"), "due": ("ZRANGE", 0, -1, "WITHSCORES")}
     keys = {part: store._keys.name(tube.stored.no, part) for part in commands}
     return [store._servers.command(keys[part], word, keys[part], *words) for part, (word, *words) in commands.items()]

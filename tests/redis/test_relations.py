@@ -1,4 +1,4 @@
-"""Addresses, outcomes, replies and groups where the way Redis keeps them could show."""
+"""Addresses, outcomes, replies and groups where Redis's way to store them could be visible."""
 
 from __future__ import annotations
 

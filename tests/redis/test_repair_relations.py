@@ -22,7 +22,7 @@ def set_state(store: RedisStore, no: int, group: bytes, state: bytes) -> None:
 
 
 def lose_end(store: RedisStore, no: int) -> None:
-    """The work of the started group is gone, and nobody noticed."""
+    """Lose the work of the started group without ending it."""
     run(store, no, "HDEL", "tasks", task_key(2))
     run(store, no, "ZREM", "ready", task_key(2))
 

@@ -1,4 +1,4 @@
-"""check finds what must not exist in tubes of unleased kinds, and repair mends it."""
+"""check finds what must not exist in tubes of unleased kinds, and repair corrects it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIRST, SECOND = task_key(1), task_key(2)
 
 
 def rewrite(store: RedisStore, no: int, key: bytes, change: Callable[[bytes], bytes]) -> None:
-    """Change the stored bytes of a task, and nothing beside them."""
+    """Change the stored bytes of a task and nothing else."""
     stored = run(store, no, "HGET", "tasks", key)
     assert isinstance(stored, bytes)
     run(store, no, "HSET", "tasks", key, change(stored))

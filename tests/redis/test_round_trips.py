@@ -1,4 +1,4 @@
-"""One round trip per verb, whatever the count, where the task or its holder says all that the verb must know."""
+"""One round trip per verb, whatever the count, if the task or its holder has all that the verb needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.quiet_broker import quiet
 
 @pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every exchange with a server: how many commands it had."""
+    """The number of commands in each exchange with a server."""
     seen: list[int] = []
     original = Connections.exchange
 
@@ -160,7 +160,7 @@ def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, t
 
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[int], linked: bool) -> None:
-    """Of whatever sorts they are, and wherever something is."""
+    """Tubes of any kind, with tasks in any of them."""
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     store._outbox._next_scan = float("inf")

@@ -1,4 +1,4 @@
-"""Scripts: documented, known by digest, loaded anew where a server forgot them, and in one slot a tube."""
+"""Scripts are documented, called by digest, loaded again if a server forgot them, and use one slot per tube."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_scripts_are_loaded_again_into_a_server_that_lost_them(server: Redis, br
 
 
 def test_also_in_a_pipeline(server: Redis, broker: penstock.Broker) -> None:
-    """A beat tells every tube its sessions took from, in one exchange."""
+    """A heartbeat reports to every tube that its sessions took from, in one exchange."""
     for name in ("a", "b", "c"):
         broker.tube(name).put("x")
         assert broker.tube(name).take(0) is not None
@@ -108,7 +108,7 @@ def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisC
 
 
 def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
-    """Lua allows 200 local variables in a function, and the largest scripts have many."""
+    """Lua allows 200 local variables per function, and the largest scripts have many."""
     with redis.Redis(port=server.port) as connection:
         modern = int(connection.info("server")["redis_version"].split(".")[0]) >= 7
         for sort in (PLAIN, MICRO_QUEUES, UNLEASED):

@@ -1,4 +1,4 @@
-"""Sessions over slots: what a crash between the registry and a tube leaves, others complete."""
+"""Sessions across slots: what a crash between the registry and a tube leaves is completed by others."""
 
 from __future__ import annotations
 

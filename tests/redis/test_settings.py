@@ -1,4 +1,4 @@
-"""What the server's settings mean: restarts, memory limits, warnings, the promise."""
+"""The server's settings: restarts, memory limits, warnings, and the durability that penstock reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acks that nobody listens to are not decoded: what they answer and leave behind must be what settle does."""
+"""Acks without listeners are not decoded: their answers and effects must equal those of settle."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_waiter_for_an_address_is_woken(broker: penstock.Broker, url: str, clo
 
 
 def test_a_holder_decides_by_what_it_took_and_is_not_misled_by_it(broker: penstock.Broker, clock: Clock) -> None:
-    """It may have touched the task since; another may have it by now."""
+    """It may have touched the task since, and another session may hold it now."""
     tube = broker.tube("t", ttr=5, ttl=60)
     tube.put_many([*"ab"])
     touched, lost = tube.take_many(2)

@@ -1,4 +1,4 @@
-"""How sharded tubes stand on the servers, and what a step that several shards share can leave behind."""
+"""How sharded tubes are spread over servers, and what a step on several shards can leave behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARDS = 4
 
 @pytest.fixture
 def tube(broker: penstock.Broker) -> Iterator[penstock.Tube]:
-    """A tube with work in each shard."""
+    """A tube with tasks in each shard."""
     tube = broker.tube("t", shards=SHARDS)
     for n in range(SHARDS):
         tube.put(n)
@@ -38,7 +38,7 @@ def address_in(shard: int, *, but: str = "") -> str:
 
 
 def test_shards_stand_on_every_node(broker: penstock.Broker) -> None:
-    """Whatever its number, a tube of more shards than there are nodes uses all three, of which each has its slots."""
+    """Whatever its number, a tube with more shards than nodes uses all three nodes, and each node has slots."""
     store = store_of(broker)
     for n in range(4):
         tube = broker.tube(f"t{n}", shards=8)
@@ -83,7 +83,7 @@ def test_the_error_of_a_partly_refused_call_says_what_is_stored(tube: penstock.T
 
 
 def test_puts_that_share_a_call_are_stored_once(url: str) -> None:
-    """One of them is refused in its shard, when those of others are stored in theirs."""
+    """One of them is refused in its shard after those of others were stored in theirs."""
 
     async def put_all() -> list[object]:
         async with penstock.aio.connect(url) as broker:

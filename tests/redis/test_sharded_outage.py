@@ -1,4 +1,4 @@
-"""A node of a cluster that goes while a call goes over the shards of a tube: each shard has its part whole, or none."""
+"""A cluster node fails during a call on several shards: each shard applies its whole part, or nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Data = tuple[str, int]
 
 @pytest.fixture
 def node(cluster: RedisCluster) -> Iterator[Redis]:
-    """One of the nodes, which keeps what it answered."""
+    """A node that keeps every write it answered."""
     node = cluster.others[0]
     node.ask("CONFIG", "SET", "appendfsync", "always")
     yield node
@@ -32,7 +32,7 @@ def node(cluster: RedisCluster) -> Iterator[Redis]:
 
 
 def put(tube: penstock.Tube, number: int) -> None:
-    """A batch that goes to every shard."""
+    """Put a batch that reaches every shard."""
     tube.put_many([([utube, number], {"utube": utube}) for utube in UTUBES])
 
 
@@ -50,7 +50,7 @@ def shards(utubes: Iterable[str]) -> dict[int, set[str]]:
 
 
 def whole_shards(utubes: Iterable[str]) -> bool:
-    """Whether each shard has all of its part of a batch, or nothing."""
+    """Whether each shard has its whole part of a batch, or nothing."""
     whole = shards(UTUBES)
     return all(part == whole[shard] for shard, part in shards(utubes).items())
 
@@ -69,7 +69,7 @@ def broker(cluster: RedisCluster, node: Redis) -> Iterator[penstock.Broker]:
 def test_the_error_of_a_lost_node_says_whether_other_nodes_applied_the_call(
     broker: penstock.Broker, cluster: RedisCluster, node: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """StoreUnavailable where nothing was done, OutcomeUnknown where some was; called again, it does the rest."""
+    """StoreUnavailable if nothing was applied, OutcomeUnknown if some was; a retry applies the rest."""
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 2)
     verbs = ("put_many", "ack_many", "kick", "release_all", "truncate")
     tubes = {verb: broker.tube(verb, kind="utube", shards=SHARDS) for verb in verbs}
@@ -116,7 +116,7 @@ def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
     asleep: threading.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It cannot be counted out of the tubes there, and no session may hold a task that nobody knows of."""
+    """The taker cannot be removed from the waiters there, and no session may hold a task that nobody knows of."""
     tubes = [broker.tube(f"t{n}", kind="fifo") for n in range(8)]
     here, there = (next(tube for tube in tubes if is_on(node, tube) == lost) for lost in (False, True))
     waiting = begin(lambda: broker.take([here.name, there.name], 120))
@@ -134,7 +134,7 @@ def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
 
 
 def test_batches_continue_while_nodes_are_killed(broker: penstock.Broker, cluster: RedisCluster, node: Redis) -> None:
-    """Nothing that was answered is lost, nothing is acked twice, and every shard has a batch whole or not at all."""
+    """Nothing acknowledged is lost, nothing is acked twice, and every shard has a batch whole or not at all."""
     tube = broker.tube("t", kind="utube", shards=SHARDS)
     load = Batches(tube)
     for wanted in (3, 6):
@@ -156,7 +156,7 @@ def test_batches_continue_while_nodes_are_killed(broker: penstock.Broker, cluste
 
 
 class Batches:
-    """A thread that puts batches over all shards, takes and acks them, and notes what it was answered."""
+    """A thread that puts batches into all shards, takes and acks them, and records the answers."""
 
     def __init__(self, tube: penstock.Tube) -> None:
         self.tube = tube
@@ -171,7 +171,7 @@ class Batches:
         self._thread.start()
 
     def reach(self, batches: int) -> None:
-        """Come back when so many are stored."""
+        """Wait until that many are stored."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._error or len(self.stored) >= batches, 120)
         assert self._error is None

@@ -1,4 +1,4 @@
-"""Notifications reach those who wait, whoever reads them."""
+"""Notifications reach all waiters, whichever thread reads them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def subscriber_of(broker: penstock.Broker) -> Subscriber:
 
 @pytest.fixture
 def other(url: str) -> Iterator[penstock.Broker]:
-    """Another process, as the waiters of this one see it."""
+    """A store that the waiters of this one take for another process."""
     with penstock.connect(url) as other:
         other.runtime.wait_queue = type(other.runtime.wait_queue)()
         yield other
@@ -80,7 +80,7 @@ def other(url: str) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
-    """Whether a sleeper reads notifications itself, as it does however long the thread takes to stop reading."""
+    """Whether a sleeper reads notifications itself, which it does until the thread has stopped reading."""
     monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
     subscriber, readers = subscriber_of(broker), list[float | None]()
     poll = subscriber.poll
@@ -187,7 +187,7 @@ def test_a_sleep_that_hears_ends_with_its_time_a_token_and_the_broker(
 
 
 class Wired:
-    """A connection as redis-py's, whose other end the test holds."""
+    """A connection like redis-py's, whose other end the test holds."""
 
     def __init__(self) -> None:
         self._sock, self.far = socket.socketpair()

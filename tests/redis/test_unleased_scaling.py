@@ -1,4 +1,4 @@
-"""What round and reliable tubes cost, however much they hold, in Redis's own commands and its CPU time."""
+"""The cost of round and reliable tubes of any size, in Redis commands and CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Verbs = dict[str, Callable[[], object]]
 
 
 def costs(server: Redis, verbs: Verbs) -> dict[str, int]:
-    """The commands of each verb; none of them may keep the server for long."""
+    """The number of commands of each verb; none may block the server for long."""
     found = {}
     for name, verb in verbs.items():
         before, began = cpu_ms(server), time.monotonic()
@@ -31,14 +31,14 @@ def costs(server: Redis, verbs: Verbs) -> dict[str, int]:
 
 
 def step_for_each_ms(server: Redis) -> float:
-    """What the smallest step for each of fifty thousand takes: more on a machine that is slow at this moment."""
+    """The time of the smallest step for fifty thousand items: more on a machine that is slow now."""
     before = cpu_ms(server)
     server.ask("EVAL", f"for _ = 1, {LARGE} do redis.call('EXISTS', 'x') end", "0")
     return cpu_ms(server) - before
 
 
 def cpu_ms(server: Redis) -> float:
-    """What its main thread has worked until now: other than a clock, it stands still while others have the machine."""
+    """CPU time of its main thread, which unlike a clock does not count the time of other processes."""
     told = dict(line.split(":") for line in server.ask("INFO", "cpu").splitlines() if ":" in line)
     return 1000 * (float(told["used_cpu_user_main_thread"]) + float(told["used_cpu_sys_main_thread"]))
 
@@ -48,7 +48,7 @@ def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:
 
 
 def round_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
-    """Half were never handed out, half just now."""
+    """Half were never handed out, half a moment ago."""
     tube.put_many((n, {"id": f"{n}", "ttl": 10_000}) for n in range(count))
     assert len(tube.take_many(count // 2)) == count // 2
     return costs(
@@ -87,7 +87,7 @@ def test_nothing_to_hand_out_costs_no_more_however_much_waits_for_its_period(own
 
 
 def reliable_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
-    """All are delivered, and as many are not."""
+    """All are delivered, and as many more are not."""
     tube.put_many(range(2 * count))
     ids = [task.id for task in tube.take_many(count)]
     assert len(ids) == count

@@ -1,4 +1,4 @@
-"""Bytes that penstock did not write in place of a task: it is buried, and its tube and micro-queue go on."""
+"""Foreign bytes in place of a task: the task is buried, and its tube and micro-queue continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores on the engine that are damaged behind its back: their tables have the same names, so damage is plain SQL."""
+"""Stores damaged by plain SQL: their tables have the same names on every database."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Damage = Callable[[str], None]
 
 @pytest.fixture(params=SQL_STORES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store of each sort."""
+    """A new store of each kind."""
     return STORES[request.param](tmp_path)
 
 
 @pytest.fixture
 def broker(url: str) -> Iterator[penstock.Broker]:
-    """A broker on it, whose clock stands still: no lease and no session ends while a test is slow."""
+    """A broker on it with a stopped clock: no lease and no session ends while a test is slow."""
     with penstock.connect(url, clock=Clock()) as broker:
         yield broker
 

@@ -1,4 +1,4 @@
-"""check finds what must not be stored, and changes nothing; repair puts it right, and everything can be taken."""
+"""check finds what must not be stored, and changes nothing; repair corrects it, and every task can be taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.repair.conftest import Damage
 
 
 def must_repair(broker: penstock.Broker, found: str, tube: str = "t") -> None:
-    """It is found in that tube, also by a second look; the first repair says so and leaves nothing to find."""
+    """Assert that check finds it in that tube, twice; that repair reports it and leaves nothing to find."""
     findings = broker.check()
     assert broker.check() == findings
     for told in (findings, broker.check(repair=True)):
@@ -130,7 +130,7 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
 
 
 def fill_groups(broker: penstock.Broker) -> penstock.Tube:
-    """An open group, whose task has an address, and a started one with end work."""
+    """Create an open group, whose task has an address, and a started one with end work."""
     tube = broker.tube("t")
     tube.group("open").put("o", address="a")
     started = tube.group("started")
@@ -184,7 +184,7 @@ QUEUES: dict[str, tuple[str, str]] = {
 
 
 def fill_queues(broker: penstock.Broker, *, fair: bool) -> penstock.Tube:
-    """A micro-queue with a taken task, and one without."""
+    """Create a micro-queue with a taken task, and one without."""
     tube = broker.tube("t", kind="utube", fair=fair)
     tube.put_many(["a1", "a2", "a3"], utube="a")
     tube.put_many(["b1", "b2"], utube="b")
@@ -208,7 +208,7 @@ def test_damaged_micro_queues(broker: penstock.Broker, damage: Damage, name: str
 
 @pytest.mark.parametrize("fair", [False, True])
 def test_one_repair_is_enough_for_everything(broker: penstock.Broker, damage: Damage, fair: bool) -> None:
-    """What follows from the tasks is counted when they are right."""
+    """Counters that depend on tasks are computed after the tasks are repaired."""
     tube = fill_queues(broker, fair=fair)
     for statement in (
         "UPDATE penstock_task SET state = 'x' WHERE state = 'r'",
@@ -266,7 +266,7 @@ def test_damaged_elements_and_messages(broker: penstock.Broker, damage: Damage, 
 
 
 def _must_continue(broker: penstock.Broker) -> None:
-    """Both tubes hand out what comes next."""
+    """Assert that both tubes hand out the next item."""
     feeds, queue = broker.tube("feeds"), broker.tube("queue")
     assert [task.id for task in feeds.take_many(9)] == ["b"]
     assert [task.data for task in queue.take_many(9)] == ["two"]

@@ -1,4 +1,4 @@
-"""An app on each store, whose clock moves only when told."""
+"""An app on each store, whose clock only the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times of cron expressions and of fixed distances, over the days on which clocks are set."""
+"""The times of cron expressions and fixed intervals, across changes of daylight saving time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ms(text: str) -> int:
 
 
 def times(plan: Plan, start: str, count: int) -> list[str]:
-    """The next times after a moment, in UTC; each must be the last one up to itself."""
+    """The next times after a given one, in UTC; each must be its own latest time."""
     found: list[str] = []
     at = ms(start)
     for _ in range(count):

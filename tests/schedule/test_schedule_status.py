@@ -1,4 +1,4 @@
-"""Cards of schedules: what operators see of them, and what pausing and running by hand do."""
+"""Status of schedules: what operators see, and what pausing and running by hand do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.schedule.test_ticks import runs
 
 
 def scheduler(app: App) -> Scheduler:
-    """A worker's scheduler, whose thread is not started."""
+    """A worker's scheduler, without its thread."""
     return Scheduler(app.broker, declared(app.schedules), _thread)
 
 

@@ -1,4 +1,4 @@
-"""Which ticks are put when, and that each is handed out once, whoever puts it and however late."""
+"""Which ticks are put and when, and that each is handed out once, whichever worker puts it and however late."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_many_missed_ticks_go_in_bounded_steps() -> None:
 
 
 def runs(tube: Tube) -> list[float]:
-    """The ticks that a worker would run now; the doubles among them are left out."""
+    """The ticks that a worker would run now, without duplicates."""
     found = []
     while task := tube.take(0):
         data = task.data
@@ -74,7 +74,7 @@ def runs(tube: Tube) -> list[float]:
 
 
 def scheduler(app: App) -> Scheduler:
-    """A worker's scheduler, whose thread is not started."""
+    """A worker's scheduler, without its thread."""
     return Scheduler(app.broker, declared(app.schedules), lambda name, run: threading.Thread(name=name, target=run))
 
 

@@ -1,4 +1,4 @@
-"""Certificates that are good for this host, for a day."""
+"""Certificates for this host, valid for a day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server on a SQLite file, with locks of its own."""
+"""One server on a SQLite file, with private locks."""
 
 from __future__ import annotations
 

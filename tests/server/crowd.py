@@ -1,7 +1,7 @@
-"""A crowd at one server: idle connections, slow readers and hostile bytes on both ports, and two honest clients.
+"""Load on one server: idle connections, slow readers and hostile bytes on both ports, and two normal clients.
 
-`python -m tests.server.crowd --connections 5000 --seconds 60` holds so many of each protocol for so long, and prints
-what it saw; the suite runs a small one. It fails when an honest call fails or memory grows.
+`python -m tests.server.crowd --connections 5000 --seconds 60` opens that many connections of each protocol and prints
+what it measured; the suite runs a small one. It fails if a call of a normal client fails or memory grows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLACK = 40 * MEBIBYTE
 
 @dataclass
 class Seen:
-    """What the honest clients and the operator saw."""
+    """What the normal clients and the operator saw."""
 
     connections: int = 0
     honest: int = 0
@@ -45,7 +45,7 @@ class Seen:
 
 
 class Crowd:
-    """Everybody who comes to one server."""
+    """All clients of one server."""
 
     def __init__(self, server: Serve, connections: int) -> None:
         self._server = server
@@ -55,7 +55,7 @@ class Crowd:
         self.seen = Seen()
 
     def run(self, seconds: float) -> Seen:
-        """Hold out so long, then say what was seen."""
+        """Run for that many seconds. Returns what was seen."""
         seen = self.seen
         threads = [threading.Thread(target=work) for work in (self._redis, self._http, self._hostile, self._hostile)]
         with ExitStack() as opened:
@@ -77,13 +77,13 @@ class Crowd:
             thread.join()
 
     def _tasks(self) -> None:
-        """What slow readers ask for: replies of a mebibyte and more."""
+        """Put what slow readers ask for: replies of a mebibyte and more."""
         client = self._server.client()
         client.execute_command("MQ.PUSH", "big", *[b"x" * 100_000] * 12)
         client.execute_command("TUBE.CREATE", "mail", "fifo")
 
     def _come(self) -> None:
-        """Idle ones, half of them in the middle of a word, and slow readers, that ask for more and more."""
+        """Open idle connections, half of them in the middle of a command, and slow readers that ask for more."""
         for number in range(self._connections):
             redis, http = self._connect(self._server.port), self._connect(self._server.http_port)
             if number % 2:
@@ -147,7 +147,7 @@ class Crowd:
                 return
 
     def _hostile(self) -> None:
-        """Bytes that are nothing, or nearly something, then gone."""
+        """Send bytes that are no command, or nearly one, then disconnect."""
         chance = random.Random(threading.get_ident())
         begun = (
             b"",
@@ -168,7 +168,7 @@ class Crowd:
 
 
 def problems(seen: Seen) -> list[str]:
-    """What is not as it must be."""
+    """The limits that were exceeded."""
     first, crowded, last = seen.memory
     allowed = seen.connections * IDLE_BYTES + 3 * SLOW_READERS * SLOW_BYTES + SLACK
     found = list(seen.failures)
@@ -180,7 +180,7 @@ def problems(seen: Seen) -> list[str]:
 
 
 def main() -> int:
-    """The large one."""
+    """Run with many connections."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--connections", type=int, default=5000, help="idle ones of each protocol")
     parser.add_argument("--seconds", type=float, default=60)

@@ -1,4 +1,4 @@
-"""A real `penstock serve` in a process of its own."""
+"""A real `penstock serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONCE: dict[str, Any] = {"socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 
 
 
 class Serve:
-    """Listens on a free port of the loopback when this returns. `start` after `kill` finds the data that was there."""
+    """A server on a free loopback port, listening when this returns. `start` after `kill` finds the old data."""
 
     def __init__(self, url: str, *arguments: str, token: str | None = None, host: str = "127.0.0.1") -> None:
         self.url = url
@@ -53,13 +53,13 @@ class Serve:
         self.port = int(found[1])
 
     def client(self, **options: Any) -> Any:
-        """A redis-py client with one connection, which is one session. Its calls have no types worth checking."""
+        """A redis-py client with one connection, which is one session. Its calls have no useful types."""
         client = redis.Redis(port=self.port, single_connection_client=True, **{**ONCE, **options})
         self._opened.callback(client.close)
         return client
 
     def raw(self) -> socket.socket:
-        """A connection that says what it is told."""
+        """A socket that has sent these bytes."""
         connected = self._opened.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
@@ -69,21 +69,21 @@ class Serve:
         self.process.communicate()
 
     def stop(self) -> tuple[int, str]:
-        """SIGTERM; the exit code, and what it said on standard error."""
+        """Send SIGTERM. Returns the exit code and the standard error."""
         self._opened.close()
         self.process.send_signal(signal.SIGTERM)
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
     def memory(self) -> int:
-        """Resident bytes."""
+        """Resident memory in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+([0-9]+) kB", status)
         assert found
         return int(found[1]) * 1024
 
     def cpu(self) -> float:
-        """Seconds of processor time so far."""
+        """CPU time so far, in seconds."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -97,7 +97,7 @@ class Serve:
 
 
 def read_exactly(connected: socket.socket, expected: bytes) -> None:
-    """Read these bytes, and none behind them."""
+    """Read exactly that many bytes."""
     got = bytearray()
     while len(got) < len(expected):
         some = connected.recv(len(expected) - len(got))
@@ -107,7 +107,7 @@ def read_exactly(connected: socket.socket, expected: bytes) -> None:
 
 
 def read_to_end(connected: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Read until the server closes the connection."""
     got = bytearray()
     try:
         while some := connected.recv(65536):

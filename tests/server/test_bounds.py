@@ -1,4 +1,4 @@
-"""What a client may cost in memory and in other clients' time, whatever it asks for."""
+"""Limits on the memory a client uses and on the delay it causes for others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def big(url: str) -> str:
 
 
 def slowest_ping(server: Serve, work: Callable[[], object]) -> float:
-    """How long another client waited at most while this was done."""
+    """The longest delay of another client's PING during the call."""
     client = server.client()
     client.ping()
     doing = threading.Thread(target=work)

@@ -1,4 +1,4 @@
-"""Clients that break off anywhere and a server that is killed: nothing acknowledged is lost, nothing is acked twice."""
+"""Clients that disconnect anywhere and a server that is killed: nothing acknowledged is lost or acked twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 
 class Campaign:
-    """Threads of clients on one server; what each was told is kept."""
+    """Client threads on one server, which record every answer."""
 
     def __init__(self, server: Serve) -> None:
         self.server = server
@@ -33,7 +33,7 @@ class Campaign:
         self.over = threading.Event()
 
     def go_on(self) -> None:
-        """Come back when some more was put and acked."""
+        """Wait until some more was put and acked."""
         put, acked = len(self.put), len(self.acked)
         until(lambda: len(self.put) > put + 40 and len(self.acked) > acked + 40, 120)
 
@@ -72,7 +72,7 @@ class Campaign:
         self.acked.append(task[0])
 
     def _break_off(self, chance: random.Random) -> None:
-        """Another connection that asks for a task and goes, at once or a little later."""
+        """Open a connection that takes a task and disconnects, at once or a little later."""
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=5) as client:
             client.sendall(b"TUBE.TAKE t TIMEOUT 5\r\n")
             time.sleep(chance.random() * 0.02)

@@ -1,4 +1,4 @@
-"""Real Redis clients work as with Redis."""
+"""Real Redis clients work as they do with Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection is a session: what it holds, what it waits for, and what its end does."""
+"""A connection is a session: what it holds, what it waits for, and what happens when it ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.threads import until
 
 @pytest.fixture
 def broker(server: Serve) -> Iterator[penstock.Broker]:
-    """Another process of the store."""
+    """A broker of another process on the same store."""
     with penstock.connect(server.url) as broker:
         broker.create_tube("t", "fifottl")
         yield broker

@@ -1,4 +1,4 @@
-"""Idle connections, slow readers and hostile bytes beside honest clients; `crowd` itself is the large one."""
+"""Idle connections, slow readers and hostile bytes beside normal clients; a small run of `crowd`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting, SIGTERM and kill -9."""
+"""Startup, SIGTERM and kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no client should send, and what slow ones do: refused or held back, and others do not notice."""
+"""Malformed requests and slow clients: refused or throttled, without an effect on others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listener in this process: how many connections it takes."""
+"""The listener in this process: how many connections it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same action needs the same role, by HTTP and by the Redis protocol."""
+"""An action needs the same role over HTTP and over the Redis protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS on the port of the Redis protocol, with a client that verifies the certificate."""
+"""TLS on the Redis protocol's port, with a client that verifies the certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: which role one has, what is kept of it, and what wrong ones cost."""
+"""Tokens: their roles, what is stored of them, and the cost of wrong ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.server.auth import (
 
 
 class Now:
-    """A clock that is set."""
+    """A clock that the test sets."""
 
     seconds = 1000.0
 

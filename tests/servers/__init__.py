@@ -35,17 +35,17 @@ DURABLE: dict[str, type[Server]] = {
 
 
 def fresh_url(name: str) -> str:
-    """The URL of a store that nobody used before, on the server of that name, which is started at first use."""
+    """The URL of a new store on the server of that name, which is started at first use."""
     return running(name).fresh_url()
 
 
 def empty_url(name: str) -> str:
-    """As fresh_url, of the behaviour suite's one store at a time: it may be that of an earlier test, emptied."""
+    """Like fresh_url, for tests that use one store at a time: it may be an earlier test's store, emptied."""
     return running(name).empty_url()
 
 
 def present(make: Callable[[], T]) -> T:
-    """What it makes; where a program is missing for that, a named skip, and in CI a failure."""
+    """Return what the function makes; if a program is missing, skip by name, or fail in CI."""
     try:
         return make()
     except Missing as missing:
@@ -56,7 +56,7 @@ def present(make: Callable[[], T]) -> T:
 
 @contextmanager
 def started(make: Callable[[], S]) -> Iterator[S]:
-    """A server of the caller's own, to kill, fill and misconfigure."""
+    """A private server, to kill, fill and misconfigure."""
     server = present(make)
     try:
         yield server

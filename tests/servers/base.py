@@ -1,4 +1,4 @@
-"""What every test server has: found or installed, started, stopped, killed, and started again on its data."""
+"""What every test server can do: find or install itself, start, stop, be killed, and restart on its data."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ START_SECONDS = 200
 
 
 class Missing(Exception):
-    """The server's program is not on this machine and cannot be installed by this user."""
+    """The server's program is not on this machine and this user cannot install it."""
 
 
 class Server(ABC):
-    """One server process with a folder of its own. `start` after `kill` finds the data that was there."""
+    """One server process with its own folder. `start` after `kill` finds the old data."""
 
     package = ""
     program = ""
@@ -53,36 +53,36 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Lay out the data folder."""
+        """Create the data folder."""
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What to run, in the foreground."""
+        """The command to run, in the foreground."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it serves now."""
+        """Whether it answers now."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where it is, as a client of its own would be told."""
+        """Its URL for clients."""
 
     @abstractmethod
     def fresh_url(self) -> str:
-        """The URL of a store on this server that nobody used before."""
+        """The URL of a new store on this server."""
 
     def empty_url(self) -> str:
-        """The URL of an empty store, which may be that of an earlier test, emptied, where a new one is slow to make."""
+        """The URL of an empty store; an earlier test's, emptied, where creating one is slow."""
         return self.fresh_url()
 
     @property
     def nodes(self) -> Sequence[Server]:
-        """All servers that it consists of, itself first: start it last, it answers when all do."""
+        """All servers of which it consists, itself first. Start it last: it answers when all do."""
         return [self]
 
     def start(self) -> None:
-        """Run it and wait until it answers; tried again while what is left of a killed one still holds the data."""
+        """Start it and wait until it answers. Retries while remains of a killed one still lock the data."""
         for _ in range(600 if self._killed else 0):
             with contextlib.suppress(RuntimeError):
                 return self._start()
@@ -96,7 +96,7 @@ class Server(ABC):
         self.await_answer()
 
     def await_answer(self) -> None:
-        """Wait until it answers; what it logged is the error when it does not."""
+        """Wait until it answers; if it does not, raise with its log."""
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
             assert self._process is not None
@@ -105,7 +105,7 @@ class Server(ABC):
             time.sleep(0.02)  # a server says nowhere that it is up but by answering
 
     def kill(self) -> None:
-        """As a power cut does it, but for the disk's own memory: with the processes that it started."""
+        """Kill it with its child processes, like a power cut that keeps the disk cache."""
         self._killed = True
         started = self._children()
         self._end(signal.SIGKILL)
@@ -114,7 +114,7 @@ class Server(ABC):
                 os.kill(pid, signal.SIGKILL)
 
     def _children(self) -> list[int]:
-        """As far as the kernel tells: what is not killed with it only delays its next start."""
+        """Its child processes, as far as the kernel lists them: one that is missed only delays the next start."""
         if self._process is None:
             return []
         listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -126,7 +126,7 @@ class Server(ABC):
         self.start()
 
     def restart_some(self, dice: random.Random) -> None:
-        """A restart; of a cluster, of a part of it."""
+        """Restart it; of a cluster, a part of it."""
         self.restart()
 
     def stop(self) -> None:
@@ -163,10 +163,10 @@ class Server(ABC):
 
 
 def held_ports() -> tuple[socket.socket, socket.socket]:
-    """Sockets on a port that nobody uses, and on the one 10,000 above, which Redis Cluster also takes.
+    """Sockets on an unused port, and on the port 10,000 above it, which Redis Cluster also uses.
 
-    While they are open, Linux gives these ports to nobody who asks for any, also while the server is down; the server,
-    which asks for its own, may listen beside a socket that does not. On other systems it may not.
+    While they are open, Linux gives these ports to no other program that asks for any free port, even while the server
+    is down; the server, which asks for this port, may listen beside a socket that does not. Other systems may refuse.
     """
     while True:
         probe, above = socket.socket(), socket.socket()
@@ -181,14 +181,14 @@ def held_ports() -> tuple[socket.socket, socket.socket]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Whether something accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def find(program: str, package: str, folders: tuple[str, ...]) -> str:
-    """The program's path; its Debian package is installed when it is missing and we may."""
+    """The program's path; installs its Debian package if it is missing and this user may."""
     found = _look(program, folders)
     if found is None and os.getuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -202,7 +202,7 @@ def find(program: str, package: str, folders: tuple[str, ...]) -> str:
 
 
 def given(program: str) -> str | None:
-    """The program in the folder that PENSTOCK_PROGRAMS names: `python -m tests.matrix` has other versions there."""
+    """The program in the folder of PENSTOCK_PROGRAMS, where `python -m tests.matrix` has other versions."""
     path = Path(os.environ.get("PENSTOCK_PROGRAMS", "")) / program
     return str(path) if path.is_absolute() and path.exists() else None
 

@@ -1,4 +1,4 @@
-"""For folders whose tests have a fixture `server` of their own: a store on it, and a broker in real time."""
+"""For folders with their own fixture `server`: a store on it, and a broker in real time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.servers.base import Server
 
 @pytest.fixture
 def url(server: Server) -> str:
-    """A store that nobody used before."""
+    """A new store."""
     return server.fresh_url()
 
 

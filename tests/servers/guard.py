@@ -1,6 +1,6 @@
-"""Ends the servers of a test run that could not end them itself: it was killed, or interrupted in the middle of a test.
+"""Stops the servers of a test run that could not stop them itself because it was killed or interrupted.
 
-A process of its own hears of every server that starts and ends. Its input ends with the run, however that ends.
+A separate process is notified of every server that starts and stops. Its standard input is closed when the run ends.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ for pid, folder in left.items():
 
 
 def started(pid: int, folder: Path) -> None:
-    """A server runs on that folder."""
+    """Register a server that runs on that folder."""
     _tell(f"{pid} {folder}\n")
 
 
 def ended(pid: int) -> None:
-    """It was waited for."""
+    """Unregister a server that has ended."""
     _tell(f"{pid}\n")
 
 
@@ -49,7 +49,7 @@ def _tell(line: str) -> None:
 
 @cache
 def _guard(process: int) -> subprocess.Popen[bytes]:
-    """That of this process; a forked child has one of its own."""
+    """The guard of this process; a forked child gets another one."""
     guard = subprocess.Popen([sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
     atexit.register(guard.communicate)  # after the servers that end at exit, for these were registered later
     return guard

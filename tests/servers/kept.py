@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that outlive their brokers, on the stores that are emptied for one test after the other.
+"""Connections to PostgreSQL that outlive their brokers, on stores that are emptied for one test after the other.
 
-A new one costs the server more than all that a test asks of it: a process, which reads every function that is called
-anew. Whoever gets one that was kept cannot tell it from a new one.
+A new connection costs the server more than all calls of a test: a process, which reads every function that is called
+again. Callers cannot distinguish a kept connection from a new one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _places: set[str] = set()
 
 
 class _Kept(Link):
-    """Goes back to where it is found by the next who connects, unless it is in a transaction or broken."""
+    """A connection that is kept for the next caller, unless it is in a transaction or broken."""
 
     place = ""
 
@@ -61,7 +61,7 @@ def _found(place: str) -> _Kept | None:
 
 
 def keep_connections(url: str) -> str:
-    """The URL, to which connections are kept from now on."""
+    """Keep connections to this URL from now on. Returns the URL."""
     connection.Link = _Kept  # type: ignore[attr-defined]
     _places.add(locate(url).conninfo)
     return url

@@ -1,4 +1,4 @@
-"""A private MariaDB, or the MySQL among the programs that `python -m tests.matrix` gives."""
+"""A private MariaDB, or the MySQL that `python -m tests.matrix` provides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.base import Server, given, listens
 
 
 class Mariadb(Server):
-    """Stores are one database, emptied for each test, because procedures are slow to create."""
+    """Stores use one database, emptied for each test, because procedures are slow to create."""
 
     package = "mariadb-server"
     program = "mariadbd"
@@ -42,7 +42,7 @@ class Mariadb(Server):
         ]  # fmt: skip
 
     def _program(self) -> list[str]:
-        """The server on its data folder."""
+        """The server program on its data folder."""
         # Its own tmpdir: a server that starts removes the temporary tables that it finds, also those of others.
         places = f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"
         return [self.binary, "--no-defaults", *places, *self._as_root()]
@@ -74,7 +74,7 @@ class Mariadb(Server):
         return fresh_url(self.url)
 
     def bare_url(self) -> str:
-        """The URL of a new database, for what creates no procedures."""
+        """The URL of a new database, for tests that create no procedures."""
         import pymysql
 
         name = f"t{uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""A private PgBouncer that pools transactions: each goes to another of a few connections to the server."""
+"""A private PgBouncer with transaction pooling: transactions share a few server connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.servers.postgres import Postgres
 
 
 class PgBouncer(Server):
-    """In front of a PostgreSQL of the tests."""
+    """A PgBouncer in front of a PostgreSQL of the tests."""
 
     package = "pgbouncer"
     program = "pgbouncer"

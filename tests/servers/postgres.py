@@ -1,4 +1,4 @@
-"""A private PostgreSQL. It refuses to run as root, so root runs it as the package's own user."""
+"""A private PostgreSQL. It refuses to run as root, so root runs it as the package's user."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Postgres(Server):
 
 
 class DurablePostgres(Postgres):
-    """A commit that returned outlives the server."""
+    """A commit that returned survives a kill of the server."""
 
     settings = (("synchronous_commit", "on"),)
 

@@ -1,4 +1,4 @@
-"""What stands between clients and a server, and breaks when told."""
+"""A proxy between clients and a server that breaks on demand."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from tests.servers.redis import RedisCluster
 
 
 class Proxy:
-    """Stands between clients and a server, or all nodes of a cluster. `swallow`: the next answers are lost and the
-    connection with them. `losses`: so many of them, so that who connects anew at once is answered. `on_request` is
-    called before anything that a client sends goes on; an OSError of it ends the connection."""
+    """A proxy for a server, or for all nodes of a cluster.
+
+    `swallow`: the next answers, and their connections, are lost; `losses`: how many of them, so that a client that
+    reconnects is answered. `on_request` is called before client data is forwarded; if it raises OSError, the connection
+    ends.
+    """
 
     def __init__(self, *ports: int) -> None:
         self.swallow = False
@@ -31,7 +34,7 @@ class Proxy:
             threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
 
     def cut(self) -> None:
-        """Every connection ends."""
+        """Close every connection."""
         while self._pairs:
             for end in self._pairs.pop():
                 _close(end)
@@ -84,7 +87,7 @@ class Proxy:
 
 @contextmanager
 def proxied(server: Server) -> Iterator[Proxy]:
-    """A proxy before a server; before each node of a cluster, which tells clients to come this way."""
+    """A proxy for a server, or for each node of a cluster, which then announces the proxy's ports."""
     proxy = Proxy(*(node.port for node in server.nodes))
     if isinstance(server, RedisCluster):
         server.announce(proxy.ports)

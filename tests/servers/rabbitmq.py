@@ -1,4 +1,4 @@
-"""A private RabbitMQ node, with an Erlang port mapper of its own."""
+"""A private RabbitMQ node, with its own Erlang port mapper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.servers.base import Server, find, held_ports, listens
 
 
 class RabbitMQ(Server):
-    """One node on free ports, with everything it writes in its folder. Not a store: for `penstock bridge`."""
+    """One node on free ports, with all its files in its folder. Not a store: for `penstock bridge`."""
 
     package = "rabbitmq-server"
     program = "rabbitmq-server"

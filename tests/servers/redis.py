@@ -12,7 +12,7 @@ from tests.servers.base import Server, find, listens
 
 
 class Redis(Server):
-    """Stores are key prefixes of one server, with its log on disk."""
+    """Stores are key prefixes of one server, with its append-only file on disk."""
 
     package = "redis-server"
     program = "redis-server"
@@ -33,7 +33,7 @@ class Redis(Server):
         return listens(self.port) and self.ask("PING") == "PONG"
 
     def ask(self, *command: str) -> str:
-        """What redis-cli prints for a command."""
+        """Run a command with redis-cli. Returns its output."""
         return cli("-p", str(self.port), *command)
 
     @property
@@ -51,7 +51,7 @@ class Redis(Server):
 
 
 class DurableRedis(Redis):
-    """What was answered outlives the server; else it may not be written for two seconds while the disk is busy."""
+    """An answered write survives a kill; otherwise it may stay in memory for two seconds while the disk is busy."""
 
     appendfsync = "always"
     # What is flushed leaves the log soon: a start reads all of it.
@@ -92,7 +92,7 @@ class RedisCluster(Redis):
         return super().answers() and all(_is_whole(node) for node in self.nodes if self.others)
 
     def restart_some(self, dice: random.Random) -> None:
-        """One node, or all of them."""
+        """Restart one node, or all of them."""
         struck = self.nodes if dice.random() < 0.25 else [dice.choice(self.nodes)]
         for node in struck:
             node.kill()
@@ -101,7 +101,7 @@ class RedisCluster(Redis):
         self.await_answer()
 
     def announce(self, ports: Sequence[int]) -> None:
-        """Send clients to these ports, one for each node; 0: to its own. It still holds after a restart."""
+        """Announce these ports to clients, one per node; 0: its own. Survives a restart."""
         for node, port in zip(self.nodes, ports, strict=True):
             node.settings = type(node).settings
             said = ("cluster-announce-bus-port", port and node.port + 10_000), ("cluster-announce-port", port)
@@ -132,7 +132,7 @@ class _DurableNode(_Node):
 
 
 class DurableRedisCluster(RedisCluster):
-    """The same of each node."""
+    """The same for each node."""
 
     appendfsync = _DurableNode.appendfsync
     settings = _DurableNode.settings
@@ -149,7 +149,7 @@ def _is_whole(node: Redis) -> bool:
 
 
 def cli(*arguments: str) -> str:
-    """Run redis-cli; what it printed, without the last line end."""
+    """Run redis-cli. Returns its output, without the last line end."""
     program = find("redis-cli", "redis-tools", ("/usr/bin",))
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=200)
     return done.stdout.strip()

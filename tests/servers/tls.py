@@ -1,4 +1,4 @@
-"""Servers that speak TLS alone, with a certificate that they signed themselves for 127.0.0.1."""
+"""Servers that accept only TLS, with self-signed certificates for 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.redis import Redis, cli
 
 
 def certify(server: Server) -> None:
-    """Make its key and certificate, and the certificate of somebody else."""
+    """Create its key and certificate, and another, unrelated certificate."""
     for name in ("other", "certificate"):
         _certify(server, server.folder / f"{name}.pem")
 
@@ -25,17 +25,17 @@ def _certify(server: Server, path: Path) -> None:
 
 
 def certificate(server: Server) -> Path:
-    """What a client must be given to trust it."""
+    """The certificate with which a client trusts it."""
     return server.folder / "certificate.pem"
 
 
 def other(server: Server) -> Path:
-    """What leads a client to trust somebody else."""
+    """A certificate with which a client does not trust it."""
     return server.folder / "other.pem"
 
 
 class TlsPostgres(Postgres):
-    """Refuses connections in the clear."""
+    """Refuses unencrypted connections."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -47,16 +47,16 @@ class TlsPostgres(Postgres):
         return [*super().command(), "-c", "ssl=on", "-c", files[0], "-c", files[1]]
 
     def trusting_urls(self) -> tuple[str, ...]:
-        """With its certificate as the one that is trusted, and, where a URL can say so, with any."""
+        """URLs that trust its certificate and, where a URL can say so, any certificate."""
         return f"{self.url}?sslmode=verify-full&sslrootcert={certificate(self)}", f"{self.url}?sslmode=require"
 
     def doubting_url(self) -> str:
-        """With another one."""
+        """A URL that trusts only another certificate."""
         return f"{self.url}?sslmode=verify-full&sslrootcert={other(self)}"
 
 
 class TlsMariadb(Mariadb):
-    """Refuses connections in the clear, but for those by its socket."""
+    """Refuses unencrypted connections, except on its Unix socket."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -84,7 +84,7 @@ class TlsMariadb(Mariadb):
 
 
 class TlsRedis(Redis):
-    """Has no port in the clear."""
+    """Has no unencrypted port."""
 
     def prepare(self) -> None:
         certify(self)

@@ -1,7 +1,7 @@
-"""Databases behind pools: one on each server per test process, made once and emptied for each test.
+"""Databases behind pools: one on each server per test process, created once and emptied for each test.
 
-A pool's name is one of its rows and goes with them, so that brokers of an earlier test that still run are strangers
-to the next one.
+The pool's name is one of the rows and is removed with them, so that brokers of an earlier test that still run do not
+match the next one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TABLES = ("link", "task", "tube", "store")
 
 
 def bare_url(server: Server) -> str:
-    """The URL of a database that nobody used before, on that server."""
+    """The URL of a new database on that server."""
     return server.bare_url() if isinstance(server, Mariadb) else server.fresh_url()
 
 
 def empty_vault(name: str) -> str:
-    """The URL of one that may be that of an earlier test, emptied."""
+    """The URL of an empty database, which may be an earlier test's, emptied."""
     url, database = _kept(name, os.getpid())
     database.run(lambda session: _empty(database, session))
     return url

@@ -1,4 +1,4 @@
-"""Each test has a file of its own."""
+"""A new file for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""broker.bind on SQLite: puts and acks that live and die with the caller's transaction."""
+"""broker.bind on SQLite: puts and acks are committed or rolled back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import penstock
 
 @pytest.fixture
 def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
-    """The application's own connection, with a table of its own in the same file."""
+    """The application's connection, with its own table in the same file."""
     connection = apsw.Connection(str(path))
     connection.set_busy_timeout(30_000)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""What is particular to SQLite without a file."""
+"""What differs for SQLite without a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files with tasks in them are their owner's alone, whatever the umask."""
+"""Store files are readable only by their owner, whatever the umask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain put is one statement, which must say and do what the step of every other put does."""
+"""A plain put is one statement, which must return and store the same as the general path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file whose schema another version of penstock made is refused in one line, and left as it is."""
+"""A file with the schema of another penstock version is refused in one line and not changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fill(path: Path, statements: str) -> bytes:
 
 
 def must_refuse(path: Path, message: str, content: bytes) -> None:
-    """Whoever opens it or looks at its schema is told so; not a byte of it changes, and nothing lies beside it."""
+    """Assert that opening it, or reading its schema, is refused, changes no byte and creates no other file."""
     for url in (f"sqlite:///{path}", f"sqlite:///{path}?durability=relaxed"):
         with pytest.raises(penstock.SchemaMismatch) as refused:
             penstock.connect(url)
@@ -59,7 +59,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
 
 
 def test_the_schema_number_is_where_older_versions_look_for_it(path: Path) -> None:
-    """They know up to schema 4, and so say what the test above expects of this one."""
+    """They know up to schema 4, so they refuse this version as the test above expects."""
     penstock.connect(f"sqlite:///{path}").close()
     db = apsw.Connection(str(path))
     assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "105"

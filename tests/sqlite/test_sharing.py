@@ -1,4 +1,4 @@
-"""Durable steps of several threads share one commit, and each still fails or succeeds by itself."""
+"""Durable steps of several threads share one commit, and each still fails or succeeds alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads wait for the next one, however long a busy machine takes to let that go on."""
+    """Make threads wait for the next one, however long a busy machine takes to run it."""
     monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
 
 
 def gathered(broker: penstock.Broker, path: Path, calls: list[Callable[[], T]]) -> list[Future[T]]:
-    """What becomes of calls that are all made before the first of them can begin; the others may change places."""
+    """The results of calls that are all made before the first can begin; the order of the others may differ."""
     connection = connection_of(broker)
     with ThreadPoolExecutor(len(calls)) as pool:
         with held(path):
@@ -39,7 +39,7 @@ def gathered(broker: penstock.Broker, path: Path, calls: list[Callable[[], T]]) 
 
 
 def commits_of(broker: penstock.Broker, allowed: int = 2**31) -> list[None]:
-    """Grows with every commit; those that come after so many are refused."""
+    """A list that grows with every commit; commits after the limit are refused."""
     commits: list[None] = []
 
     def count() -> bool:

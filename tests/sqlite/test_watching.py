@@ -1,4 +1,4 @@
-"""Who waits for another process's commit sleeps until the kernel tells of a write, and looks only then."""
+"""A process that waits for another's commit sleeps until the kernel reports a write, and reads only then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.threads import begin, until
 
 
 class File:
-    """A database with two connections: one that looks, and counts its looks, and one that writes."""
+    """A database with two connections: one reads, and counts its reads; the other writes."""
 
     def __init__(self, path: Path) -> None:
         self._writing = apsw.Connection(str(path))
@@ -33,7 +33,7 @@ class File:
         return int(self._looking.execute("PRAGMA data_version").get)
 
     def doze(self) -> None:
-        """Wait for nothing until the looks have become few; a busy machine takes its time for that."""
+        """Wait for nothing until reads have become rare; a busy machine needs a while."""
         while self.watch._pause < watching._LAST_LOOK:
             assert not self.watch.wait(Wake(), 0.1)
 
@@ -80,7 +80,7 @@ def test_it_is_woken_in_its_sleep(file: File) -> None:
 
 @pytest.fixture
 def drowsy(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
-    """One whose next look of its own accord is a minute away."""
+    """A watch whose next regular read is a minute away."""
     file.doze()
     monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
     monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)

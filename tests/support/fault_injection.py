@@ -87,7 +87,7 @@ class ServerKiller:
 
 
 class KillingClock(Clock):
-    """A store reads its clock at the beginning of a call, so calls are counted here."""
+    """A clock that counts calls: a store reads its clock at the beginning of each."""
 
     def __init__(self, killer: ServerKiller) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class KillingClock(Clock):
 
 @contextmanager
 def caught_outages(killer: ServerKiller) -> Iterator[list[str]]:
-    """Collects the error that a kill explains and that ended the block; any other is raised."""
+    """Collects an error that ended the block and that a kill explains; raises any other."""
     caught: list[str] = []
     try:
         yield caught

@@ -1,4 +1,4 @@
-"""Programs of penstock in processes of their own that have its modules loaded already.
+"""Runs programs of penstock in separate processes that have its modules loaded already.
 
 Most of the CPU time of a short program goes into starting Python and importing. A fork server does that once per test
 process; each program is a fork of it.
@@ -64,7 +64,7 @@ def _server() -> ForkServerContext:
 
 
 def _run(program: Callable[..., object], words: tuple[str, ...], cwd: str, env: dict[str, str], streams: str) -> None:
-    """In the new process: what a program finds that was started by its name."""
+    """Set up, in the new process, what a program started by its name would find."""
     for number, (name, mode) in enumerate(_STREAMS if streams else ()):
         os.dup2(os.open(f"{streams}/{name}", mode), number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing gave it another

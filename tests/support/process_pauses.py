@@ -1,4 +1,4 @@
-"""Pauses the processes of a test run, servers too, one after the other for a moment, as a busy machine does."""
+"""Pauses the processes of a test run, servers too, one after the other, as a busy machine does."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ BETWEEN = (0.1, 0.8)
 
 
 class Pauses:
-    """Of this process and all that it starts, from now on until `end`."""
+    """Pauses this process and all that it starts, from now on until `end`."""
 
     def __init__(self, seed: int) -> None:
         command = [sys.executable, "-m", "tests.support.process_pauses", str(os.getpid()), str(seed)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> int:
-        """How many there were."""
+        """Stop pausing. Returns the number of pauses."""
         self._process.terminate()
         return int(self._process.communicate()[0])
 
 
 def main(root: str, seed: str) -> None:
-    """Until the process ends, or is told to."""
+    """Pause processes until the root process ends, or SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     dice, count = random.Random(seed), 0
     try:
@@ -43,7 +43,7 @@ def main(root: str, seed: str) -> None:
 
 
 def pause(pid: int, seconds: float) -> None:
-    """Stop it for so long."""
+    """Stop the process for that many seconds."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -53,7 +53,7 @@ def pause(pid: int, seconds: float) -> None:
 
 
 def below(root: int) -> list[int]:
-    """That process and those it started, directly or not, but for this one and whoever a test has stopped."""
+    """That process and its descendants, except this one and those that a test has stopped."""
     states, parents = {}, {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

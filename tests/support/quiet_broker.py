@@ -1,4 +1,4 @@
-"""A broker that does what a test calls, and nothing of its own beside it: for tests that count."""
+"""A broker without background work, for tests that count calls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import penstock
 
 
 def quiet(broker: penstock.Broker, *, beats: bool = False) -> None:
-    """No beats, no looks for dead peers and altered options: on a slow machine they would be counted as part of a verb.
+    """Switch off heartbeats and scans for dead peers and altered options: on a slow machine they would be counted.
 
-    Without beats its session lapses, in 15 s by the store's clock: a long test gives it one that stands still, or keeps
-    the beats and counts the calls of its own thread.
+    Without heartbeats its session lapses after 15 s of the store's clock: a long test uses a stopped clock, or keeps
+    the heartbeats and counts only calls of its own thread.
     """
     if not beats:
         broker.runtime._heartbeat.stop()

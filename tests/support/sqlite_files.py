@@ -1,4 +1,4 @@
-"""A SQLite file of a test's own, a broker on it, and another program that holds its write lock."""
+"""A private SQLite file, a broker on it, and another program that holds its write lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.store.sqlite.sqlite_store import SqliteStore
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the queue will be."""
+    """The path of a new store file."""
     return tmp_path / "queue.db"
 
 
@@ -27,7 +27,7 @@ def broker(path: Path) -> Iterator[penstock.Broker]:
 
 
 def database_of(broker: penstock.Broker) -> SqliteStore:
-    """The database that a broker works on."""
+    """The database of a broker."""
     store = broker.runtime.store
     assert isinstance(store, SqliteStore)
     return store
@@ -40,7 +40,7 @@ def connection_of(broker: penstock.Broker) -> Connection:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Another program's transaction, open for as long as the block."""
+    """Hold another program's transaction open during the block."""
     db = apsw.Connection(str(path))
     db.execute("BEGIN IMMEDIATE")
     try:

@@ -1,4 +1,4 @@
-"""Calls in threads of their own, and waiting for what others do."""
+"""Calls in background threads, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[], T]) -> Future[T]:
-    """Run the call in a thread of its own; a thread that hangs does not hang the test run."""
+    """Run the call in a new thread; one that hangs does not hang the test run."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -26,7 +26,7 @@ def begin(call: Callable[[], T]) -> Future[T]:
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Come back when the condition holds; it must hold within so many seconds."""
+    """Wait until the condition holds; fail after that many seconds."""
     end = time.monotonic() + seconds
     pause = threading.Event()
     while True:

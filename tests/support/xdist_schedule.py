@@ -23,20 +23,20 @@ def _together(module: PurePath) -> str | None:
 
 
 def unit(nodeid: str) -> str:
-    """The tests of one unit run in one process: those of such a folder or module, else those of a module on a store."""
+    """The tests of one unit run in one process: those of such a folder or module, otherwise of a module per store."""
     module, _, test = nodeid.partition("::")
     store = _STORE.search(test)
     return _together(PurePosixPath(module)) or f"{module} {store[1] if store else ''}"
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test needs no server and does not declare, by a time limit of its own, that it is long."""
+    """Whether a test needs no server and has no time limit, which marks long tests."""
     store = _STORE.search(item.nodeid)
     return (store is None or store[1] in ("memory", "sqlite")) and item.get_closest_marker("timeout") is None
 
 
 def place(item: pytest.Item) -> int:
-    """Sorts long units first, so that all processes end together. A test with a time limit of its own is long."""
+    """Sorts long units first, so that all processes end together. A test with its own time limit is long."""
     together = _together(item.path)
     if together is not None:
         return _TOGETHER.index(together)

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a program that uses penstock has it."""
+"""The pytest plugin, as programs that use penstock load it."""
 
 from __future__ import annotations
 

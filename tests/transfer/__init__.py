@@ -1,1 +1,1 @@
-"""Tubes that go from store to store, and into files and back."""
+"""Moving tubes between stores, and exporting and importing them as files."""

@@ -1,4 +1,4 @@
-"""The stores that tubes leave and come into; of pools one, because in front of every database they do the same."""
+"""The stores that tubes are moved between; one pool only, because pools behave alike on every database."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ MOVABLE = tuple(name for name in STORES if name not in ("pool-postgres", "pool-m
 
 @pytest.fixture(params=MOVABLE)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh store of each sort."""
+    """A new store of each kind."""
     return STORES[request.param](tmp_path)

@@ -1,4 +1,4 @@
-"""A producer or a worker that goes where its tube goes, until its standard input ends; then it says what it did.
+"""A producer or worker that follows its tube to another store until its standard input ends, then prints what it did.
 
 `python -m tests.transfer.program put|run OLD NEW` prints a JSON list: the numbers that it put, or those that it ran.
 """
@@ -26,7 +26,7 @@ class Following:
         self._tube = self._broker.tube(TUBE)
 
     def use(self, call: Callable[[penstock.Tube], object], over: threading.Event) -> object:
-        """What the call gives, made again in the other store where the tube has gone there."""
+        """Make the call; if the tube has moved, make it again in the other store."""
         while True:
             try:
                 return call(self._tube)
@@ -59,7 +59,7 @@ def put(following: Following, over: threading.Event) -> Iterator[int]:
 
 
 def run(following: Following, over: threading.Event) -> Iterator[int]:
-    """Take and ack until nothing comes any more."""
+    """Take and ack until no more tasks come."""
     while True:
         task = following.use(lambda tube: tube.take(0.2), over)
         if isinstance(task, penstock.Task):

@@ -1,4 +1,4 @@
-"""A move that is killed at any step goes on when it is started again, and an import that fails leaves nothing."""
+"""A move killed at any step continues when it is started again, and a failed import leaves nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
 
 
 class Killed(BaseException):
-    """What the process did not live to see."""
+    """Simulates the end of the process."""
 
 
 class Death:
-    """Comes at a call of either store: before it, or after it was carried out."""
+    """Raises Killed at a given store call: before it, or after it was applied."""
 
     def __init__(self, at: int, *, after: bool) -> None:
         self._at = at
@@ -34,11 +34,11 @@ class Death:
         self._calls = 0
 
     def wrap(self, store: Store) -> Store:
-        """The store, of which every call counts."""
+        """Wrap a store so that every call counts."""
         return cast(Store, _Mortal(store, self))
 
     def meet(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make the call, unless it has come."""
+        """Make the call, unless it is the fatal one."""
         self._calls += 1
         if self._calls > self._at or (self._calls == self._at and not self._after):
             raise Killed
@@ -59,7 +59,7 @@ class _Mortal:
 
 
 def move(old: penstock.Broker, new: penstock.Broker, death: Death, *tubes: str) -> None:
-    """One try to move these."""
+    """Try once to move these tubes."""
     source, target = (death.wrap(broker.runtime.store) for broker in (old, new))
     Move(BrokerRuntime(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
 

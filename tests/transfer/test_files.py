@@ -1,4 +1,4 @@
-"""A tube goes into a file and comes back the same, on every store."""
+"""A tube is exported to a file and imported unchanged, on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tube goes from one store to another: nothing of it changes, and the old store says where it went."""
+"""A tube moves from one store to another unchanged, and the old store says where it is now."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEW = "postgresql://me@new.example/jobs"
 
 @pytest.fixture(params=[*((name, "sqlite") for name in MOVABLE), *(("sqlite", name) for name in MOVABLE)], ids="-".join)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
-    """The URLs of two stores, from every sort to SQLite and from it to every sort."""
+    """The URLs of two stores: every kind to SQLite, and SQLite to every kind."""
     folders = tmp_path / "old", tmp_path / "new"
     for folder in folders:
         folder.mkdir()

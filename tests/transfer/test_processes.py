@@ -1,4 +1,4 @@
-"""Tubes move while producers and workers of other processes use them, by a command that is killed again and again."""
+"""Tubes move while producers and workers of other processes use them, by a command that is killed many times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PATIENCE = 250
 
 @contextmanager
 def program(role: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
-    """One that has the tube in its hands."""
+    """A process that uses the tube."""
     words = [sys.executable, "-m", "tests.transfer.program", role, *urls]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
@@ -39,14 +39,14 @@ def program(role: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def told(process: subprocess.Popen[str]) -> list[int]:
-    """End it; the numbers that it dealt with."""
+    """Stop the process. Returns the numbers that it put or ran."""
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
     return list(json.loads(output))
 
 
 def move(old: str, new: str) -> int:
-    """Move, killed after ever longer a while, until it is done; how often it was killed."""
+    """Repeat the move until it is done, killed after longer and longer times. Returns the number of kills."""
     words = [sys.executable, "-m", "penstock", "move", old, new, "--tube", TUBE]
     seconds, killed = 0.1, 0  # less than any machine needs
     while True:

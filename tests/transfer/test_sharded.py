@@ -1,4 +1,4 @@
-"""Tubes with shards leave Redis and come into it: ids are kept, and each task is found in its shard."""
+"""Sharded tubes move out of and into Redis: ids are kept, and each task is found in its shard."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 def turns(tube: penstock.Tube) -> dict[str | None, list[int | str]]:
-    """What can be taken, by micro-queue: of one, in this order."""
+    """The tasks that can be taken, in order, by micro-queue."""
     found: dict[str | None, list[int | str]] = {}
     while (task := tube.take(0)) is not None:
         found.setdefault(task.utube, []).append(task.id)
@@ -79,7 +79,7 @@ def turns(tube: penstock.Tube) -> dict[str | None, list[int | str]]:
 
 
 def counted(stats: object, ungiven: int) -> penstock.TubeStats:
-    """The counters where ids that were never given count as put and done."""
+    """The counters, with ids that were never used counted as put and done."""
     assert isinstance(stats, penstock.TubeStats)
     tasks, calls = stats.tasks, stats.calls
     return penstock.TubeStats(replace(tasks, done=tasks.done + ungiven), replace(calls, put=calls.put + ungiven))
@@ -175,7 +175,7 @@ def test_the_outcome_of_an_address_is_that_of_its_last_task_wherever_it_came_fro
 
 
 class _Scripts:
-    """The servers of a store, on which every script counts."""
+    """Counts every script that the servers of a store run."""
 
     def __init__(self, servers: Servers, death: Death) -> None:
         self._servers = servers
@@ -207,7 +207,7 @@ def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, 
 
 
 def killed(old: penstock.Broker, new: penstock.Broker, death: Death) -> bool:
-    """Move the tube; whether death came before it was there."""
+    """Move the tube. Returns whether the move was killed before it finished."""
     runners = [cast(ShardedStore, broker.runtime.store)._runner for broker in (old, new)]
     servers = [runner.servers for runner in runners]
     try:

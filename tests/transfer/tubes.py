@@ -1,4 +1,4 @@
-"""Tubes with one task of every sort, and all that can be seen of a tube."""
+"""Tubes with one task of every sort, and everything observable of a tube."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = "id status data pri utube attempts lease created taken due expires addr
 
 
 def filled(fill: Callable[[penstock.Broker, Clock], None]) -> Callable[[penstock.Broker, Clock], None]:
-    """A way to fill a tube, under its own name."""
+    """Register a function that fills a tube, under its own name."""
     FILLED[fill.__name__] = fill
     return fill
 
@@ -116,7 +116,7 @@ def messages(broker: penstock.Broker, clock: Clock) -> None:
 
 
 def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
-    """All that people see of a tube: what it is, its tasks, counters, groups and outcomes."""
+    """Everything that users see of a tube: options, tasks, counters, groups and outcomes."""
     tube = broker.tube(name)
     info = next(info for info in broker.tubes() if info.name == name)
     groups = sorted(broker.runtime.store.read_page(tube.stored, Group, 0, 100), key=lambda group: group.name)
@@ -135,7 +135,7 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
 
 
 def order(broker: penstock.Broker, name: str) -> list[object]:
-    """The ids in the order in which they can be taken, one after the other."""
+    """The ids in the order in which they can be taken one by one."""
     tube = broker.tube(name)
     found = []
     while (task := tube.take(0)) is not None:
@@ -148,7 +148,7 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
 
 
 def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: float = 0) -> list[Moved]:
-    """Move tubes; to a URL that the target has not, which is what old handles are told."""
+    """Move tubes, and name another URL than the target's, which old handles then report."""
     move = Move(
         source.runtime, target.runtime.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None
     )
@@ -156,20 +156,20 @@ def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: f
 
 
 def exported(broker: penstock.Broker, name: str) -> bytes:
-    """A tube as a file."""
+    """Export a tube as a file."""
     file = BytesIO()
     export_tube(broker.runtime.store, broker.tube(name).stored, file, lambda count: None)
     return file.getvalue()
 
 
 def imported(broker: penstock.Broker, content: bytes, name: str | None = None) -> int:
-    """A file as a tube."""
+    """Import a file as a tube."""
     return Import(broker.runtime.store, BytesIO(content), "a file", name).run(lambda count: None)
 
 
 @contextmanager
 def opened(url: str, clock: Clock) -> Iterator[penstock.Broker]:
-    """A broker, after which everything that is stored fits together."""
+    """A broker; at the end of the block, everything stored must be consistent."""
     with penstock.connect(url, clock=clock) as broker:
         yield broker
         assert broker.check() == []

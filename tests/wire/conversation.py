@@ -1,4 +1,4 @@
-"""Connections without sockets: bytes in, bytes out, on a memory store whose clock stands still."""
+"""Connections without sockets: bytes in, bytes out, on a memory store with a stopped clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.testing import Clock
 
 
 class Wire(asyncio.Transport):
-    """Keeps what is written."""
+    """A transport that keeps what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Talk:
             self.connection.data_received(data)
 
     async def heard(self) -> bytes:
-        """Everything that is answered to what was said."""
+        """Send bytes. Returns everything that is answered."""
         while (worker := self.connection._worker) is not None:
             await asyncio.wait([worker])
         heard = bytes(self.wire.written)
@@ -73,7 +73,7 @@ class Talk:
 
 @asynccontextmanager
 async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
-    """What connections share, on a fresh store."""
+    """What connections share, on a new store."""
     executor = BatchExecutor()
     broker = penstock.connect(f"memory://{uuid4().hex}", clock=Clock())
     yield Service(broker, executor, tokens or Tokens())
@@ -82,7 +82,7 @@ async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
 
 
 async def converse(pieces: Sequence[bytes]) -> bytes:
-    """What one connection is answered to these pieces."""
+    """Send these pieces on one connection. Returns the answer."""
     async with serving() as service:
         talk = Talk(service)
         for piece in pieces:

@@ -1,4 +1,4 @@
-"""Any command with any arguments is answered once, in order, and never by an accident of ours."""
+"""Any command with any arguments gets one reply, in order, and never an internal error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests from bytes, whole and in pieces, and everything that must be refused."""
+"""Parsing requests from bytes, whole and in pieces, and everything that must be refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from penstock.server.resp.grammar import (
 
 
 def packed(*requests: Request) -> bytes:
-    """As clients send them."""
+    """Encode requests as clients do."""
     return b"".join(
         b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words) for words in requests
     )
 
 
 def read(*pieces: bytes) -> list[Request]:
-    """All requests of these bytes, read after each piece."""
+    """Parse all requests, after each piece of bytes."""
     requests = Requests()
     found = []
     for piece in pieces:
@@ -218,7 +218,7 @@ def test_any_bytes_are_read_or_refused(pieces: list[bytes]) -> None:
 
 
 def read_by(count: int, data: bytes) -> tuple[list[Request], str]:
-    """The requests, so many at a time, and the error behind them. One at a time is always word by word."""
+    """Parse that many requests at a time. Returns them and the error behind them. Single ones go word by word."""
     requests, found = Requests(), []
     requests.feed(data)
     try:

@@ -1,4 +1,4 @@
-"""What a connection may cost: time to arrive, and store calls."""
+"""What a connection may cost: time to send a request, and store calls."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
 
 
 class Counter:
-    """How often a call of a real store is made, and with how much."""
+    """Counts how often a call of a real store is made, and with how many items."""
 
     def __init__(self, service: Service, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Values as bytes, in both versions of the protocol."""
+"""Encoding of replies in both versions of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations word for word: sent whole, byte by byte, and cut at every place; the replies are the same."""
+"""Conversations word for word: sent whole, byte by byte, and split at every place; the replies are the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIENTS = sorted(f"clients/{path.stem}" for path in FOLDER.glob("clients/*.txt")
 
 
 def load(name: str) -> tuple[bytes, bytes]:
-    """What is sent and what is answered. `> ` is a request, as words; `>> ` raw bytes; all else is replies."""
+    """Requests and replies of a transcript. `> ` is a request, as words; `>> ` raw bytes; all else is replies."""
     sent, answered = bytearray(), bytearray()
     for line in (FOLDER / f"{name}.txt").read_text().splitlines():
         if line.startswith(">> "):
@@ -50,7 +50,7 @@ def test_sent_byte_by_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cut_at_every_place(name: str) -> None:
-    """Each place is a cut of one of the conversations."""
+    """Each test splits one of the conversations at one place."""
     sent, answered = load(name)
 
     async def cut_everywhere() -> None:

@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
-    """The same app as in the workers, in this process; afterwards everything that is stored must still fit."""
+    """The workers' app, in this process; after the test, everything stored must be consistent."""
     jobs.app.connection.use(url)
     yield jobs.app
     assert jobs.app.broker.check() == []
@@ -40,7 +40,7 @@ def app(url: str) -> Iterator[App]:
 
 @pytest.fixture
 def start(url: str, app: App) -> Iterator[Start]:
-    """Starts workers, which are killed after the test."""
+    """Starts worker processes and kills them after the test."""
     with ExitStack() as started:
 
         def begin(*arguments: str) -> Program:
@@ -53,7 +53,7 @@ def start(url: str, app: App) -> Iterator[Start]:
 
 @pytest.fixture
 def work(url: str, app: App, clock: Clock) -> Iterator[Work]:
-    """Starts a worker here, on a store whose clock stands still: however slow the machine is, no lease lapses."""
+    """Starts a worker in this process, on a store with a stopped clock: no lease ends, however slow the machine is."""
     app.close()
     app.connection._broker = connect(url, clock=clock)
     with ExitStack() as started:
@@ -68,7 +68,7 @@ def work(url: str, app: App, clock: Clock) -> Iterator[Work]:
 
 @pytest.fixture
 def run(app: App) -> Iterator[Run]:
-    """Starts a worker in this process, on one tube; what it still runs at the end is given back at once."""
+    """Starts a worker in this process, on one tube; tasks that it still runs at the end are released at once."""
     with ExitStack() as started:
 
         def begin(tube: str, concurrency: int = 16) -> Worker:
@@ -82,7 +82,7 @@ def run(app: App) -> Iterator[Run]:
 
 @pytest.fixture
 def heard(app: App) -> Callable[[], object]:
-    """What a handler said next."""
+    """The next message of a handler."""
 
     def hear() -> object:
         task = app.broker.tube("said").take(PATIENCE)
@@ -95,12 +95,12 @@ def heard(app: App) -> Callable[[], object]:
 
 @pytest.fixture
 def tell(app: App) -> Callable[[str], None]:
-    """Let a handler go on."""
+    """Let a handler continue."""
     return lambda word: void(app.broker.tube(f"told-{word}").put("go"))
 
 
 def hold(tube: penstock.Tube) -> penstock.Task:
-    """Take what lapses for another one, for longer than its own ttr."""
+    """Take a task whose lease ends, and hold it for longer than its ttr."""
     while True:
         task = tube.take(PATIENCE)
         assert task is not None
@@ -110,4 +110,4 @@ def hold(tube: penstock.Tube) -> penstock.Task:
 
 
 def void(value: object) -> None:
-    """For a lambda that answers nothing."""
+    """For a lambda that returns nothing."""

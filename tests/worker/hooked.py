@@ -1,4 +1,4 @@
-"""An app with hooks, for workers with child processes: what they do is written to the file in the variable HOOKED."""
+"""An app with hooks, for workers with child processes: they append to the file that the variable HOOKED names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The app of the worker tests: handlers that tell what they do, and wait until they are told to go on.
+"""The app of the worker tests: handlers that report what they do, and wait until a test lets them continue.
 
-They tell by tasks in the tube `said`, and wait for tasks in the tube `told`, on the store of the app.
+They report by tasks in the tube `said`, and wait for tasks in the tubes `told-…`, on the store of the app.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FAST = penstock.Backoff(base=0.01, factor=1, jitter=0)
 
 
 def say(what: object) -> None:
-    """Let the test know."""
+    """Send a message to the test."""
     app.broker.tube("said").put(what)
 
 
 def await_word(word: str) -> None:
-    """Wait until the test has put this word."""
+    """Wait until the test has sent this word."""
     app.broker.tube(f"told-{word}").take(120)
 
 
@@ -38,7 +38,7 @@ def noop(value: int) -> None:
 
 @app.task(tube="slow")
 def hold(word: str) -> str:
-    """Say that it began, end when told."""
+    """Report the start, and end when the test says so."""
     say(["began", word, os.getpid()])
     await_word(word)
     return word
@@ -85,7 +85,7 @@ def report(word: str) -> None:
 
 @app.task(tube="slow", ttr=1.5)
 def outlive() -> str:
-    """Work until the lease is lost; then say so."""
+    """Work until the lease is lost, then report it."""
     task = penstock.current_task()
     say(["began", task.lease])
     end = time.monotonic() + 120
@@ -97,7 +97,7 @@ def outlive() -> str:
 
 @app.task(tube="fibonacci")
 def fibonacci(number: int) -> int:
-    """Waits for its own kind: with one slot it ends only because a waiting handler gives that back."""
+    """Waits for tasks of the same handler: with one slot this only ends because a waiting handler frees its slot."""
     if number < 2:
         return number
     handles = [fibonacci.put(number - 1), fibonacci.put(number - 2)]
@@ -113,7 +113,7 @@ async def gather(numbers: list[int]) -> int:
 
 @app.task(tube="async", ttr=1.5)
 async def hold_async(word: str) -> str:
-    """Say that it began; end when told, or when cancelled."""
+    """Report the start; end when the test says so, or when cancelled."""
     try:
         await asyncio.to_thread(say, ["began", word])
         await asyncio.to_thread(await_word, word)
@@ -139,7 +139,7 @@ def square(number: int) -> list[int]:
 
 @app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
 def spin() -> None:
-    """Never end, and never let go of the interpreter for long."""
+    """Never end, and keep the interpreter lock most of the time."""
     while True:
         pass
 
@@ -175,14 +175,14 @@ def fibonacci_process(number: int) -> int:
 
 @app.task(tube="slow")
 def read_fifo(path: str) -> None:
-    """Ends when somebody has written to the named pipe; needs no store for that."""
+    """End when something was written to the named pipe; needs no store."""
     say("reading")
     with open(path) as fifo:
         fifo.read()
 
 
 def note(path: str, what: str) -> None:
-    """One line, written whole: what, which task, which hand-out, who, and when by the clock that all share."""
+    """Append one line in one write: what, which task, which attempt, which process, and when by the shared clock."""
     task = penstock.current_task()
     line = f"{what} {task.tube} {task.id} {task.lease} {os.getpid()} {time.monotonic()}\n"
     with open(path, "a") as journal:
@@ -205,7 +205,7 @@ def journal_process(path: str) -> None:
 
 @app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
 def wait_for_ever() -> None:
-    """Is killed while its slot is another's."""
+    """Killed while another task uses its slot."""
     with penstock.waiting():
         time.sleep(60)
 
@@ -224,7 +224,7 @@ def stumble(word: str = "") -> None:
 
 @app.task(tube="rules")
 def snooze(times: int, seconds: float) -> int:
-    """Put itself back so many times."""
+    """Release itself that many times."""
     tube = app.broker.tube("snoozed")
     if tube.stats().calls.put < times:
         tube.put(0)
@@ -244,7 +244,7 @@ def give_in(error: str, code: int | None = None) -> str:
 
 @app.task(tube="rules", time_limit=0.2, max_attempts=2, backoff=FAST)
 def hang(word: str) -> None:
-    """A thread that nobody can end."""
+    """A thread that cannot be ended."""
     say(["began", word])
     await_word(word)
 
@@ -294,7 +294,7 @@ def die_raw() -> None:
 
 
 def say_loss(lease: int) -> None:
-    """Say what `check` raises."""
+    """Report what `check` raises."""
     try:
         penstock.current_task().check()
     except penstock.LeaseLost as error:
@@ -315,7 +315,7 @@ def watch_lease() -> None:
 
 @app.task(tube="watched")
 def linger(word: str) -> None:
-    """Not stop when the lease is lost."""
+    """Keep running after the lease is lost."""
     say(["began", penstock.current_task().lease])
     await_word(word)
     say("ended")
@@ -339,7 +339,7 @@ def watch_lease_process(path: str) -> None:
 
 
 def note_batch(rows: list[int]) -> list[str] | None:
-    """What the batch handlers do, by their rows."""
+    """Record what the batch handlers do, by their rows."""
     tasks = penstock.current_tasks()
     say(["batch", rows, [task.attempts for task in tasks]])
     if -1 in rows:
@@ -372,7 +372,7 @@ def store_rows_process(rows: list[int]) -> list[str] | None:
 
 @app.task(tube="rows", batch=100, linger=0.2)
 def hold_rows(rows: list[str]) -> None:
-    """Work until all leases are lost, or told to end."""
+    """Work until all leases are lost, or the test says so."""
     say(["holding", len(rows)])
     tasks = penstock.current_tasks()
     end = time.monotonic() + 60
@@ -391,7 +391,7 @@ def hang_rows(words: list[str]) -> None:
 
 @app.task(tube="chunks", executor="process", max_attempts=3, backoff=FAST)
 def chunked(number: int, path: str) -> int:
-    """Fast, but for those that say otherwise; notes that it ran."""
+    """A fast handler, except for some arguments; records that it ran."""
     with open(path, "a") as journal:
         journal.write(f"{number}\n")
     if number and number % 97 == 0:

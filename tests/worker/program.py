@@ -1,4 +1,4 @@
-"""`penstock worker` as a process of its own, and what the test hears of it."""
+"""`penstock worker` as a separate process, and its log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAIN = "from penstock.cli.main import main; main()"
 
 
 class Program:
-    """A worker process. Leaving the block ends it, however it is doing."""
+    """A worker process. Leaving the block ends it in any state."""
 
     def __init__(self, url: str, *arguments: str, target: str = "tests.worker.jobs:app", first: str = "pass") -> None:
-        """`first` is run by it before anything else."""
+        """`first` is code that it runs before anything else."""
         self._url = url
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"{first}\n{_MAIN}", "worker", target, *arguments],
@@ -44,7 +44,7 @@ class Program:
         return "\n".join(self.lines)
 
     def await_log(self, text: str) -> None:
-        """Come back when it has logged this."""
+        """Wait until it has logged this."""
         until(lambda: text in self.log or not self._reader.is_alive(), PATIENCE)
         assert text in self.log, self.log
 
@@ -53,17 +53,17 @@ class Program:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop it, and come back when it has stopped."""
+        """Stop it, and wait until it has stopped."""
         freeze(self.process, self._url)
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait until it ends. Returns its exit code."""
         code = self.process.wait(PATIENCE)
         self._reader.join()
         return code
 
     def stop(self) -> int:
-        """As an operator stops it; its exit code."""
+        """Stop it as an operator does. Returns its exit code."""
         self.signal()
         return self.wait()
 

@@ -1,4 +1,4 @@
-"""Async handlers run on one loop, share its slots, and are cancelled when their lease is lost."""
+"""Async handlers run on one event loop, share its slots, and are cancelled when their lease is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch handlers: several tasks in one call, each settled by itself (section 10)."""
+"""Batch handlers: several tasks in one call, each settled separately (section 10)."""
 
 from __future__ import annotations
 

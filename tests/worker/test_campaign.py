@@ -1,4 +1,4 @@
-"""Workers killed at random while they work: nothing is lost, nothing runs twice at once, all repeats are explained."""
+"""Workers killed at random: nothing is lost, nothing runs twice at once, and every repetition is explained."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 
 def runs_of(journal: Path) -> dict[tuple[str, str], list[Run]]:
-    """What was run of each task, in order."""
+    """The runs of each task, in order."""
     moments: dict[tuple[str, str, str, int], float] = {}
     for line in journal.read_text().splitlines():
         what, tube, id, lease, _, at = line.split()

@@ -1,4 +1,4 @@
-"""Processes that are sent several fast tasks at once: none is run twice, and a slow one holds up no other."""
+"""Processes that are sent several fast tasks at once: none runs twice, and a slow one delays no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tell = Callable[[str], None]
 
 @pytest.fixture
 def warm(app: App, tmp_path: Path) -> Callable[[], None]:
-    """Let the worker learn that the handler is fast."""
+    """Let the worker measure that the handler is fast."""
 
     def run() -> None:
         handles = jobs.chunked.put_many([(number, str(tmp_path / "warm")) for number in range(200)])

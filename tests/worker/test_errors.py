@@ -1,4 +1,4 @@
-"""What a task keeps of attempts whose handler raised, in any executor."""
+"""The stored errors of attempts whose handler raised, in any executor."""
 
 from __future__ import annotations
 

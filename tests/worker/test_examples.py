@@ -19,7 +19,7 @@ PAGES = {"index.html": "a.html b.html", "a.html": "b.html index.html#top", "b.ht
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
+    """Serves files without logging."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""How much runs at once: priority limits, and slots that are given back by those who wait."""
+"""How much runs at once: priority limits, and slots that waiting handlers free."""
 
 from __future__ import annotations
 

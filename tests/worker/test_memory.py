@@ -1,4 +1,4 @@
-"""A worker inside the program itself, on the memory store: how it takes ahead and gives back."""
+"""A worker inside the program, on the memory store: how it prefetches and returns tasks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
 
 
 def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> None:
-    """Fast tasks make it take ahead; then one blocks, and those behind it are for others."""
+    """Fast tasks make it prefetch; then one blocks, and the tasks behind it are released for others."""
     block, entered = threading.Event(), threading.Event()
 
     @app.task

@@ -32,7 +32,7 @@ LABELS = ("handler", "tube", "result")
 
 @contextmanager
 def served(worker: Worker) -> Iterator[str]:
-    """Its address."""
+    """The address of its monitor."""
     listener = socket.create_server(("127.0.0.1", 0))
     monitor = Monitor(worker, listener, None)
     monitor.start()
@@ -43,7 +43,7 @@ def served(worker: Worker) -> Iterator[str]:
 
 
 def get(url: str, token: str | None = None, method: str = "GET") -> tuple[int, str]:
-    """The status and the body."""
+    """Request a path. Returns the status and the body."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method), timeout=30) as answer:
@@ -54,7 +54,7 @@ def get(url: str, token: str | None = None, method: str = "GET") -> tuple[int, s
 
 
 def samples(url: str) -> dict[tuple[str, ...], float]:
-    """Name and values of labels -> value."""
+    """Values of the metrics, by name and label values."""
     status, text = get(f"{url}/metrics")
     assert status == 200
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]

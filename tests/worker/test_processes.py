@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: results, crashes, a hard end at the ttr, and no orphans."""
+"""Handlers in separate processes: results, crashes, a kill at the ttr, and no orphans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself in the store, for the dashboard."""
+"""What a worker reports to the store, for the dashboard."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_worker_reports_who_it_is_and_what_its_handlers_did(monkeypatch: pytes
 
 
 def runs(reports: list[WorkerReport]) -> Runs:
-    """What the one handler of the one worker did."""
+    """The statistics of the only handler of the only worker."""
     return reports[0].handlers[0].runs if reports and reports[0].handlers else Runs()
 
 

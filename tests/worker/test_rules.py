@@ -1,4 +1,4 @@
-"""What a handler says of its task, its time limit, and its rules for tasks that others put, on every store."""
+"""What a handler can tell about its task, time limits, and the rules for tasks that others put, on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker process runs what is put: results, failures, retries, and what becomes of each."""
+"""A worker process runs what is put: results, failures, retries, and outcomes."""
 
 from __future__ import annotations
 

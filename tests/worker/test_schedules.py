@@ -14,7 +14,7 @@ TARGET = "tests.worker.ticking:app"
 
 
 def ran(said: penstock.Tube) -> list[tuple[int, int]]:
-    """The ticks that were run, in order, and their tasks. One whose worker was killed after it spoke is run again."""
+    """The ticks that ran, in order, and their tasks. A tick whose worker was killed after its report runs again."""
     return sorted({(data[0], data[1]) for task in said.tasks(limit=1000) if isinstance(data := task.data, list)})
 
 

@@ -1,4 +1,4 @@
-"""A settle whose answer was lost is made again: what was applied then is not called lost."""
+"""A settle whose answer was lost is retried: if the first try was applied, the lease is not reported as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's status in one word, its outcome, and what is kept of whose end, on every store (section 10)."""
+"""A job's status in one word, its outcome, and which outcomes are stored, on every store (section 10)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("url", STORES, indirect=True)
 
 
 def looks(handle: Handle[Any]) -> tuple[str, str | None, str | None]:
-    """Its status, and its outcome's status and error."""
+    """Its status, and the status and error of its outcome."""
     outcome = handle.outcome
     return (handle.status, None, None) if outcome is None else (handle.status, outcome.status, outcome.error)
 

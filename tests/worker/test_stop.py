@@ -1,4 +1,4 @@
-"""A worker that is told to stop, told twice, killed, or frozen: nothing is lost, and all is explained."""
+"""A worker that is stopped once or twice, killed, or frozen: nothing is lost, and the log explains everything."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
 
 
 def test_two_signals_at_once_are_both_noticed() -> None:
-    """The main thread slept on, until it looked again by itself."""
+    """The main thread used to sleep until its next regular check."""
     program = """
 from penstock.cli.worker_command import Signals
 for _ in range(5):
@@ -82,7 +82,7 @@ def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
 
 
 def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(app: App, start: Start, heard: Heard, tell: Tell) -> None:
-    """Fast tasks make it take ahead; what stands behind a slow one then goes back as it came."""
+    """Fast tasks make it prefetch; tasks behind a slow one are released without an attempt."""
     app.broker.tube("default")
     jobs.noop.put_many(range(2000))
     worker = start("--concurrency", "1")

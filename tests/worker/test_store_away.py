@@ -1,4 +1,4 @@
-"""The server goes away while a handler runs: what is finished is settled when it is back, and work goes on."""
+"""The server stops while a handler runs: finished tasks are settled after it is back, and work continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_LAPSE = "from penstock.store.redis import registry; registry.LAPSE_MS = 600_0
 
 @pytest.fixture
 def server() -> Iterator[Redis]:
-    """A server that the test may kill; what was stored a moment ago survives that, so the test can be exact."""
+    """A server that the test may kill; every answered write survives, so that the test can be exact."""
     with started(DurableRedis) as server:
         yield server
 

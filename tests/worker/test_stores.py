@@ -1,4 +1,4 @@
-"""A worker on each server: work is done, failures end buried, unstarted work goes back as it came."""
+"""A worker on each server: tasks run, failures are buried, unstarted tasks are released."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def note(text: str) -> None: ...
 
 
 def write(text: str, how: str) -> str:
-    """Write a row, put a note and ack the task; what else happens is said by `how`."""
+    """Write a row, put a note and ack the task; `how` selects what else happens."""
     task = penstock.current_task()
     with database() as db:
         if how == "outer":

@@ -1,4 +1,4 @@
-"""Tasks of an app of a Django project, as its tests put and run them."""
+"""Tasks of a Django app, which the tests put and run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ran: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
 
 class Declined(Exception):
-    """An exception of the project's own."""
+    """An exception that the project defines."""
 
 
 @task
 def note(*args: Any, **kwargs: Any) -> list[Any]:
-    """Says what it was given; every name may be an argument."""
+    """Returns its arguments, which may have any name."""
     ran.append((args, kwargs))
     return [*args, kwargs]
 

@@ -1,4 +1,4 @@
-"""A real Chromium, without a window, that fails a test for anything a person would find in its console."""
+"""A real headless Chromium that fails a test for any error in its console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ expect.set_options(timeout=60_000)
 
 
 def chromium() -> str:
-    """Debian's browser; a missing one fails where CI=true, and is a named skip elsewhere."""
+    """The path of Debian's Chromium; if it is missing, fail where CI=true, otherwise skip by name."""
     return present(lambda: find("chromium", "chromium", ()))
 
 
@@ -33,9 +33,9 @@ def launched() -> Iterator[Browser]:
 
 @contextmanager
 def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iterator[Page]:
-    """A page of a fresh profile: errors, dialogs and refusals by the content policy fail the test.
+    """A page of a new profile: errors, dialogs and violations of the content policy fail the test.
 
-    `refused`: the server may refuse what is asked for.
+    `refused`: the server may refuse requests.
     """
     context = browser.new_context(**settings)
     context.set_default_timeout(60_000)

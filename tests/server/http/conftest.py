@@ -14,7 +14,7 @@ from tests.server.http.serving import Serving, serving
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The embedded stores; where a store's own behaviour can matter, a test asks for EVERY_STORE."""
+    """The embedded stores; a test for which the store matters uses EVERY_STORE."""
     return STORES[request.param](tmp_path)
 
 
@@ -27,6 +27,6 @@ def server(store_url: str) -> Iterator[Serving]:
 
 @pytest.fixture
 def beside(store_url: str, server: Serving) -> Iterator[penstock.Broker]:
-    """A broker of another program on the same store."""
+    """Another program's broker on the same store."""
     with penstock.connect(store_url) as broker:
         yield broker

@@ -1,7 +1,7 @@
-"""How long every page of the dashboard takes on a large store: `python -m tests.server.http.page_times [URL]`.
+"""The time of every dashboard page on a large store: `python -m tests.server.http.page_times [URL]`.
 
-Fills a store (by default a SQLite file) with 200 tubes and a million tasks, serves it, asks for each page five times,
-and fails if the median of any is 500 ms or more.
+Fills a store (by default a SQLite file) with 200 tubes and a million tasks, serves it, requests each page five times,
+and fails if any median is 500 ms or more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGES = (
 
 
 def fill(broker: penstock.Broker, tubes: int, tasks: int) -> None:
-    """Tubes of equal size, most of it ready; some delayed, buried and taken, groups and callbacks among it."""
+    """Fill tubes of equal size, mostly with ready tasks; some delayed, buried and taken, with groups and callbacks."""
     each = tasks // tubes
     for number in range(tubes):
         name = f"tube-{number:03}"
@@ -67,13 +67,13 @@ def measure(server: Serving, path: str) -> float:
 
 
 def say(line: str) -> None:
-    """Tell at once."""
+    """Print without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Fill, serve, ask."""
+    """Fill a store, serve it, and measure."""
     with tempfile.TemporaryDirectory() as folder:
         url = sys.argv[1] if len(sys.argv) > 1 else f"sqlite:///{folder}/pages.db?durability=relaxed"
         with penstock.connect(url) as broker:

@@ -1,7 +1,7 @@
-"""Pictures of every page of the dashboard, for docs/images and for looking at it.
+"""Screenshots of every dashboard page, for docs/images and for review.
 
-`python -m tests.server.http.pictures` makes those of docs/images again, in two minutes; with a folder, one of every
-page there, light and dark, on a desktop and on a phone.
+`python -m tests.server.http.pictures` updates docs/images, in two minutes; with a folder, it writes one of every page
+there, light and dark, on a desktop and on a phone.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ dice = random.Random(7)
 
 @app.task(tube="mail", max_attempts=2, backoff=penstock.Backoff(base=0.1))
 def send_mail(to: str, subject: str) -> None:
-    """Fails for some."""
+    """A handler that fails for some recipients."""
     time.sleep(dice.random() / 20)
     if to.startswith("nobody"):
         raise ConnectionRefusedError(f"550 no such mailbox: {to}")
@@ -95,7 +95,7 @@ def send_mail(to: str, subject: str) -> None:
 
 @app.task(tube="reports")
 def monthly_report(customer: int) -> int:
-    """Takes its time."""
+    """A slow handler."""
     penstock.current_task().progress = 0.4
     time.sleep(dice.random())
     return customer
@@ -103,7 +103,7 @@ def monthly_report(customer: int) -> int:
 
 @app.cron("30 2 * * *", tube="mail")
 def clean_up() -> None:
-    """Every night."""
+    """A nightly schedule."""
 
 
 def mail_to(name: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def filled(broker: penstock.Broker) -> list[penstock.Tube]:
 
 
 def work(tubes: list[penstock.Tube], over: threading.Event) -> None:
-    """Puts and takes, so that the charts move."""
+    """Put and take, so that the charts change."""
     while not over.wait(0.05):
         tubes[0].put_many(mail_to("nobody" if dice.random() < 0.02 else "bob") for _ in range(dice.randrange(6)))
         tubes[1].put({"url": "https://example.org/new"}, utube="example.org")
@@ -154,7 +154,7 @@ def work(tubes: list[penstock.Tube], over: threading.Event) -> None:
 
 @contextmanager
 def playing() -> Iterator[Serving]:
-    """A server on a store in which something happens."""
+    """A server on a store with activity."""
     over = threading.Event()
     with penstock.connect(URL) as broker, serving(URL) as server:
         tubes = filled(broker)
@@ -182,13 +182,13 @@ def playing() -> Iterator[Serving]:
 
 
 def press(server: Serving, path: str, **fields: str) -> None:
-    """A button of the dashboard."""
+    """Press a button of the dashboard."""
     seal = server.app.server.authentication.logins.seal("")
     assert server.client.post(path, data={"seal": seal, **fields}).status_code == httpx.codes.SEE_OTHER, path
 
 
 def look(browser: Browser, server: Serving, folder: Path, name: str, settings: dict[str, Any]) -> None:
-    """A picture of every page, as one reader sees it."""
+    """Take a screenshot of every page, as one reader sees it."""
     context = browser.new_context(**settings)
     page = context.new_page()
     for page_name, path in PAGES.items():
@@ -199,7 +199,7 @@ def look(browser: Browser, server: Serving, folder: Path, name: str, settings: d
 
 
 def main() -> None:
-    """Serve, work, and look."""
+    """Serve, work, and take screenshots."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with playing() as server, launched() as browser:
         if folder is None:

@@ -29,7 +29,7 @@ EVERY_STORE = pytest.mark.parametrize("store_url", STORES, indirect=True)
 
 @dataclass
 class Serving:
-    """Where it listens, and the application in its thread."""
+    """The address of a server, and the application in its thread."""
 
     url: str
     app: App
@@ -37,11 +37,11 @@ class Serving:
     _loop: asyncio.AbstractEventLoop
 
     def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
-        """A call with a JSON body."""
+        """Send a JSON body."""
         return self.client.post(path, json={} if body is None else body, headers=_spelled(headers))
 
     def get(self, path: str, **headers: str) -> httpx.Response:
-        """A call without a body."""
+        """Send a request without a body."""
         return self.client.get(path, headers=_spelled(headers))
 
     def in_loop(self, call: Callable[[], Any]) -> Any:
@@ -65,7 +65,7 @@ def _spelled(headers: dict[str, str]) -> dict[str, str]:
 def serving(
     store_url: str, tokens: Tokens | None = None, options: Options | None = None, tls: Tls | None = None
 ) -> Iterator[Serving]:
-    """Serve a store until the block ends; whatever fails in the thread fails the test."""
+    """Serve a store during the block; an error in the thread fails the test."""
     up = threading.Event()
     made: list[Any] = []
     failed: list[BaseException] = []

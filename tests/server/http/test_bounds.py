@@ -1,4 +1,4 @@
-"""What grows with tubes, tasks and slow readers is bounded."""
+"""Limits for what grows with tubes, tasks and slow readers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_store_calls_of_metrics_do_not_grow_with_tubes(monkeypatch: pytest.Monke
 
 
 def store_calls(server: Serving, path: str) -> int:
-    """How many steps the store does for a page, whose counters are read anew."""
+    """The number of store steps for a page whose counters are not cached."""
     store = server.app.access.broker.sync.runtime.store
     step, calls = store.step, 0
 

@@ -51,7 +51,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def no_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute that ends during a test writes no history: tests write it themselves."""
+    """No minute ends during a test, which would write history: tests write it themselves."""
 
     async def load_only(history: History) -> None:
         await history.load()
@@ -73,7 +73,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def filled(beside: penstock.Broker) -> penstock.Broker:
-    """Something of everything, with hostile text wherever text may stand."""
+    """A store with an example of everything, with hostile text in every text field."""
     mail = beside.tube("mail", ttr=60, max_attempts=3)
     mail.put({HOSTILE: [HOSTILE, 1.5, None]}, address=HOSTILE)
     mail.bury(1, HOSTILE)
@@ -97,7 +97,7 @@ def _nightly() -> None: ...
 
 
 def report(broker: penstock.Broker, **changes: Any) -> None:
-    """A worker reports."""
+    """Store a worker's report."""
     runs = Runs()
     for number in range(10):
         runs.note(0.02 * (number + 1), failed=number == 0)
@@ -419,7 +419,7 @@ def test_workers_and_what_their_handlers_did(server: Serving, beside: penstock.B
 
 
 def noted(server: Serving, minute: int) -> None:
-    """The server writes the history of a minute."""
+    """Write the history of a minute, as the server does."""
     server.await_in_loop(server.app.history.note(minute))
 
 

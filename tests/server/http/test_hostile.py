@@ -1,4 +1,4 @@
-"""What nobody should send: refused by a clear 4xx, and nothing is stored."""
+"""Malformed requests: refused with a clear 4xx, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = Options(max_body=2000)
 
 @pytest.fixture
 def store_url() -> str:
-    """One is enough: none of this reaches a store."""
+    """One store is enough: no request here reaches it."""
     return "memory://hostile"
 
 

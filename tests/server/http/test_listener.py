@@ -1,4 +1,4 @@
-"""The listener: what it does for a connection, and how it ends."""
+"""The listener: how it handles connections, and how it stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document tells what the server does: same routes, and answers as described."""
+"""The OpenAPI document matches the server: same routes, and responses as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page is shown, whatever store is looked at."""
+"""Every page works on every store."""
 
 from __future__ import annotations
 

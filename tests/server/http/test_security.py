@@ -1,4 +1,4 @@
-"""Who may call, from where, and what a browser is told."""
+"""Who may call, from which origin, and which security headers browsers get."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tokens(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def guarded(store_url: str, tokens: Path) -> Iterator[Serving]:
-    """A server that asks for tokens."""
+    """A server that requires tokens."""
     known = Tokens(tokens, "env-token")
     known.failures = Failures(lambda: 0.0)  # the first wait is a second, which a slow machine spends on a request
     with serving(store_url, known) as running:

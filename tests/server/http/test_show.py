@@ -1,4 +1,4 @@
-"""How values look on pages."""
+"""How pages format values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of tasks by HTTP, on every sort of store."""
+"""The task verbs over HTTP, on every kind of store."""
 
 from __future__ import annotations
 

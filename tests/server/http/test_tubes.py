@@ -1,4 +1,4 @@
-"""Tubes, groups, sessions and the store by HTTP."""
+"""Tubes, groups, sessions and the store over HTTP."""
 
 from __future__ import annotations
 
