@@ -31,7 +31,7 @@ from tests.support.xdist_schedule import Units, is_quick, place
 
 Connect = Callable[[], penstock.Broker]
 
-# No example fails because the machine is slow, and every run tries the same ones, unless PENSTOCK_CAMPAIGN=long.
+# No example fails because the machine is slow, and every run has the same ones, unless PENSTOCK_CAMPAIGN=long.
 settings.register_profile(
     "steady",
     deadline=None,
@@ -46,7 +46,7 @@ def pooled(database: str) -> str:
     return with_pool(empty_url("redis"), database)
 
 
-# name -> the URL of an empty store; a new store joins the whole suite by one line here
+# name -> the URL of an empty store; one line here adds a store to the whole suite
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
@@ -58,7 +58,7 @@ STORES: dict[str, Callable[[Path], str]] = {
     "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
     "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
-# PENSTOCK_STORES=memory,redis: tests of every store are tests of these.
+# PENSTOCK_STORES=memory,redis runs the tests of every store on these only.
 _ASKED = os.environ.get("PENSTOCK_STORES", ",".join(STORES)).split(",")
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
@@ -84,12 +84,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     keep_files_in_memory()
-    # A job in a shell's background ignores Ctrl-C, and all that it starts would.
+    # A background job of a shell ignores Ctrl-C, and so would all processes that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
         seed()
-    if config.getoption(_PAUSE) and not hasattr(config, "workerinput"):  # once, for all of xdist's
+    if config.getoption(_PAUSE) and not hasattr(config, "workerinput"):  # once for all xdist processes
         config.stash[_PAUSES] = Pauses(seed())
 
 
@@ -138,12 +138,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # else each full collection looks through all the tests, which took a sixth of the time of a small one
+    gc.freeze()  # otherwise each full collection visits all the tests, which took a sixth of the time of a small one
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    config.option.loadscopereorder = False  # xdist's order is by number of tests
+    config.option.loadscopereorder = False  # xdist orders by number of tests
     return Units(config, log)
 
 
@@ -179,7 +179,7 @@ def killer(request: pytest.FixtureRequest) -> Iterator[ServerKiller | None]:
 def _has_sessions(server: Server) -> bool:
     assert isinstance(server, Redis)
     parts = {key.rpartition(":")[2] for key in server.ask("KEYS", "*").splitlines()}
-    # Known to the store, or still to a tube, or its end is not written yet: that is lost by design, too.
+    # Known to the store or still to a tube, or its end is not written yet: a pool may lose that by design.
     return bool(parts & {"sessions", "ends"}) or {"ended_sessions", "marks"} <= parts
 
 
@@ -229,4 +229,4 @@ def live(store_url: str, killer: ServerKiller | None) -> Iterator[penstock.Broke
             killer.kill()
         yield broker
         if killer is not None:
-            killer.stop()  # so that the broker can end its sessions when it is closed
+            killer.stop()  # time for the broker to end its sessions when it is closed

@@ -15,7 +15,7 @@ from bench import against
 
 def test_two_lines_beside_another_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)  # a hook that runs the tests sets them, for its own repository
+        monkeypatch.delenv(name)  # a git hook that runs the tests sets them for its own repository
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     repository = tmp_path / "repository"
     shutil.copytree(against.ROOT / "src", repository / "src", ignore=shutil.ignore_patterns("__pycache__"))

@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 MODULES = sorted(SOURCE.glob("penstock/**/*.py"))
-# A module may import from its own layer and from those above it in this list. "" is penstock/__init__.py.
+# A module may import from its own layer and from layers above it in this list. "" is penstock/__init__.py.
 LAYERS = [
     "errors",
     "core",
@@ -39,7 +39,7 @@ DRIVERS = {
     "django": "django",
     "django_tasks": "django",
 }
-# core is given the time and the chance, and waits for nobody
+# core gets time and randomness as arguments, and never waits
 IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets", "socket", "threading", "time"}
 
 
@@ -50,7 +50,7 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: import by the full name"
-            # in "from penstock import x" x is a module of ours, or a name of the package itself
+            # in "from penstock import x", x is a module of ours or a name of the package
             whole = node.module == "penstock"
             yield from (f"penstock.{alias.name}" for alias in node.names) if whole else [str(node.module)]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):

@@ -16,7 +16,7 @@ from tests.behaviour.verbs import take
 def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:
     def come_and_go(_: int) -> set[str]:
         locks, told = Locks(tmp_path, "store"), set()
-        for _ in range(1000):  # whoever goes last removes the folder, which another one may have just found there
+        for _ in range(1000):  # the last one removes the folder, which another may have just found
             handle = uuid4().hex
             told.add(locks.hold(handle))
             locks.let_go(handle)

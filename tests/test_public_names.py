@@ -39,7 +39,7 @@ PUT_MANY = (
     "address, at, callback, delay, group, id, max_attempts, on_duplicate, pri, rank, reply_to, timeout=0, ttl, ttr, "
     "utube"
 )
-# First the parameters by position, in order; after *, those by name alone, sorted.
+# First positional parameters, in order; after *, keyword-only ones, sorted.
 FUNCTIONS = {
     "connect": "url=None, *, clock=None, pool=None",
     "register_kind": "kind",
@@ -125,7 +125,7 @@ METHODS = {
     "Tube.why": "id=None, *, address=None",
 }
 TASK = "address attempts created data due errors expires group id lease pri progress reason status taken tube utube"
-# Values: what they are made of.
+# Values: their fields.
 FIELDS = {
     "Backoff": "base=1, factor=2, limit=300, jitter=0.1",
     "Finding": "tube, id, what, remedy",
@@ -238,7 +238,7 @@ def undocumented(path: Path) -> Iterator[str]:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
         overloaded = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
-        if not overloaded and not ast.get_docstring(node):  # the last one of them speaks for all
+        if not overloaded and not ast.get_docstring(node):  # the last overload has the docstring for all
             yield node.name
 
 

@@ -71,7 +71,7 @@ def test_a_hint_during_a_look_makes_it_look_again(queue: WaitQueue) -> None:
     waiter = queue.add((READY,))
     queue.wake(READY, hint=True)
     assert awake(waiter)
-    queue.wake(READY, hint=True)  # its look may have been too early for this one
+    queue.wake(READY, hint=True)  # it may have checked too early for this one
     queue.requeue(waiter)
     assert awake(waiter)
     queue.requeue(waiter)

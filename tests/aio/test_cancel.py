@@ -43,7 +43,7 @@ def test_a_take_cancelled_after_the_answer_came_gives_back_what_it_got(monkeypat
 
             def answer(*args: Any) -> None:
                 real(*args)
-                call.cancel()  # it is to be woken in this very turn of the loop
+                call.cancel()  # it is about to be woken in this turn of the loop
 
             monkeypatch.setattr(broker.executor, "_answer", answer)
             with pytest.raises(asyncio.CancelledError):
@@ -119,7 +119,7 @@ def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None
             await blocked(broker, 2)
             made, go_on = held_back(broker, "take")
             await tube.put("x")
-            await made.wait()  # the first one was woken, and has got it
+            await made.wait()  # the first one was woken and got it
             await cancelled(first)
             go_on.set()
             task = await asyncio.wait_for(second, PATIENCE)
@@ -205,7 +205,7 @@ def test_a_task_of_a_cancelled_block_is_released(store_url: str) -> None:
             await taken.wait()
             worker.cancel()
             await asyncio.sleep(0)
-            worker.cancel()  # once more, while the task is given back
+            worker.cancel()  # once more, while the task is being released
             with pytest.raises(asyncio.CancelledError):
                 await worker
             task = await tube.take(PATIENCE)

@@ -246,7 +246,7 @@ def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[lis
         assert await second == 4
         for future in [executor.submit(Double(number)) for number in range(3)]:
             assert future.cancel()
-        await closed(executor)  # nobody is left to be waited for
+        await closed(executor)  # nobody is left to wait for
         assert calls == [[2]]
 
     in_loop(main)

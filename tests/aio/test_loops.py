@@ -285,7 +285,7 @@ def test_a_forked_child_is_refused_and_the_parent_continues(durable_url: str) ->
             held = await tube.take(0)
             assert held is not None
             child = os.fork()
-            if child == 0:  # the loop that runs here is the parent's
+            if child == 0:  # the running loop is the parent's
                 code = 1
                 try:
                     broker.executor.run(iter(()))  # type: ignore[arg-type]

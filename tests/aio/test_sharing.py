@@ -178,7 +178,7 @@ def test_two_thousand_blocked_takes_need_few_threads_and_few_store_calls(store_u
             await tube.put_many(range(2000))
             found = await asyncio.gather(*takes)
             assert {task.data for task in found if task} == set(range(2000))
-            assert len(sizes) < 200  # one a taker would be ten times as many
+            assert len(sizes) < 200  # one per taker would be ten times as many
             assert [session.waits for session in await broker.sessions()] == [[]]
             assert await counts(tube) == {"taken": 2000, "total": 2000}
 

@@ -16,7 +16,7 @@ from penstock.testing import Clock
 from tests.aio.looks import PATIENCE, calls, counts, in_loop, until
 from tests.test_public_names import parameters, public
 
-# What makes no sense to await: a transaction of a blocking driver, and len() and `in`.
+# Verbs that cannot be awaited: a transaction of a blocking driver, and len() and `in`.
 LEFT_OUT = {"Broker": {"bind"}}
 
 

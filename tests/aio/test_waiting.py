@@ -16,7 +16,7 @@ from tests.support.threads import begin
 from tests.support.threads import until as until_here
 
 pytestmark = pytest.mark.usefixtures("unscanned")
-# Less than the takes are patient: who is not woken has nothing by then.
+# Shorter than the takes' timeout: a waiter that is not woken has nothing by then.
 SOON = PATIENCE / 2
 
 
@@ -199,7 +199,7 @@ def test_puts_wait_for_room(store_url: str) -> None:
                 taken.append(task.data)
                 await task.ack()
             assert taken[:2] == ["a", "b"]
-            assert set(taken[2:]) == set(range(20))  # puts that wait at one moment overlap: in any order
+            assert set(taken[2:]) == set(range(20))  # concurrent puts overlap: any order
             assert [(await put).data for put in puts] == list(range(20))
 
     in_loop(main)
@@ -273,12 +273,12 @@ def test_a_blocked_take_costs_no_call_while_nothing_happens(monkeypatch: pytest.
                 return len(sizes) >= 2
 
             await until(scanned)
-            assert set(sizes) == {1}  # a scan looks for one of them
+            assert set(sizes) == {1}  # a scan reads for one of them
             await tube.put_many(range(1000))
             assert None not in await asyncio.gather(*takes)
             sizes.clear()
             assert set(await asyncio.gather(*(tube.take(0.2) for _ in range(1000)))) == {None}
-            assert len(sizes) < 50  # in the end each looks a last time, many together
+            assert len(sizes) < 50  # at its end each reads a last time, many together
             assert await calls(tube) == {"put": 1000, "take": 1000}
 
     in_loop(main)

@@ -194,7 +194,7 @@ def test_in_the_bridge_dies_before_and_after_each_store_and_ack(
     queue.put(names(100))
     consumer = Consumer(url)
     Program(server, url, queue, "--batch", "25", "--drain", point=point).end()
-    until(lambda: not consumer._done.done() and penstock_is_idle(url))  # what was stored has left before the redelivery
+    until(lambda: not consumer._done.done() and penstock_is_idle(url))  # the stored task has left before the redelivery
     Program(server, url, queue, "--drain").end()
     until(lambda: sum(consumer.seen.values()) >= 100)
     consumer.stop()
@@ -213,7 +213,7 @@ def test_in_the_bridge_is_killed_again_and_again(server: RabbitMQ, queue: Queue,
     while len(consumer.seen) < MESSAGES and kills < 60:
         bridge = Program(server, url, queue, "--batch", str(BATCH))
         bridge.await_ready()
-        time.sleep(0.02 * (kills % 10))  # a moment of the flow, another one every time
+        time.sleep(0.02 * (kills % 10))  # at another time in every run
         bridge.stop(signal.SIGKILL)
         kills += 1
     Program(server, url, queue, "--drain").end()
@@ -307,7 +307,7 @@ def test_out_the_bridge_dies_before_and_after_each_publish_and_ack(
     until(lambda: tube.stats().tasks.taken == 0)  # those of the dead session are ready again
     Program(server, url, queue, "--publish", "--drain").end()
     repeats = sum(published(queue, 100).values()) - 100
-    # In each batch: take_many, publish, ack_many. Only between the publish and its ack does a death repeat the batch.
+    # In each batch: take_many, publish, ack_many. Only a death between publish and ack repeats the batch.
     assert repeats == (25 if (point - 1) % 6 in (3, 4) else 0), repeats
 
 
@@ -342,7 +342,7 @@ def test_out_rabbitmq_is_killed_and_restarted(
     counts = bridge.stop()
     repeats = sum(published(queue, MESSAGES).values()) - MESSAGES
     print(f"\n{counts}, {repeats} published again")  # noqa: T201
-    assert repeats <= counts["released"]  # only those whose confirm did not come
+    assert repeats <= counts["released"]  # only those without a confirm
 
 
 def test_what_rabbitmq_refuses_is_released_with_the_reason(server: RabbitMQ, url: str, broker: penstock.Broker) -> None:

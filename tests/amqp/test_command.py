@@ -37,7 +37,7 @@ def test_what_cannot_be_is_one_clear_line_without_the_password(shell: Shell, wor
     said = shell.refused("bridge", *words, "--queue", "q", "--tube", "t")
     assert message in said
     assert "secret" not in said
-    assert not (shell.folder / "queue.db").exists()  # nothing was created for it
+    assert not (shell.folder / "queue.db").exists()  # no file was created
 
 
 def test_a_missing_option_is_a_usage_error(shell: Shell) -> None:

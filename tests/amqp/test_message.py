@@ -58,11 +58,11 @@ def test_properties_become_the_options_that_the_kind_has(broker: penstock.Broker
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (Message(b"", priority=3), {"pri": 0}),  # the tube has pri 0: there is nothing more urgent
+        (Message(b"", priority=3), {"pri": 0}),  # the tube has pri 0, so nothing can be more urgent
         (Message(b"", priority=0), {}),
         (Message(b"", expiration="0"), {"ttl": 0.001}),
         (Message(b"", expiration="soon"), {}),
-        (Message(b"", headers={"x-delay": -5000}), {}),  # it has waited already
+        (Message(b"", headers={"x-delay": -5000}), {}),  # the delay is over
         (Message(b"", headers={"x-delay": "5000"}), {"delay": 5.0}),
         (Message(b"", headers={"x-delay": None, "other": 1}), {}),
         (Message(b"", message_id=""), {}),

@@ -60,7 +60,7 @@ def test_what_is_wrong_is_refused_as_without_a_loop(app: App) -> None:
         with pytest.raises(penstock.BadValue, match="not a put option"):
             await send.aio.put_many(["ada"], capacity=3)  # type: ignore[call-arg]
         app.broker.tube("default").drop()
-        assert (await send.aio.put("ada")).id == 1  # its tube is opened anew
+        assert (await send.aio.put("ada")).id == 1  # its tube is opened again
 
     send.put("before")
     app.broker.tube("default").truncate()
@@ -89,7 +89,7 @@ def test_many_at_once_share_store_calls_and_need_one_thread(app: App, monkeypatc
         await asyncio.sleep(0)
         await asyncio.to_thread(run_queued, app)
         assert await asyncio.gather(*waits) == [number * 2 for number in range(200)]
-        until(lambda: len(executors()) == 1)  # that of the app before may be about to end
+        until(lambda: len(executors()) == 1)  # the thread of the app before may still be ending
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ from tests.behaviour.looks import tasks
 
 @pytest.fixture
 def app() -> Iterator[App]:
-    with penstock.connect("memory://bad-input"):  # the store lives as long as this
+    with penstock.connect("memory://bad-input"):  # keeps the memory store open
         app = penstock.App("memory://bad-input")
         yield app
         app.close()
@@ -105,7 +105,7 @@ def test_a_progress_outside_0_to_1_is_refused(app: App, value: Any) -> None:
         with pytest.raises(penstock.BadValue, match=r"progress .* give a share, from 0 to 1"):
             task.progress = value
         told = [task.progress]
-        task.progress = sum([0.01] * 100)  # which is a hair more than 1
+        task.progress = sum([0.01] * 100)  # a little more than 1
         told.append(task.progress)
         task.progress = None
         return [*told, task.progress]

@@ -23,7 +23,7 @@ def test_progress_is_shown_until_the_task_returns(broker: penstock.Broker) -> No
     assert (task.progress, tube.peek(1).progress) == (None, None)
     tell(tube, task, 0, 0.4)
     assert tube.peek(1).progress == 0.4
-    tell(tube, task, 1000, None)  # more time, and nothing new to tell
+    tell(tube, task, 1000, None)  # more time, and no new progress
     assert tube.peek(1).progress == 0.4
     assert tube.peek(1).due == (task.due or 0) + 1
     assert [found.progress for found in tube.tasks("t")] == [0.4]

@@ -107,7 +107,7 @@ def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any])
     for each in shown:
         moments = {name: each.pop(name) for name in ("created", "expires", "at")}
         each |= {name: at and at - moments["created"] for name, at in moments.items()}
-        each["address"] = each["address"] is not None  # random, where the end of a ttl must be told
+        each["address"] = each["address"] is not None  # random, where the end by ttl must be reported
         del each["id"]
     assert shown[0] == shown[1] == shown[2]
     assert told == [1, 2, 3]
@@ -302,7 +302,7 @@ def test_a_task_is_put_for_a_time(app: App) -> None:
     assert tube.peek(send.options(at=past).put("ada").id).status == "r"
     with pytest.raises(penstock.BadValue, match="at and delay"):
         send.options(at=soon, delay=3).put("ada")
-    # A parameter of that name: `.put` means the parameter.
+    # A parameter of that name wins over the option.
     handle = remind.options(at=past).put(at="noon")
     run_queued(app)
     assert handle.result(0) == "noon"

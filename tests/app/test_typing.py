@@ -17,7 +17,7 @@ from penstock.app.handler import Handler
 from penstock.app.put_signature import Put
 from tests.processes.peer import environment
 
-# A line with a comment must be refused, with that in the message; all others must pass.
+# mypy must reject each line with a comment, with that text in its message, and accept all others.
 SNIPPET = """
 import penstock
 

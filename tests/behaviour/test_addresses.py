@@ -133,7 +133,7 @@ def test_replace_gives_new_data_and_keeps_the_id(broker: penstock.Broker, kind: 
     replaced = tube.put({"new": [1]}, address="a", on_duplicate="replace")
     assert (replaced.id, replaced.data, str(replaced.status), replaced.address) == (1, {"new": [1]}, "r", "a")
     assert calls(tube) == {"put": 2}
-    assert drain(tube) == [{"new": [1]}, "other"]  # at its old place, and once
+    assert drain(tube) == [{"new": [1]}, "other"]  # in its old place, and once
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)
@@ -149,7 +149,7 @@ def test_replace_gives_new_pri_delay_and_ttl(broker: penstock.Broker, clock: Clo
     assert tasks(tube) == {"ready": 1, "delayed": 1, "total": 2}
     clock.advance(2)
     task = take(tube)
-    assert (task.data, task.due) == ("y", clock.seconds + 7)  # its ttr is the old one
+    assert (task.data, task.due) == ("y", clock.seconds + 7)  # with its old ttr
 
 
 def test_replace_without_options_gives_the_defaults(broker: penstock.Broker, clock: Clock) -> None:

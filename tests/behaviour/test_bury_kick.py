@@ -136,7 +136,7 @@ def test_kick_forgets_attempts_and_reason_but_not_the_lease_number(broker: penst
     tube.kick()
     kicked = tube.peek(1)
     assert (kicked.status, kicked.attempts, kicked.reason) == ("r", 0, None)
-    # A pool whose index was built anew in between has raised the lease; else it is the same.
+    # A pool that was rebuilt in between has raised the lease; otherwise it is the same.
     assert held.lease <= kicked.lease < take(tube).lease
 
 

@@ -143,14 +143,14 @@ def test_a_session_that_ends_holding_cancelled_work_brings_nothing_back(broker: 
     group.start()
     session = broker.session()
     session.tube("t").take_many(1_500)
-    group.cancel()  # only a step of it
+    group.cancel()  # only one step of them
     session.close()
     assert drain(tube) == ["cancelled"]
 
 
 # large groups: the record is flipped, the tasks follow in steps
 
-# More than two steps start, and than two takes set aside of what is cancelled.
+# More tasks than two steps start, and than two takes remove of a cancelled group.
 LARGE = 2_500
 
 
@@ -176,7 +176,7 @@ def test_a_large_group_is_gone_for_everyone_once_it_is_cancelled(broker: penstoc
     tube = broker.tube("t", kind=kind)
     group = cancellable(tube, list(range(LARGE)))
     group.start()
-    tube.stats()  # all of it is ready
+    tube.stats()  # all tasks are ready
     held = take(tube)
     tube.put("behind")
     group.cancel()
@@ -192,7 +192,7 @@ def test_a_large_group_is_gone_for_everyone_once_it_is_cancelled(broker: penstoc
     assert broker.check() == []
 
 
-# What may be stored with a task before the number of its group.
+# Fields that may be stored before the number of a task's group.
 EXTRAS: list[dict[str, object]] = [
     {}, {"pri": 0}, {"ttl": 60}, {"ttr": 9}, {"max_attempts": 3}, {"reply_to": "replies"}, {"address": "a"},
     {"callback": "http://localhost/"}, {"pri": 0, "ttl": 60, "ttr": 9, "reply_to": "replies", "address": "b"},
@@ -215,7 +215,7 @@ def test_live_work_among_cancelled_work_is_taken_in_order(broker: penstock.Broke
         live.put(n, **options("l", n))
     live.start()
     cancelled.start()
-    tube.stats()  # all of it is ready
+    tube.stats()  # all tasks are ready
     cancelled.cancel()
     assert [task.data for task in tube.take_many(100)] == list(range(len(EXTRAS)))
     assert tasks(tube) == {"taken": len(EXTRAS), "done": 2_000 + len(EXTRAS), "total": len(EXTRAS)}

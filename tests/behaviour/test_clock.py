@@ -16,7 +16,7 @@ from tests.conftest import Connect
 from tests.support.quiet_broker import quiet
 from tests.support.threads import until
 
-# As often as the test asks, and what a busy machine adds.
+# The period of the test, and time for a busy machine.
 SOON = 10.0
 
 
@@ -75,7 +75,7 @@ def test_a_lease_and_a_session_end_without_a_taker(connect: Connect, broker: pen
     held.put("y")
     assert leased.take(0) is not None
     assert held.take(0) is not None
-    quiet(broker)  # no beats, as of a process on another host that has died
+    quiet(broker)  # no heartbeats, like a dead process on another host
     clock.advance(5)
     drive(connect())
     until(lambda: counted(leased).ready == 1)

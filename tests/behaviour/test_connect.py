@@ -37,7 +37,7 @@ def test_what_cannot_stand_in_a_url_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str
 ) -> None:
     if scheme == "sqlite:///" and "[" in rest:
-        return  # a file may be named so
+        return  # a file may have that name
     monkeypatch.chdir(tmp_path)
     with pytest.raises(penstock.BadValue, match=scheme.rstrip("/").replace("+", r"\+")) as refused:
         penstock.connect(scheme + rest)

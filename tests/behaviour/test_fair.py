@@ -36,13 +36,13 @@ def test_a_newcomer_does_not_wait_behind_a_long_queue(broker: penstock.Broker, k
     assert take(tube).data == "hello"
 
 
-@pytest.mark.never_restarted  # a pool that is built anew begins its turns anew
+@pytest.mark.never_restarted  # a rebuilt pool restarts its turns
 def test_a_micro_queue_that_was_idle_has_no_credit(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utube", fair=True)
     tube.put_many(["a1", "a2", "a3"], utube="a")
     clock.advance(5)
     tube.put_many(["b1", "b2", "b3"], utube="b")
-    # a1 is served now, which makes both turns equal, and equal turns come by id.
+    # Serving a1 makes both turns equal; equal turns come by id.
     assert drain(tube) == ["a1", "a2", "b1", "a3", "b2", "b3"]
 
 

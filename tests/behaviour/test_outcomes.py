@@ -266,7 +266,7 @@ def test_those_already_waiting_get_theirs_after_a_new_put(live: penstock.Broker)
         task = take(tube)
         future = waiting(live, tube, "a")
         task.ack(round)
-        tube.put("next", address="a")  # before the waiter has looked, or after
+        tube.put("next", address="a")  # before or after the waiter has checked
         assert future.result(PATIENCE) == penstock.Outcome("done", round)
         take(tube).ack()
 

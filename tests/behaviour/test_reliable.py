@@ -237,7 +237,7 @@ def test_a_recovered_message_is_acked_as_any_other(queue: penstock.Tube, connect
     queue.put("a")
     first = take(queue)
     (again,) = connect().tube("queue").recover(1, 0)
-    first.ack()  # whoever is first
+    first.ack()  # the first of them
     with pytest.raises(penstock.NotTaken):
         again.ack()
     assert calls(queue)["ack"] == 1
@@ -398,5 +398,5 @@ def test_a_reply_is_a_message_as_any_other(broker: penstock.Broker, queue: penst
     mine, reply = feeds.tasks()
     assert (mine.id, mine.data) == ("reply-2", "mine")
     assert reply.data == {"id": 2, "address": None, "status": "done", "result": None}
-    # Which number is free; a higher one where a server that was killed has left some out.
+    # The next free number; higher if a killed server skipped some.
     assert reply.id == "reply-2-" or int(str(reply.id).removeprefix("reply-")) > 2

@@ -122,7 +122,7 @@ def test_a_reply_takes_the_reply_tubes_own_defaults(broker: penstock.Broker, clo
     tube = broker.tube("t")
     tube.put_many(["x", "y"], reply_to="replies")
     tube.ack_many(tube.take_many(2))
-    assert [reply["id"] for reply in drain(replies) if isinstance(reply, dict)] == [1, 2]  # in the order of the ends
+    assert [reply["id"] for reply in drain(replies) if isinstance(reply, dict)] == [1, 2]  # in the order of their ends
     assert calls(replies) == {"put": 2, "take": 2, "ack": 2}
 
 

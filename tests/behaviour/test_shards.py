@@ -175,7 +175,7 @@ def test_tasks_without_a_micro_queue_share_one(broker: penstock.Broker) -> None:
     first = take(tube)
     assert tube.take(0) is None
     assert f"held by task {first.id}," in tube.why(tube.tasks("r")[0].id)
-    first.ack()  # its reply goes into that one, too
+    first.ack()  # its reply is put into that one, too
     assert len(tube.take_many(9)) == 1
 
 

@@ -149,7 +149,7 @@ def test_at_is_a_time_also_after_a_wait_for_room(
     monkeypatch.setattr(store, "put", put_once)
     put = (lambda: tube.put_many(["x"], at=at, timeout=60)[0]) if many else (lambda: tube.put("x", at=at, timeout=60))
     waiting = begin(put)
-    until(lambda: len(attempts) >= 2)  # once before it waits, and once when it is in the queue
+    until(lambda: len(attempts) >= 2)  # once before it waits, and once in the wait queue
     clock.advance(2)
     tube.delete(1)
     assert waiting.result(60).due == at.timestamp()

@@ -13,14 +13,14 @@ KINDS = ("fifo", "fifottl", "utube", "utubettl")
 TIMED_KINDS = ("fifottl", "utubettl")
 UTUBE_KINDS = ("utube", "utubettl")
 
-# Only for the holder of the live lease.
+# Only by the holder of the live lease.
 LEASED_VERBS: dict[str, Verb] = {
     "ack": lambda tube, which: tube.ack(which),
     "fail": lambda tube, which: tube.fail(which, "broken"),
     "release": lambda tube, which: tube.release(which),
     "touch": lambda tube, which: tube.touch(which, 1),
 }
-# That only leased kinds have, called with a task or its id.
+# Verbs of leased kinds only, called with a task or its id.
 LEASED_KINDS_VERBS: dict[str, Callable[[penstock.Tube, Any], object]] = {
     "fail": lambda tube, task: tube.fail(task, "broken"),
     "release": lambda tube, task: tube.release(task),
@@ -33,7 +33,7 @@ LEASED_KINDS_VERBS: dict[str, Callable[[penstock.Tube, Any], object]] = {
     "wait": lambda tube, task: tube.wait("a", 0),
     "max_pri": lambda tube, task: tube.take(0, max_pri=0),
 }
-# For anyone, in any state.
+# By anyone, in any state.
 FREE_VERBS: dict[str, Verb] = {
     "bury": lambda tube, which: tube.bury(which),
     "delete": lambda tube, which: tube.delete(which),

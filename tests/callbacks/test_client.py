@@ -139,7 +139,7 @@ def test_an_answer_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_host_that_is_away_is_another_attempt() -> None:
-    with socket.socket() as silent:  # it does not listen, and nobody else can have its port meanwhile
+    with socket.socket() as silent:  # it does not listen, and no other program can get its port meanwhile
         silent.bind(("127.0.0.1", 0))
         with pytest.raises(Retry) as retry:
             call(record(f"http://127.0.0.1:{silent.getsockname()[1]}/hook"))
@@ -217,4 +217,4 @@ def test_tls_verifies_the_name_of_the_host(tmp_path: Path) -> None:
             reach("other.example.org", trusting)
         assert "CERTIFICATE_VERIFY_FAILED" in (retry.value.reason or "")
         with pytest.raises(Retry):
-            reach("hooks.example.org", None)  # nobody vouches for it
+            reach("hooks.example.org", None)  # it is not signed by a known authority

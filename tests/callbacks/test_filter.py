@@ -115,7 +115,7 @@ def test_a_network_opens_inward_addresses_of_listed_names() -> None:
     LIST.check_address("hooks.example.org", ip_address("10.1.2.3"), 443)
     with pytest.raises(Refused, match="10.2.2.3, which is not public"):
         LIST.check_address("hooks.example.org", ip_address("10.2.2.3"), 443)
-    with pytest.raises(Refused):  # the same place by another way is not the same address
+    with pytest.raises(Refused):  # another route to the same host is another address
         LIST.check_address("hooks.example.org", ip_address("::ffff:10.1.2.3"), 443)
 
 

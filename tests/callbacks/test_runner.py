@@ -29,7 +29,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def broker(url: str) -> Iterator[penstock.Broker]:
-    # A store in memory has the clock of who opens it first, which stands still here: no lease in it lapses.
+    # A memory store has the clock of its first broker, which is stopped here: no lease ends.
     with penstock.connect(url, clock=Clock() if url.startswith("memory") else None) as broker:
         yield broker
         assert broker.check() == []
@@ -171,7 +171,7 @@ def test_a_busy_host_is_limited_and_does_not_delay_others(
         tube.put("quick", callback=f"http://localhost:{other.port}/")
         run("127.0.0.1", "localhost", "::1", per_host=2)
         assert other.next().body == b'"quick"'
-    until(lambda: running == [2], PATIENCE)  # the quick one may have overtaken them
+    until(lambda: running == [2], PATIENCE)  # the fast one may have overtaken them
     let_go.set()
     gone(tube)
     assert most == [2]

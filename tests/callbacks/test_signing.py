@@ -13,7 +13,7 @@ HEADERS = signed_headers([key(SECRET)], "mail:17", 1_700_000_000, b'{"n":1}')
 
 
 def test_the_form_is_that_of_the_standard() -> None:
-    # The example of the specification.
+    # The specification's example.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     body = b'{"test": 2432232314}'
     headers = signed_headers([key(secret)], "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)

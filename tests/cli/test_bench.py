@@ -31,7 +31,7 @@ def test_there_is_something_to_take_where_puts_are_held_up(monkeypatch: pytest.M
 
     monkeypatch.setattr(Tube, "put_many", slow)
     monkeypatch.setattr(bench, "_put", lambda tube, data: len(slow(tube, [data])))
-    monkeypatch.setattr("time.perf_counter", lambda: clock.seconds)  # it does not move while tasks are taken
+    monkeypatch.setattr("time.perf_counter", lambda: clock.seconds)  # it does not change while tasks are taken
     with penstock.connect(f"memory://{uuid4().hex}") as broker:
         phases = list(bench.measured(broker.tube("t"), 1, b"x"))
     assert [phase.tasks for phase in phases] == [1, 100, 101, 100]

@@ -65,13 +65,13 @@ def test_a_store_that_is_not_there_is_one_line_on_stderr() -> None:
 @pytest.mark.parametrize("store", STORES)
 def test_doctor_reports_on_every_store(store: str, tmp_path: Path) -> None:
     url = STORES[store](tmp_path)
-    with penstock.connect(url) as broker:  # open all the time: memory is gone with its last one
+    with penstock.connect(url) as broker:  # kept open: a memory store ends with its last broker
         broker.tube("mail").put("a", delay=60)
         done = CliRunner().invoke(doctor, ["--json"], obj=url)
         report = msgspec.json.decode(done.stdout)
     advice = report["store"]["advice"]
     assert done.exit_code == bool(advice)
-    assert [line for line in advice if not line.startswith("fsync")] == []  # off in the PostgreSQL of the tests
+    assert [line for line in advice if not line.startswith("fsync")] == []  # off in the tests' PostgreSQL
     assert report["tubes"] == [{"name": "mail", "kind": "fifottl", "ready": 0, "taken": 0, "delayed": 1, "buried": 0}]
     assert "" not in (report["store"]["store"], report["store"]["durability"])
 

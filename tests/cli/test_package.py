@@ -58,7 +58,7 @@ def test_a_tube_that_moved_is_listed_with_its_new_place(shell: Shell) -> None:
     assert [tube["name"] for tube in shell.json("ls")] == ["other"]
 
 
-# However long the store takes to answer on this machine.
+# However slow the store is on this machine.
 _PATIENT = "from penstock.cli import completion, main; completion.PATIENCE = 60.0; main.main()"
 
 

@@ -66,7 +66,7 @@ def test_an_empty_take_can_have_its_own_exit_code(shell: Shell) -> None:
     assert shell.on_terminal("take", "urgent", "--timeout", "0") == "nothing came\r\n"
     assert shell.run("take", "urgent", "--timeout", "0", "--exit-code").returncode == 3
     assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist: penstock tubes")
-    # Of four takes that kept their sessions, the one that got something left one.
+    # Of four takes that kept their sessions, the one that got a task left one.
     assert [session["held"] for session in shell.json("sessions")] == [[["mail", 1]]]
 
 
@@ -128,7 +128,7 @@ def test_a_lease_alone_is_enough(shell: Shell) -> None:
     assert shell("ack", "mail", "1", "--lease", taken["lease"]) == "acked 1 of mail"
     late = shell.refused("ack", "mail", "1", "--lease", taken["lease"])
     assert "is not held" in late
-    assert "--session" not in late  # the lease says who took it
+    assert "--session" not in late  # the lease names the session
 
 
 def test_a_lease_narrows_a_settle_to_one_hand_out(shell: Shell) -> None:

@@ -130,7 +130,7 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
     lines = [json.loads(line) for line in log.splitlines()]
     assert lines[0]["message"] == f"worker on {folder}/{how}.db, tubes mail, concurrency 16"
     counts = [line["counts"] for line in lines if "counts" in line][-1]
-    assert counts.pop("taken") - counts.pop("released") == 1  # a busy one gives back what it has not begun
+    assert counts.pop("taken") - counts.pop("released") == 1  # a busy worker releases what it has not started
     others = ("running", "waiting", "failed", "retried", "buried", "dropped", "lost", "stuck")
     assert counts == {"done": 1, **dict.fromkeys(others, 0)}
     working, stopped = map(json.loads, told.splitlines())
@@ -152,7 +152,7 @@ def test_json_logs_name_the_task_that_failed(folder: Path) -> None:
     }  # fmt: skip
     first, *_, last = line["error"].splitlines()
     assert (first, last) == ("Traceback (most recent call last):", "ValueError: nobody")
-    assert "penstock/worker" not in line["error"]  # it begins in the handler
+    assert "penstock/worker" not in line["error"]  # the traceback begins in the handler
 
 
 def test_a_changed_file_restarts_it(folder: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.codec import decode, decode_as, encode
 from penstock.errors import BadValue
 
-# Every text that UTF-8 can hold, so no lone surrogates.
+# Every text that UTF-8 can encode, so no lone surrogates.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ATOMS = (
     st.none() | st.booleans() | st.integers() | st.integers(-(10**60), 10**60) | TEXT

@@ -52,7 +52,7 @@ def decisions() -> Iterator[tuple[str, Record, Change]]:
 
 def test_the_decisions_are_exactly_the_table() -> None:
     decided = {(event, task.state, change.state) for event, task, change in decisions()}
-    # take is the store's own; a taken task expires only when it comes back, as part of release or ttr.
+    # take is decided by the store; a taken task expires only when it is released, by release or ttr.
     tabled = {
         (event, before, after)
         for event, moves in TRANSITIONS.items()

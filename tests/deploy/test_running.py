@@ -148,7 +148,7 @@ def test_redis(tmp_path: Path) -> None:
     back_up, restore = blocks("Redis")
     server, port = Redis(), free_port()
     try:
-        server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")  # else it waits for others who want a copy
+        server.ask("CONFIG", "SET", "repl-diskless-sync-delay", "0")  # otherwise it waits for other replicas to join
         task = backed_up(server.url, back_up, tmp_path, BACKUP=tmp_path, REDIS_URL=server.url)
         assert run(restore, tmp_path, BACKUP=tmp_path, PORT=port) == "PONG\nOK\nno problems found\n"
         check_restored(f"redis://127.0.0.1:{port}/0", task)

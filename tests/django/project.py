@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from penstock.django import results  # of Django 6, or of the backport
+from penstock.django import results  # Django 6's, or the backport's
 
 BACKPORT = ["django_tasks"] if results.base.__name__.startswith("django_tasks") else []
 SETTINGS = {

@@ -72,7 +72,7 @@ RUN = {page: [block for block in blocks if block.not_run is None] for page, bloc
 def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_URL"}
     environment["PENSTOCK_LOCKS"] = str(tmp_path / "locks")
-    environment["PYTHONPATH"] = str(Path(penstock.__file__).parents[1])  # also where it is not installed
+    environment["PYTHONPATH"] = str(Path(penstock.__file__).parents[1])  # even if penstock is not installed
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     if any("REDIS_URL" in block.code for block in RUN[page]):
         environment["REDIS_URL"] = running("redis").url
@@ -93,7 +93,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         _, complaints = reader.communicate(json.dumps([page, blocks]), timeout=240)
     finally:
         try:
-            os.killpg(reader.pid, signal.SIGKILL)  # what a page that failed has left running
+            os.killpg(reader.pid, signal.SIGKILL)  # processes that a failed page left running
         except ProcessLookupError:
             pass
     assert reader.returncode == 0, complaints

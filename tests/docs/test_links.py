@@ -43,10 +43,10 @@ def missing_files(page: Path) -> Iterator[str]:
     saved = _SAVED.findall(page.read_text())
     for name in _NAMED.findall(prose(page)):
         if name.startswith("/") or name in saved:
-            continue  # a path of the reader's computer
+            continue  # a path on the reader's computer
         if "/" in name:
             there = any((start / name).exists() for start in (*_STARTS, page.parent))
-        else:  # decisions may name a file that is still to come
+        else:  # decisions may name a future file
             there = page.parent.name == "decisions" or any(any(start.rglob(name)) for start in _STARTS[1:])
             there = there or (ROOT / name).exists()
         if not there:

@@ -28,7 +28,7 @@ def test_an_option_is_there(option: str) -> None:
     assert option.upper() in PAGE
 
 
-# Never sent over the wire: tubes are not opened with options there, and a failure is an outcome, not an error, and
+# Never sent over the wire: the protocol opens no tubes with options, a failure is an outcome and not an error, and
 # handlers run in workers.
 ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "SchemaMismatch", "LeaseLost", "Cancelled"}
 

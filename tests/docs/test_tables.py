@@ -36,7 +36,7 @@ OWNERS: dict[str, tuple[object, ...]] = {
     "call": (Call,),
     "group": (CallGroup, penstock.Group),
 }
-# Made when an object is, or only on some: not seen on its class.
+# Set in __init__, or only on some instances: not visible on the class.
 ALSO = {"handle.id", "handle.handles", "handle.address", "app.schedules"}
 _ROW = re.compile(r"^\|(.+)\|$", re.MULTILINE)
 _CODE = re.compile(r"`([^`]+)`")
@@ -67,7 +67,7 @@ OPTIONS = set(options_of(cli))
 KEYWORDS = {
     *TimedOptions.__annotations__, *TubeOptions.__annotations__, *PutOptions.__annotations__,
     *TaskOptions.__annotations__, *AlterOptions.__annotations__,
-    # of other calls, and of Backoff and Kind
+    # options of other calls, and of Backoff and Kind
     *"timeout max_pri pool status limit create pending tube timezone overlap on_failure".split(),
     *"base factor jitter order reason kind".split(),
 }  # fmt: skip

@@ -29,14 +29,14 @@ from penstock.store.open import open_store
 from tests.servers import running
 from tests.servers.vaults import bare_url
 
-# A store joins the suite by its name here.
+# One line here adds a store to the suite.
 STORES = ("sqlite", "mariadb", "postgres")
 T = TypeVar("T")
 HANDLE = "handle"
 UTUBES = ("u", "v", "w")
 STEPS = 60
 
-# A tube of each sort: its kind and options.
+# One tube of each sort: kind and options.
 TUBES: dict[str, tuple[str, dict[str, object]]] = {
     "fifo": ("fifo", {}),
     "fifottl": ("fifottl", {"ttr": 5.0, "pri": 3, "max_attempts": 3}),
@@ -98,7 +98,7 @@ class Side:
                 "tasks": self.store.read_page(tube, Record, 0, 10_000),
                 "counters": self.store.counters(tube, (*UTUBES, "")),
                 "outcomes": self.store.read_page(tube, Kept, 0, 10_000),
-                "groups": [*takewhile(bool, groups)],  # their numbers have no gaps
+                "groups": [*takewhile(bool, groups)],  # without gaps in their numbers
             }
         return seen
 
@@ -182,12 +182,12 @@ def test_a_plain_put(pair_of: Callable[[str], Pair], sort: str) -> None:
         entry = make_entry(pair.tube, data, {})
         put = fast.store.plain_put(fast.tube, entry)
         record = None if put is None else put(entry.payload)
-        if record is None:  # a store without one, or a kind that needs more
+        if record is None:  # a store without the fast path, or a kind that needs more
             record = fast.store.put(fast.tube, [entry]).records[0]
         assert engine.put([entry], record.created) == [record]
         pair.now = record.created
         pair.must_agree()
-        if data == "b":  # the id of a newest task that is gone is not given again
+        if data == "b":  # the id of a removed newest task is not reused
             pair.settle(Move("delete", record.id, name=record.address))
 
 
@@ -212,7 +212,7 @@ def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> No
         pair.put(("plain", {}), ("addressed", {"address": "a"}), ("replying", {"reply_to": "replies"}))
         pair.put(*((n, PutOptions(group="g", address=f"g{n}" if n else None)) for n in range(3)))
         pair.start_groups()
-        while len(pair.held) < 6:  # one after the other, where they are in one micro-queue
+        while len(pair.held) < 6:  # one by one, if they are in one micro-queue
             before = len(pair.held)
             pair.take(6)
             moves = [pair.ack_of(record, b'"result"') for record in pair.held[before:]]

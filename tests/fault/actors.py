@@ -38,14 +38,14 @@ LIMIT = 1
 PERIOD = 0.5
 TUBES = {"plain": "fifottl", "laned": "utubettl", "grouped": "fifottl"}
 ROUND, RELIABLE = "turns", "messages"
-#: What producers put to and takers take from, each as often as it is named.
+#: The tubes that producers and takers use; one that is listed twice is used twice as often.
 PUTS, TAKES = [*TUBES, RELIABLE], [*TUBES, *TUBES, ROUND, RELIABLE]
 ELEMENTS = [f"e{number}" for number in range(8)]
 ADDRESSES = [f"a{number}" for number in range(12)]
 UTUBES = [f"u{number}" for number in range(6)]
-# What a call may raise while a server is away or a connection breaks.
+# Errors that a call may raise while a server is down or a connection breaks.
 AWAY = (penstock.StoreUnavailable, penstock.StoreBusy, penstock.OutcomeUnknown)
-# More than this waiting, and producers pause: deep queues would only hide races.
+# Producers pause if more than this many tasks wait: deep queues would only hide races.
 DEEP = 60
 
 
@@ -224,7 +224,7 @@ def administer(actor: Actor) -> None:
     actor.pause(0.02, 0.1)
     name = actor.random.choice(list(TUBES))
     tube, call = actor.tubes[name], actor.recorder.call
-    # The end work of a group is not for the admin: the judge wants to see it.
+    # The admin leaves a group's end work alone: the checker must see it.
     listed = [task for task in tube.tasks(limit=50) if not str(task.data).startswith(("end-", "cancel-"))]
     verb = actor.random.choices(["kick", "bury", "delete", "release_all"], [50, 20, 20, 2])[0]
     if verb == "kick":
@@ -254,7 +254,7 @@ def _without_guard(verb: str) -> None:
 
 def _promote_unchecked() -> None:
     LaneState.room = lambda self, limit: 1  # type: ignore[method-assign]
-    PUTS[:] = TAKES[:] = ["laned"]  # to see it soon
+    PUTS[:] = TAKES[:] = ["laned"]  # so that it is seen soon
 
 
 def _forget_puts() -> None:

@@ -89,7 +89,7 @@ class Campaign:
         self._pause.wait(self._random.uniform(0.1, 0.5) * (3 if self._outages else 1))
         if self._outages and self._random.random() < 0.5:
             return self._outages.inject(self._random, self._recorder)
-        # Only those that have begun: where starts are slow, all others would be killed before they did anything.
+        # Only processes that have started to work: with slow starts, the others would die before they did anything.
         begun = [name for name in self._actors if (self.folder / f"{name}.jsonl").exists()]
         if not begun:
             return None
@@ -129,14 +129,14 @@ class Campaign:
     def _judge(self) -> list[Violation]:
         with penstock.connect(self.url) as broker:
             tubes = {name: broker.tube(name) for name in TUBES}
-            over = time.monotonic() + TTR + TOUCH  # of every lease: one that lapses amid a recount would spoil it
+            over = time.monotonic() + TTR + TOUCH  # of every lease: one that ended during a recount would spoil it
             until(lambda: time.monotonic() > over or not any(tube.stats().tasks.taken for tube in tubes.values()))
             found = [*self._crashed]
             found += [violation for tube in tubes.values() for violation in counters_equal_a_recount(broker, tube)]
             if self._outages and self._outages.loses_tails:
                 calls = read(self.folder)
                 found += rules.lost_tails(calls)
-                self._cancel_open(tubes["grouped"], calls)  # whose start was lost
+                self._cancel_open(tubes["grouped"], calls)  # the answer to its start was lost
                 return found + [violation for tube in tubes.values() for violation in self._drained(tube)]
             attempts = {
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
@@ -151,7 +151,7 @@ class Campaign:
             found += rules.addresses(calls, left)
             found += rules.rounds(calls, left, PERIOD, losses)
             found += rules.messages(calls, left)
-            if found:  # what was lost is not drained either, however long this waits for it
+            if found:  # lost tasks are not drained either, however long this waits
                 return found
             self._cancel_open(tubes["grouped"], calls)
             found += [violation for tube in tubes.values() for violation in self._drained(tube)]
@@ -172,14 +172,14 @@ class Campaign:
         ends = time.monotonic() + DRAIN_SECONDS
         while (left := tube.stats().tasks).total and time.monotonic() < ends:
             task = self._recorder.call("take", lambda: tube.take(2 * TTR), tube=tube.name, hand=0)
-            if task is not None:  # a busy machine outlasts its short lease: then it comes again
+            if task is not None:  # its short lease may end on a busy machine: then it comes again
                 self._recorder.call("ack", task.ack, tube=tube.name, id=task.id, lease=task.lease)
         why = [f"{task.id}: {tube.why(task.id)}" for task in tube.tasks(limit=5)]
         return [] if left.total == 0 else [Violation("L2", f"tube {tube.name} did not drain: {left}, {why}")]
 
 
 def _send(process: ForkServerProcess, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has crashed, which is seen later
+    with suppress(ProcessLookupError):  # it has crashed, which is found later
         os.kill(cast(int, process.pid), number)
 
 

@@ -17,7 +17,7 @@ from tests.fault.rules import SLACK
 
 Key = tuple[str, int]
 LEASED = ("ack", "release", "touch", "fail")
-# Of a pool's Redis: no lease outlives them.
+# Faults of a pool's Redis: no lease survives them.
 LOSSES = ("restart", "flush", "lose_tail")
 
 
@@ -196,7 +196,7 @@ class Checker:
     def _came_after(self, key: Key, first: Call | None, other: Call) -> bool:
         if first is not None:
             return first.begun > (other.ended or 0)
-        return self._final.attempts.get(key) == 0 and key not in self._deliveries  # it waits to this day
+        return self._final.attempts.get(key) == 0 and key not in self._deliveries  # it is still waiting
 
     def _admin_before(self, key: Key, delivery: Call) -> bool:
         return any(call.begun < (delivery.ended or 0) for call in self._about[key] if "lease" not in call.facts)

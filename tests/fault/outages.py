@@ -21,11 +21,11 @@ from tests.servers.proxy import proxied
 from tests.servers.redis import Redis
 from tests.servers.vaults import bare_url
 
-# The databases behind the pools of a campaign: PENSTOCK_POOL=postgres,mariadb tries others.
+# The databases behind the pools of a campaign: PENSTOCK_POOL=postgres,mariadb tests others.
 POOLS = tuple(os.environ.get("PENSTOCK_POOL", "sqlite").split(","))
 STORES = ("postgres", "mariadb", "redis", *(f"pool-{name}" for name in POOLS))
 CLUSTER = "redis-cluster"
-# A pool's database loses nothing when its Redis does: that is one of its faults.
+# A pool's database loses nothing when its Redis does, which is one of its faults.
 TAILS = ("postgres", "mariadb", "redis")
 
 Fault = tuple[str, Callable[[], None]]
@@ -70,7 +70,7 @@ class Outages:
         """Inject one fault, each kind equally often. Returns when it is over."""
         if self._copied is not None and dice.random() < 0.3:
             nodes = self._server.nodes
-            if len(nodes) > 1 and dice.random() < 0.5:  # of a cluster's nodes, each is replicated by itself
+            if len(nodes) > 1 and dice.random() < 0.5:  # each node of a cluster is replicated separately
                 recorder.call("lose_part", partial(self._lose_tail, [dice.choice(nodes)]))
             else:
                 recorder.call("lose_tail", partial(self._lose_tail, nodes), since=self._copied)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from tests.fault.history import Call
 from tests.fault.invariants import Violation
 
-# The store counts in the host's wall clock, the histories in the monotonic one.
+# The store uses the wall clock, the histories the monotonic clock.
 SLACK = 0.05
 REMOVALS = ("ack", "fail", "delete")
 SETTLES = ("ack", "release", "touch")

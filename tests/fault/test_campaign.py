@@ -16,12 +16,12 @@ from tests.fault.checker import summary
 from tests.fault.invariants import Violation
 from tests.fault.outages import CLUSTER, STORES, TAILS, Outages
 
-ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and a cluster
+ASKED = os.environ.get("PENSTOCK_CAMPAIGN")  # short: as in make test, and also a cluster
 LONG = ASKED == "long"
 SECONDS, SERVER_SECONDS = (1800.0, 600.0) if LONG else (0.0, 0.0)
 if asked := os.environ.get("PENSTOCK_CAMPAIGN_SECONDS"):  # the minimum of each run
     SECONDS = SERVER_SECONDS = float(asked)
-BROKEN_TRIES = 8  # caught in the first or second as a rule; each is longer than the one before
+BROKEN_TRIES = 8  # usually caught in the first or second; each is longer than the one before
 
 
 def much(counts: CallCounts) -> bool:
@@ -68,7 +68,7 @@ def enough(counts: CallCounts, attempt: int, faults: set[str]) -> bool:
     return counts["ack", True] > 60 * attempt and all(counts[fault, True] >= attempt for fault in faults)
 
 
-# what is broken -> the invariants of which one must be seen not to hold
+# what is broken -> the invariants, one of which must be violated
 EXPECTED = {
     "ack without the lease guard": {"I3", "I4"},
     "release without the lease guard": {"I3", "I5"},
@@ -76,7 +76,7 @@ EXPECTED = {
     "a put that is not stored": {"I1", "I11"},
     "leases without their random part": {"I3"},
 }
-# Seen only where the newest writes are lost.
+# Found only if the newest writes are lost.
 LOSES_TAILS = {"leases without their random part"}
 
 

@@ -120,7 +120,7 @@ def test_a_micro_queue_out_of_order_is_seen() -> None:
     assert judged(*puts, aside, *takes, stored={KEY: 1}, put=2, take=2) == set()
 
 
-# what addresses, groups, tubes without leases and lost writes add
+# addresses, groups, tubes without leases, and lost writes
 
 REMOVED = call("ack", 2, lease=1)
 GROUP: dict[str, Any] = {"tube": "t", "group": "g"}

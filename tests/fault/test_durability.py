@@ -99,7 +99,7 @@ def _tasks_after(path: Path, file: bytes, log: bytes) -> tuple[int, int]:
     Path(f"{path}-wal").write_bytes(log)
     Path(f"{path}-shm").unlink(missing_ok=True)
     db = apsw.Connection(str(path))
-    db.execute("PRAGMA synchronous = OFF")  # its close takes the log into the file: thousands of times, on a disk
+    db.execute("PRAGMA synchronous = OFF")  # closing would checkpoint the log: thousands of times, on a disk
     row = db.execute("SELECT count(*), (SELECT sum(heads + waiting) FROM penstock_utube) FROM penstock_task").get
     db.close()
     return row  # type: ignore[no-any-return]

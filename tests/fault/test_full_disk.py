@@ -51,7 +51,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
         pytest.skip(f"no right to mount a small tmpfs here: {done.stderr.strip()}")
     try:
         ballast = folder / "ballast"
-        # What is given back is more than SQLite's log takes before its own checkpoint, some 4 MB.
+        # The freed space is larger than SQLite's log before its own checkpoint, about 4 MB.
         ballast.write_bytes(b"\0" * 6_500_000)
         yield Disk(folder, lambda broker: ballast.unlink(), None)
     finally:

@@ -34,7 +34,7 @@ PARTS = 8 if ALL else 1
 PLACES = (0.2, 0.5, 0.8, 0.95)
 POOL = "pool-postgres"
 STORES = ("sqlite", "postgres", "mariadb", "redis", "redis-cluster", POOL)
-#: Runs the program on a fresh store and kills it before a step (0: at none). Returns the store and the steps it made.
+#: Runs the program on a new store and kills it before a step (0: never). Returns the store and the steps it made.
 Program = Callable[[int], tuple[str, int]]
 
 
@@ -88,7 +88,7 @@ def _on_servers(name: str) -> Iterator[Program]:
             for proxy in proxies:
                 proxy.on_request = lambda: None
             made = next(steps) - 1
-            assert done.returncode in (0, -signal.SIGKILL)  # 0: it was done with fewer steps than the time before
+            assert done.returncode in (0, -signal.SIGKILL)  # 0: it finished with fewer steps than the time before
             return url, made
 
         yield run
@@ -133,7 +133,7 @@ def _finish(app: App) -> None:
     """Run the rest in this process, as soon as the killed session is known to be dead."""
     tubes = [app.broker.tube(tube) for tube in dict.fromkeys(each.rules.tube for each in app.handlers.values())]
     for group in _groups(app):
-        if group is not None and group.status == "open":  # nobody will start it any more
+        if group is not None and group.status == "open":  # no other process will start it
             group.cancel()
 
     def drained() -> bool:

@@ -60,8 +60,8 @@ def early_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def broker(urls: tuple[str, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
-    proxy.swallow = False  # whatever became of the test before
-    # While answers are lost, new connections are too: no call waits for one as long as for a server that restarts.
+    proxy.swallow = False  # whatever happened in the test before
+    # While answers are lost, so are new connections: no call waits for one as long as for a server that restarts.
     monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.5)
     with penstock.connect(urls[0]) as broker:
         yield broker
@@ -76,7 +76,7 @@ def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Prox
     count = tube.stats().tasks.ready
     proxy.losses = 1
     tasks: list[penstock.Task] = []
-    with suppress(penstock.OutcomeUnknown):  # some stores make it again
+    with suppress(penstock.OutcomeUnknown):  # some stores retry it
         tasks = tube.take_many(3)
     tasks = tasks or tube.take_many(3)
     assert [(task.attempts, task.lease) for task in tasks] == [(1, 2)] * count

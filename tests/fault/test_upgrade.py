@@ -89,7 +89,7 @@ def test_an_older_process_that_starts_later_gets_a_one_line_error(url: str) -> N
         assert len(broker.tube("jobs")) == 1
 
 
-# What a newer penstock may do to the tables of this one.
+# Changes that a newer penstock may make to the tables of this one.
 MIGRATION = ("ALTER TABLE penstock_task RENAME COLUMN rank1 TO first_rank", "UPDATE penstock_meta SET value = '9999'")
 
 

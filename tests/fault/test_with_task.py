@@ -94,7 +94,7 @@ def test_a_lease_that_ended_meanwhile_is_reported(verb: str) -> None:
             again(tube, task, move)
 
 
-# Other drivers try for seconds to reach a server that is away.
+# Other drivers try for seconds to reach a server that is down.
 HASTY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
 
 
@@ -169,7 +169,7 @@ def test_a_broker_that_is_closed_ends_the_attempts(url: str, proxy: Proxy, caplo
     tube = broker.tube("t")
     tube.put("x")
     ending = ending_in_vain(take(tube), proxy, caplog)
-    with suppress(penstock.StoreError):  # nobody can be told
+    with suppress(penstock.StoreError):  # the caller gets no answer
         broker.close()
     with pytest.raises((penstock.StoreUnavailable, penstock.OutcomeUnknown)):
         ending.result(PATIENCE)

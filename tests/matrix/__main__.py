@@ -75,7 +75,7 @@ def run_suite(row: Row, suite: Suite, programs: Path, processes: str, seconds: f
         )
         try:
             running.wait(seconds)
-        except BaseException as stopped:  # of its servers too: the guard of tests.servers ends them
+        except BaseException as stopped:  # its servers too: the guard of tests.servers stops them
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             if not isinstance(stopped, subprocess.TimeoutExpired):

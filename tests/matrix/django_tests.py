@@ -46,7 +46,7 @@ class Immediate(Dummy):
         result.refresh()
         return result
 """
-# What they say of the two backends alone.
+# Tests of the two backends themselves.
 OTHERWISE = {
     "test_dummy_backend": {
         "test_using_correct_backend",  # it has no options
@@ -55,7 +55,7 @@ OTHERWISE = {
     "test_immediate_backend": {
         "test_using_correct_backend",
         "test_cannot_get_result", "test_cannot_refresh_result",  # ours can
-        "test_enqueue_task_async",  # it runs an async task inside of a call of sync_to_async, which no worker does
+        "test_enqueue_task_async",  # it runs an async task inside a sync_to_async call, which no worker does
         "test_throws_keyboard_interrupt",
     },
 }  # fmt: skip

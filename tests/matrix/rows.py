@@ -83,7 +83,7 @@ _MYSQL = Debian(
     "sid",
     ("mysql-server-core",),
     (("mysqld", "usr/sbin/mysqld"),),
-    # Debian's folder for files is not there, and the X protocol would take port 33060.
+    # Debian's folder for files does not exist here, and the X protocol would use port 33060.
     ("--basedir=ROOT/usr", "--secure-file-priv=NULL", "--mysqlx=OFF"),
 )
 _RABBITMQ = DebianInside(

@@ -55,7 +55,7 @@ _LINKS: dict[str, st.SearchStrategy[Any]] = {
     "group": groups,
     "reply_to": st.sampled_from(("a", "b", "replies")),
 }
-# What each kind's tubes may be created with.
+# The options with which each kind's tubes may be created.
 _KINDS = {
     "fifo": ("capacity", "max_attempts", "temporary", "retention"),
     "fifottl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "aging", "temporary", "retention"),
@@ -67,7 +67,7 @@ _KINDS = {
 }
 
 
-# The same of kinds that not every store has, and what they cannot do without.
+# The same for kinds that not every store has, and the options they require.
 _UNLEASED = {"round": ("ttl", "capacity", "temporary"), "reliable": ("capacity", "temporary")}
 _NEEDED = {"round": ("period",), "reliable": ()}
 _NEEDED_AT_PUT = {"round": ("id",)}

@@ -100,7 +100,7 @@ class Session:
             return self.take_tasks(tubes, count) if self is self.broker else []
         for tube in tubes:
             tube.stored.advance()
-            self.model.put_works()  # what follows from it may be what is taken
+            self.model.put_works()  # the effects of advance may be taken
             items = tube.stored.take(count, self.id, tube.max_pri)
             if items:
                 return [Task(item, tube) for item in items]
@@ -152,7 +152,7 @@ class Broker(Session):
         self.model.tubes[name] = naive.Tube(self.model, name, kind, options)
 
     def tubes(self) -> list[TubeInfo]:
-        saying = {"temporary": False, "pri": 0, "utube_limit": 1}  # what these say is the default
+        saying = {"temporary": False, "pri": 0, "utube_limit": 1}  # these options are the defaults
         return [
             TubeInfo(name, tube.kind, {key: value for key, value in tube.options.items() if saying.get(key) != value})
             for name, tube in sorted(self.model.tubes.items())

@@ -102,8 +102,8 @@ class Machine(RuleBasedStateMachine):
         for side in (self.model, self.tried):
             self._opened.callback(side.close)
         self.configs: dict[str, Config] = {}
-        self.moments: list[float] = []  # deadlines that were seen
-        self.ids: dict[str, list[int | str]] = {}  # tasks that were seen
+        self.moments: list[float] = []  # deadlines seen so far
+        self.ids: dict[str, list[int | str]] = {}  # tasks seen so far
         self.looking = True
         self._began = time.monotonic()
 
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
         """I12 for everything observable, and the invariants that the store shows by itself."""
         expected, found = self.model.visible(), self.tried.visible()
         if self.late:
-            return  # a heartbeat may have beaten between the two looks
+            return  # a heartbeat may come between the two reads
         for what, value in expected.items():
             require("I12", found[what] == value, f"{what}: the model has {value}, the store {found[what]}")
         self.tried.must_be_sound(found)
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
             if self.model.tasks:
                 self.settle(verb, 0, 0)
 
-    # by a Task, whose lease may be long dead, or by an id, by whoever
+    # by a Task, whose lease may have ended long ago, or by an id
 
     def settle(self, verb: str, which: int, delay: float) -> None:
         arguments: dict[str, tuple[object, ...]] = {
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
 
     def steer(self, who: int, name: str, verb: str, count: int) -> None:
         if verb in ("drop", "truncate") and self.model.owed_replies(name) > 1:
-            return  # they come in any order, and the ids of the replies with it
+            return  # any order, so the ids of the replies differ
         if verb == "drop":
             self.both(lambda side: side.drop_and_create(name))
         else:

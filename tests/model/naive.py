@@ -23,7 +23,7 @@ UNKNOWN, CANCELLED = "unknown", "cancelled"
 LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
 _TIMES = ("pri", "ttl", "ttr", "delay")
-# kind -> what it accepts, its order, whether it has micro-queues; a kind of one's own declares the same
+# kind -> its options, its order, and whether it has micro-queues; a custom kind declares the same
 KINDS: dict[str, tuple[Iterable[str], tuple[str, ...], bool]] = {
     "fifo": ((), ("id",), False),
     "fifottl": (_TIMES, ("pri", "id"), False),
@@ -45,7 +45,7 @@ class Session:
     ttr: int
     handles: dict[object, int] = field(default_factory=dict)
     until: int | None = None
-    heard: int = 0  # when the last handle lapsed, or would have
+    heard: int = 0  # when the last handle lapsed, or would lapse
 
     def part(self, handle: object, moment: int) -> None:
         self.heard = self.handles.pop(handle)
@@ -68,7 +68,7 @@ class Group:
     state: str = "open"
     total: int = 0
     failed: int = 0
-    works: dict[str, object] = field(default_factory=dict)  # what is put at its end, if that was its state before
+    works: dict[str, object] = field(default_factory=dict)  # the work to put at its end, by the state before
     until: float = inf
 
     @property
@@ -87,10 +87,10 @@ class Item:
     delay: int
     utube: str | None
     max_attempts: int | None
-    address: str | None  # in kinds round and reliable its id
+    address: str | None  # in kinds round and reliable, its id
     on_duplicate: str
     reply_to: str | None
-    joins: str | None  # the name of the group that it goes to
+    joins: str | None  # the name of its group
     group: Group | None = None
     no: int = 0
     status: Status = DONE
@@ -103,7 +103,7 @@ class Item:
     taken: int | None = None
     owner: Session | None = None
     reason: str | None = None
-    clock: int = 0  # round: its last hand-out; reliable: the number of its last delivery
+    clock: int = 0  # round: its last delivery; reliable: the number of its last delivery
 
     @property
     def unstarted(self) -> bool:
@@ -126,7 +126,7 @@ class Model:
         self.clock = clock
         self.tubes: dict[str, Tube] = {}
         self.sessions: list[Session] = []  # oldest first
-        self.works: list[tuple[str, object]] = []  # replies and group work that this call owes: tube and data
+        self.works: list[tuple[str, object]] = []  # replies and group work that this call must put: tube and data
 
     def put_works(self) -> None:
         """Put replies and group work at the end of a call, even into a full tube. A missing tube is created."""
@@ -160,8 +160,8 @@ class Tube:
         self.fair = bool(options.get("fair"))
         self.items: list[Item] = []
         self.groups: list[Group] = []
-        self.outcomes: dict[str, tuple[Outcome, float]] = {}  # by address, with the moment when it is forgotten
-        self.turns: dict[str | None, int] = {}  # of the micro-queues, where they are fair
+        self.outcomes: dict[str, tuple[Outcome, float]] = {}  # by address, with the time at which it is forgotten
+        self.turns: dict[str | None, int] = {}  # of fair micro-queues
         self.counts: Counter[str] = Counter()
         self.last_id, self.last_mark = 0, (0, 0)  # the mark is kind reliable's
         self.paused = self.dropped = False
@@ -267,7 +267,7 @@ class Tube:
             return inf if item.expires is None else item.expires
         return {"pri": item.pri, "-id": -item.no}.get(key, 0)  # ids break all ties
 
-    # what becomes of a task
+    # changes of a task
 
     def move(self, item: Item, status: Status, due: int | None = None) -> None:
         """Change a status: a task that would be ready waits for its group, and fair micro-queues take turns."""

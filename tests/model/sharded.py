@@ -22,7 +22,7 @@ from tests.model.draws import addresses
 from tests.model.naive import BURIED, READY, Item, Model, Session
 
 TTR = 2.0
-# All of them within a session's life: its end is the other machine's affair.
+# All within a session's life: the other machine tests its end.
 LATEST = 12.0
 
 _pris = st.sampled_from((0, 0, 1))
@@ -64,7 +64,7 @@ class ShardedMachine(RuleBasedStateMachine):
         given = [(next(self.numbers), {key: item[key] for key in item if key != without}) for item in items]
         try:
             self._put(given)
-        except penstock.DuplicateAddress:  # what went to other shards may be stored, so nobody is asked for all of it
+        except penstock.DuplicateAddress:  # parts in other shards may be stored, so the whole is not compared
             for one in given:
                 expected, found = _refused(partial(self._put, [one])), _refused(partial(self.tube.put_many, [one]))
                 require("I8", found == expected, one)

@@ -15,7 +15,7 @@ from tests.model import handles
 from tests.model.naive import Model
 
 BROKERS = 2
-# Old hand-outs kept for late calls; far more than are live at once.
+# Old attempts kept for late calls; far more than are live at once.
 REMEMBERED = 40
 # Handles of groups kept, live and ended.
 GROUPS = 6
@@ -33,14 +33,14 @@ class Side:
         self.url = url
         self.clock = Clock()
         self.events: Counter[tuple[str, str, int | str, str]] = Counter()
-        self.clocks: dict[tuple[int, int], float] = {}  # of each element of a round tube: its last hand-out
+        self.clocks: dict[tuple[int, int], float] = {}  # the last delivery of each element of a round tube
         self.tasks: list[penstock.Task] = []
         self.groups: list[penstock.Group] = []
         self.sessions: list[tuple[int, penstock.Session]] = []  # with its broker's place
         self._ever: list[penstock.Session] = []
         self._abandoned: list[penstock.Broker] = []
         self.names: dict[str, tuple[str, dict[str, object]]] = {}
-        #: Only looks: it never takes, so it has no session. It also keeps a memory store alive.
+        #: Only reads: it never takes, so it has no session. It also keeps a memory store alive.
         self.onlooker = self._connect()
         self.brokers = [self._connect() for _ in range(BROKERS)]
 
@@ -126,7 +126,7 @@ class Side:
 
     def reopen(self) -> None:
         """Close every broker and connect again."""
-        for session in self._ever:  # in order: a broker closes its own in any
+        for session in self._ever:  # in order: a broker would close its own in any order
             session.close()
         for broker in (*self._abandoned, *self.brokers):
             broker.close()
@@ -146,7 +146,7 @@ class Side:
         shown: dict[str, Any] = {}
         for name in sorted(self.names):
             self._show(name, shown)
-        # Only now, when all that was due is done: a reply may have created one, and when is the store's affair.
+        # Only now, after everything due was applied: a reply may have created a tube, and stores differ in when.
         shown["tubes"] = self.onlooker.tubes()
         for name in sorted({info.name for info in self.onlooker.tubes()} - self.names.keys()):
             self._show(name, shown)
@@ -169,7 +169,7 @@ class Side:
                 require("I11", getattr(stats.tasks, state) == counted[state], (self.url, name, state, stats))
             require("I1", stats.calls.put == stats.tasks.done + len(listed), (self.url, name, stats))
             capacity = options.get("capacity")
-            puts = [task for task in listed if not is_reply(task["data"])]  # a reply is never refused for lack of room
+            puts = [task for task in listed if not is_reply(task["data"])]  # replies ignore the capacity
             require("I8", not isinstance(capacity, int) or len(puts) <= capacity, (self.url, name))
             held = Counter(task["address"] for task in listed if task["address"] is not None)
             require("I8", all(count == 1 for count in held.values()), (self.url, name, held))
@@ -204,7 +204,7 @@ class ModelSide(Side):
 
     def owed_replies(self, name: str) -> int:
         """The number of tasks in a tube that will put a reply."""
-        tube = self.model.tubes.get(name)  # None where the example was late before it was created
+        tube = self.model.tubes.get(name)  # None if the example was late before it was created
         return 0 if tube is None else sum(item.reply_to is not None for item in tube.items)
 
 

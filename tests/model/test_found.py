@@ -41,7 +41,7 @@ def test_a_session_closed_after_it_lapsed_ended_when_it_lapsed(
     take(session.tube("t"))
     clock.advance(17)
     session.close()
-    clock.advance(2)  # 15 until it lapsed and 4 of its ttr
+    clock.advance(2)  # 15 s until it lapsed and 4 of its ttr
     assert take(tube).attempts == 2
 
 
@@ -81,7 +81,7 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
 ) -> None:
     """As above, with a blocked taker: another process's scan must not consume its wake-up."""
     theirs, waiting = connect(), connect()
-    quiet(theirs)  # it is not heard of, however long the rest takes
+    quiet(theirs)  # it sends no heartbeats, however long the rest takes
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     take(theirs.tube("t"))

@@ -21,7 +21,7 @@ from tests.model.sharded import ShardedMachine
 
 QUICK = settings(
     max_examples=60,
-    derandomize=True,  # the same examples at every run; PENSTOCK_CAMPAIGN=long looks for new ones
+    derandomize=True,  # the same examples in every run; PENSTOCK_CAMPAIGN=long searches for new ones
     stateful_step_count=50,
     deadline=None,
     print_blob=True,
@@ -29,7 +29,7 @@ QUICK = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     suppress_health_check=list(HealthCheck),
 )
-# A server answers a call in a hundred times the time of memory, and an example is judged for four seconds. A file runs
+# A server is a hundred times slower than memory, and an example is judged for four seconds. A file runs
 # the code of memory.
 SERVER = settings(QUICK, max_examples=16, stateful_step_count=30)
 LONG = settings(QUICK, derandomize=False, phases=tuple(Phase), max_examples=20_000, stateful_step_count=120)

@@ -36,7 +36,7 @@ def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
         password=where.password,
         database=where.database,
         autocommit=True,
-        ssl_disabled=True,  # else PyMySQL reads all certificates of the host first, in 30 ms
+        ssl_disabled=True,  # otherwise PyMySQL first reads all certificates of the host, in 30 ms
         client_flag=CLIENT.MULTI_STATEMENTS,
     )
 
@@ -93,7 +93,7 @@ def _connection(url: str, pid: int) -> pymysql.Connection[pymysql.cursors.Cursor
 
 
 def _drop(base: str, name: str) -> None:
-    # A broker that a test left open may hold the database: then it stays, and goes with the test server.
+    # A broker that a test left open may hold the database: then it stays until the test server is removed.
     with contextlib.suppress(pymysql.MySQLError), bare(base) as connection:
         cursor = connection.cursor()
         cursor.execute("SET SESSION lock_wait_timeout = 2")

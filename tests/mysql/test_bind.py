@@ -57,7 +57,7 @@ def test_a_closed_connection_is_reported(broker: penstock.Broker, own: Connectio
     own.close()
     with pytest.raises(penstock.StoreUnavailable, match=r"\(the connection is closed\)"):
         bound.put("x")
-    own.connect()  # for whoever closes it
+    own.connect()  # so that the fixture can close it
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])

@@ -69,7 +69,7 @@ def test_killed_connections_are_not_noticed_by_the_next_call(broker: penstock.Br
 
 
 def test_a_server_restarted_under_a_broker(server: Mariadb) -> None:
-    with penstock.connect(fresh_url(server.url), clock=Clock()) as broker:  # no lease lapses, however long it takes
+    with penstock.connect(fresh_url(server.url), clock=Clock()) as broker:  # no lease ends, however long it takes
         tube = broker.tube("t", ttr=60)
         tube.put_many(["a", "b"])
         held = take(tube)
@@ -181,7 +181,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: M
         link.finish()
 
     own.begin()
-    # The one that changed less is given up: this changes more.
+    # The server rolls back the transaction with fewer changes: this one has more.
     own.cursor().execute(f"INSERT INTO penstock_counter (tube) {numbers(1, 100)} SELECT 0 FROM n")
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
     step = begin(lambda: database.attempt(crosswise, safe=True, restart=True))

@@ -15,7 +15,7 @@ from tests.mysql.databases import numbers
 from tests.support.quiet_broker import quiet
 
 SIZES = [10, 9_000]
-# Rows that a statement which finds a hundred may touch: each by its index and by its key, in what it is joined with.
+# Rows that a statement which finds a hundred may touch: each by its index and by its key, in each joined table.
 MOST = 1_000
 VALUES: dict[str, object] = {
     "now": 5, "limit": 100, "after": 0, "low": 0, "high": 2**62, "group": 1, "start": 0, "elapsed": 0, "count": 100,
@@ -29,7 +29,7 @@ LOADS = {
     "moving_groups": "penstock_moving_group", "live_group": "penstock_live_group",
     "outcomes_by_address": "penstock_outcome_address",
 }  # fmt: skip
-# In the order in which a packet runs them; variables go from one to the next.
+# In the order in which a packet runs them; variables are passed from one to the next.
 PACKETS = {
     "take one": ("look", "find_one", "lease_one", "count_takes", "show_one"),
     "take many": ("look", "find_many", "lease_many", "count_takes", "show_many"),

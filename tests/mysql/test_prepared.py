@@ -97,7 +97,7 @@ def test_a_put_that_is_killed_while_it_waits_stores_nothing(
     ask(own, f"KILL QUERY {id}")
     with pytest.raises(penstock.StoreUnavailable):
         waiting.result(60)
-    own.commit()  # no earlier: a put that gets the lock before it sees that it was killed goes on
+    own.commit()  # no earlier: a put that gets the lock before it notices its kill completes
     assert tube.put("third").id == 2
     assert broker.check() == []
 

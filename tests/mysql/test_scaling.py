@@ -21,9 +21,9 @@ Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
 SMALL, LARGE = 2_000, 20_000
 GROWTH = 1.5
-# Rows that do not matter beside thousands.
+# A number of rows that does not matter beside thousands.
 NOISE = 200
-# So many cancelled tasks a step removes.
+# The number of cancelled tasks that a step removes.
 STEP = ADVANCE_STEP
 
 
@@ -40,7 +40,7 @@ def rows(own: Connection, broker: penstock.Broker, monkeypatch: pytest.MonkeyPat
     """The number of rows that the server read and wrote for one call; index entries that it skipped do not count."""
     cursor = own.cursor()
     database: MysqlStore = broker.runtime.store  # type: ignore[assignment]
-    # Else one call of 64, whichever that is, adds up the counters of all before it.
+    # Otherwise one call in 64 sums up the counters of all calls before it.
     monkeypatch.setattr(MysqlStore, "fold_chance", 0.0)
 
     def count() -> int:
@@ -90,7 +90,7 @@ def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, rows: R
     tube = broker.tube("t", kind=kind)
     calls = takes_after_cancel(tube, rows, STEP)
     must_clear_in_steps(calls, STEP)
-    # They cost what they clear, and no row of the thousands that the first ones pass by; some fold counters, too.
+    # They cost what they remove, and no row of the thousands that the first ones skip; some also fold counters.
     spent = [call.cost for call in calls[: clearing(STEP)]]
     assert median(spent[:5]) <= median(spent[-5:]) + NOISE, spent
     must_not_grow({"take": plain_cost(broker.tube("plain", kind=kind), rows)}, {"take": plain_cost(tube, rows)})

@@ -30,7 +30,7 @@ def test_a_plain_put_into_a_tube_that_is_gone_stores_nothing(
 
 
 def test_no_hot_verb_makes_a_table_on_disk(broker: penstock.Broker) -> None:
-    quiet(broker)  # while it beats, the next call may go by another connection
+    quiet(broker)  # during a heartbeat, the next call may use another connection
     tube = broker.tube("t", ttl=60, ttr=30)
     server = broker.runtime.store.server  # type: ignore[attr-defined]
 

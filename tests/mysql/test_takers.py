@@ -188,12 +188,12 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     write = pymysql.connections.Connection._write_bytes  # type: ignore[attr-defined]
 
     def counted(self: Connection, packet: bytes) -> None:
-        if packet[3] == 0:  # else it is part of a conversation that opens a connection
+        if packet[3] == 0:  # otherwise it is part of opening a connection
             sent.append((threading.get_ident(), str(packet)))
         write(self, packet)
 
     monkeypatch.setattr(pymysql.connections.Connection, "_write_bytes", counted)
-    # Else on a slow machine the server's clock is asked anew, and a session without beats begins anew, amid a verb.
+    # Otherwise a slow machine asks for the server's clock, and replaces a session without heartbeats, during a verb.
     monkeypatch.setattr("penstock.store.sql.server_step.CLOCK_SECONDS", 600.0)
     monkeypatch.setattr("penstock.engine.sessions.LAPSE_MS", 600_000)
     monkeypatch.setattr("penstock.store.mysql.mysql_store.MysqlStore.fold_chance", 0.0)
@@ -314,12 +314,12 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
     tube, watch = broker.tube("t"), broker.runtime.store.watcher  # type: ignore[attr-defined]
     waiting = begin(lambda: tube.take(60))
-    until(lambda: watch._watching and watch._looked >= watch._active_until)  # the looks after something happened end
+    until(lambda: watch._watching and watch._looked >= watch._active_until)  # the takes that follow an event have ended
     before, began = len(packets), time.monotonic()
     with contextlib.suppress(TimeoutError):
         waiting.result(3)
     sent, scans = packets[before:], int(time.monotonic() - began) + 1
-    # A look and a take for each scan, a heartbeat of five statements in five seconds; looks that had not ended were
+    # A check and a take for each scan, a heartbeat of five statements in five seconds; takes that had not ended were
     # fifty a second.
     assert len(sent) <= scans * 3 + 12, sent
     tube.put("x")

@@ -67,7 +67,7 @@ def test_numbers_arrive_as_they_are(own: Connection) -> None:
 
 
 def test_a_row_longer_than_a_packet(own: Connection) -> None:
-    # The continuation begins with a byte that would tell an error.
+    # The continuation begins with a byte that would mean an error.
     (((first, second),),), _ = ask(own, "SELECT REPEAT(X'FF', 9000000), REPEAT(X'FF', 9000000)", raw=True)
     assert (len(first), len(second), set(first + second)) == (9_000_000, 9_000_000, {255})
 

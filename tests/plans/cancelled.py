@@ -8,10 +8,10 @@ from typing import NamedTuple
 import penstock
 from penstock.core.results import ADVANCE_STEP
 
-# Counts the work of one call.
+# Measures the work of one call.
 Cost = Callable[[Callable[[], object]], int]
 SIZE = 5 * ADVANCE_STEP
-# Takes that find nothing to clear any more.
+# Takes that find nothing left to remove.
 AFTER = 2
 
 
@@ -64,7 +64,7 @@ def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP
     group, laned = tube.group("g"), tube.stored.kind.per_utube
     group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
     group.start()
-    assert tube.stats().tasks.ready == SIZE  # all of it is ready
+    assert tube.stats().tasks.ready == SIZE  # all tasks are ready
     put_behind(tube, wanted)
     assert tube.take(0) is not None
     group.cancel()

@@ -21,7 +21,7 @@ def fill(url: str, count: int) -> None:
             for number in range(0, count, 10_000):
                 chunk = range(number, min(number + 10_000, count))
                 tube.put_many([(n, _options(n, laned="utube" in kind)) for n in chunk])
-            with broker.session(ttr=1000) as session:  # its leases outlive it
+            with broker.session(ttr=1000) as session:  # its leases survive it
                 taken = session.tube(name).take_many(max(1, count // 20))
             for task in taken[::2]:
                 tube.bury(task.id)

@@ -16,7 +16,7 @@ NOW = 1_900_000_000_000
 HANDLE = "nobody"
 Values = tuple[object, ...] | dict[str, object]
 
-# What queries with named parameters are given.
+# Values of named parameters.
 NAMED: dict[str, object] = {
     "tube": TUBE, "pk": KEY | 1, "low": KEY, "high": END, "after": KEY, "ids": f"[{KEY | 1}]", "texts": '["a"]',
     "limit": 1000, "start": 0, "now": NOW, "rank1": 0, "rank2": 0, "utube": "1", "address": "a", "name": "g",
@@ -35,7 +35,7 @@ _SESSION, _OF_SESSION = "USING INTEGER PRIMARY KEY (rowid=?)", "penstock_handle_
 _ACKED_GROUP = "SEARCH g USING INTEGER PRIMARY KEY (rowid=?)"
 _ADDRESS = "penstock_address (tube=? AND address=?)"
 
-# query -> parameters, and what its plan must contain; nothing of it may scan a table that grows, or sort
+# query -> parameters, and what its plan must contain; it must not scan a table that grows, or sort
 HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     # put
     "newest": ((TUBE, END), ("penstock_task USING INTEGER PRIMARY KEY (rowid<?)", _COUNTER)),
@@ -145,7 +145,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "outcomes_by_address": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),
     "outcomes_after": (NAMED, ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
 }
-# These sort, but never more than a tube's leases: the index finds exactly those.
+# These sort, but never more than a tube's leases: the index finds exactly these.
 BOUNDED_SORTS = {"find_taken": _HELD, "holders": _HELD}
 
 
@@ -200,7 +200,7 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 COUNTED = {
     "clock", "look_at_tube", "count_takes", "count_deliveries", "tube_lives", "add_group", "add_waiter",
 }  # fmt: skip
-# At open, at tube and session changes, in transfers and in check: not on the way of a task.
+# At open, at tube and session changes, in transfers and in check: not in put, take or ack.
 RARE = {
     "get_meta", "set_meta", "has_meta", "add_tube", "add_counter", "all_tubes", "tubes_named", "set_tube", "hide_tube",
     "hide_counter", "forget_tube", "forget_counter", "forget_queues", "forget_groups", "forget_outcomes",

@@ -15,7 +15,7 @@ from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
 
-# For tests on each sort of database: a parameter of `databases`.
+# For tests on each kind of database: a parameter of `databases`.
 DATABASES = ("sqlite", "postgres", "mariadb")
 Connect = Callable[[], penstock.Broker]
 

@@ -36,7 +36,7 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
             _count_down(broker, step)
             story(broker, lambda word: os.write(said, f"{word}\n".encode()))
             status = 0
-            os._exit(0)  # not by closing, which would release what it holds
+            os._exit(0)  # not by closing, which would release its tasks
     except BaseException:
         traceback.print_exc()
     finally:

@@ -43,7 +43,7 @@ def tell_of_plain_tasks(broker: penstock.Broker, say: Say) -> None:
     say("deleted")
 
 
-# what was said last -> what is there: data and status; what a dead process had taken is ready
+# the last report -> what is stored: data and status; tasks of a dead process are ready
 PLAIN: dict[str, Contents] = {
     "": [],
     "begun": [],
@@ -80,8 +80,8 @@ TIES: dict[str, Contents] = {
 }
 
 
-# Whether Redis is lost with the process, by the number of the step. A verb has four steps as a rule: by threes, and at
-# every fifth step too, each of them comes with a loss and without.
+# Whether Redis is lost with the process, by the number of the step. A verb usually has four steps: by threes, and at
+# every fifth step too, so that each comes with a loss and without.
 LOSSES: dict[str, Callable[[int], bool]] = {
     "kept": lambda step: False, "lost": lambda step: True, "by threes": lambda step: step % 3 == 0,
 }  # fmt: skip
@@ -123,7 +123,7 @@ def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents
     assert sorted(map(str, ready)) == sorted(str(task.data) for task in taken), words
     assert tube.ack_many(taken) == [True] * len(taken)
     assert broker.check() == []
-    while tube.tasks():  # what goes may leave a reply
+    while tube.tasks():  # a removed task may leave a reply
         tube.truncate()
 
 
@@ -131,7 +131,7 @@ def test_what_a_dead_process_left_behind_is_written_by_the_next_take(connect: Co
     one, other = connect(), connect()
     tube, store = one.tube("t").stored, one.runtime.store
     assert isinstance(store, PoolStore)
-    RedisStore.put(store, tube, [plain_entry(tube, b'"left"')])  # the step of a put, by one who dies before its commit
+    RedisStore.put(store, tube, [plain_entry(tube, b'"left"')])  # a put that dies between its script and its commit
     assert take(other.tube("t")).data == "left"
     server.ask("FLUSHALL")
     assert [task.data for task in other.tube("t").tasks()] == ["left"]

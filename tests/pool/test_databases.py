@@ -26,7 +26,7 @@ def test_large_data_and_large_batches(front: str, database: str, server: Redis) 
         assert [task.data for task in tasks] == list(range(1000))
         assert all(tube.ack_many(tasks))
         server.ask("FLUSHALL")
-        assert tube.stats().tasks.total == 1  # what was taken first and never acked
+        assert tube.stats().tasks.total == 1  # the task taken first and never acked
         tube.truncate()
         tube.drop()
         assert broker.tubes() == []

@@ -53,7 +53,7 @@ def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Call
         penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as new,
     ):
         for broker in (old, new):
-            quiet(broker)  # a beat would be a step, in a thread that nobody expects to die
+            quiet(broker)  # a heartbeat would be a step, in a thread that is not expected to die
         FILLED["tied"](old, clock)
         before = seen(old, "tied")
         for step in count(1):
@@ -65,7 +65,7 @@ def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Call
                     pass
                 else:
                     break
-            if step % 3 == 0:  # not by twos: it goes there and back
+            if step % 3 == 0:  # not by twos: it moves there and back
                 server.ask("FLUSHALL")
             assert not (visible(old, "tied") and visible(new, "tied"))
             moved(old, new, "tied")

@@ -16,7 +16,7 @@ from penstock.testing import Clock
 from tests.postgres.schemas import database_of
 from tests.support.quiet_broker import quiet
 
-# auto_explain tells the plan of each statement, with what it really read.
+# auto_explain logs the plan of each statement, with what it really read.
 _TELL = """LOAD 'auto_explain';
 SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_level = notice;
 SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;

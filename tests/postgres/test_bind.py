@@ -41,7 +41,7 @@ def test_a_commit_wakes_waiters_in_this_process(
     held = take(tube)
     taking, waiting = begin(lambda: tube.take(60)), begin(lambda: tube.wait("a", 60))
     until(lambda: len(broker.runtime.wait_queue.topics) == 2 and any(session.waits for session in broker.sessions()))
-    time.sleep(0.3)  # past the look that follows a registration
+    time.sleep(0.3)  # past the take that follows a registration
     with psycopg.connect(locate(url).conninfo) as db:
         bound = broker.bind(db).tube("work")
         bound.ack(held)

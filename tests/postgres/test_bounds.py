@@ -62,7 +62,7 @@ def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low, monkeypatch
         tube = broker.tube("work", ttr=1000)
         old = passed_by(tube, low)
         clock.advance(1)
-        take(tube)  # the first moment, once that of the old one has changed
+        take(tube)  # the first deadline, after the old task's has changed
         with stopped(monkeypatch, lambda: take(tube)):
             old.release(5)
         clock.advance(5)

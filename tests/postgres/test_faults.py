@@ -90,7 +90,7 @@ def test_a_lock_held_for_too_long_is_busy(url: str, monkeypatch: pytest.MonkeyPa
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.connect(f"{url}&pool_size=1") as broker:
         tube = broker.tube("work", capacity=5)
-        monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.3)  # not before: a connection takes its time
+        monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.3)  # not earlier: connecting takes a while
         with psycopg.connect(locate(url).conninfo) as other:
             other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
             putting = begin(lambda: tube.put("x"))
@@ -127,7 +127,7 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
         plain.put_many(["a", "b"])
         laned.put_many([("a", {"utube": "x"}), ("b", {"utube": "y"})])
         with psycopg.connect(locate(url).conninfo) as other, penstock.connect(url) as taker:
-            # Another's takes that have not committed yet.
+            # Takes of another client that are not committed yet.
             bound = broker.runtime.store.bind(other)
             session_handle = broker.session_handle
             for name in ("plain", "laned"):
@@ -161,7 +161,7 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
 def test_a_restart_under_a_waiting_taker_loses_nothing(
     server: Postgres, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The test server does not wait for its disk; who does, loses nothing to a kill either.
+    # The test server does not wait for its disk; with fsync, a kill loses nothing either.
     url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
     with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
         tube = broker.tube("work")
@@ -268,7 +268,7 @@ def test_another_process_wakes_a_waiting_taker(url: str, notify: str, monkeypatc
         tube = broker.tube("work")
         waiting = begin(lambda: tube.take(60))
         until(lambda: any(session.waits for session in broker.sessions()))
-        time.sleep(0.3)  # past the look that follows a registration
+        time.sleep(0.3)  # past the take that follows a registration
         _put_in_another_process(url)
         assert waiting.result(30) is not None
 

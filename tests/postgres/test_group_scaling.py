@@ -43,7 +43,7 @@ def costs(tube: penstock.Tube, size: int, pages: Callable[[Callable[[], object]]
         tasks.append(task)
 
     tube.put("first")
-    take()  # the session is there
+    take()  # creates the session
     found = {"put": pages(lambda: group.put("x")), "start": pages(group.start), "take": pages(take)}
     found["ack"] = pages(lambda: tasks[-1].ack())
     found["cancel"] = pages(group.cancel)

@@ -21,7 +21,7 @@ from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
 from tests.support.threads import begin
 
-# A take reads some pages of each index; one that passes by thousands of entries reads thousands.
+# A take reads some pages of each index; skipping thousands of entries reads thousands.
 FEW_PAGES = 200
 PUTS = 100
 
@@ -130,7 +130,7 @@ def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: pensto
     tube.put_many(range(30))
     for _ in range(20):
         take(tube).ack()
-    # An error at the end of the take: its own changes are undone, and where takes look is not.
+    # An error at the end of the take: its changes are rolled back, but the raised bounds are not.
     damage(url, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$")
     damage(url, "CREATE TRIGGER no BEFORE INSERT ON penstock_delta FOR EACH ROW EXECUTE FUNCTION no()")
     with pytest.raises(penstock.StoreError):

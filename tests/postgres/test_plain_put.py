@@ -117,7 +117,7 @@ def test_an_interrupted_put_leaves_no_connection_behind_that_others_meet(broker:
             tube.put("interrupted")
         interrupting.join()
     tube.put("next")
-    # The interrupted one may or may not be stored, and be so only after the next.
+    # The interrupted put may be stored or not, and perhaps only after the next one.
     assert sorted(map(str, drain(tube))) in (["first", "next"], ["first", "interrupted", "next"])
 
 

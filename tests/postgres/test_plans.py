@@ -73,7 +73,7 @@ def must_be_hot(verb: str, plans: list[str], rows: int, dead: int) -> None:
         assert "Bitmap" not in plan, f"{verb}: {plan}"
         if verb.startswith("take") and "LockRows" in plan:
             assert "Sort" not in plan, f"{verb}: {plan}"
-        # A page or two for each index and row; a walk through many rows would touch thousands.
+        # A page or two for each index and row; reading many rows would touch thousands.
         touched = buffers(plan)
         assert touched < 300 + 40 * rows + dead, f"{verb} touched {touched} pages: {plan}"
 
@@ -97,7 +97,7 @@ def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
 @pytest.mark.parametrize("size", FILL)
 def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: Teller, size: str, kind: str) -> None:
     tube = fill(broker, kind, FILL[size])
-    tube.ack_many(tube.take_many(1))  # the session is there
+    tube.ack_many(tube.take_many(1))  # creates the session
     teller.db.execute(f"ANALYZE {teller.schema}.penstock_task")
     try_all(tube, teller)
 
@@ -114,7 +114,7 @@ def test_plans_made_for_an_empty_table_hold_when_it_is_full_and_when_it_was_empt
     fill(broker, kind, FILL["many"])
     try_all(tube, teller)
     tube.truncate()
-    tube.take(0)  # passes what is dead, and marks it so in the index
+    tube.take(0)  # skips dead rows, and marks them in the index
     fill(broker, kind, 120)
     try_all(tube, teller, dead=5000)
     teller.db.execute(f"VACUUM {teller.schema}.penstock_task")  # as autovacuum does after 5,000 dead rows
@@ -161,7 +161,7 @@ def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
     tube.put_many((n, {"id": f"e{n}"} if kind == "round" else {}) for n in range(FILL["many"]))
     tube.take_many(FILL["many"] // 2)
     teller.db.execute(f"VACUUM {teller.schema}.penstock_task")
-    for judged in (False, True):  # the first call after the vacuum plans anew, and reads the catalogue for it
+    for judged in (False, True):  # the first call after the vacuum plans again, and reads the catalogue
         for verb, call in unleased_verbs(tube).items():
             with teller.listening() as plans:
                 call()

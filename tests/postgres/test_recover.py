@@ -26,7 +26,7 @@ def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
             second = pool.submit(queue.recover, 4, 5)
             with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:
                 until(lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
-            assert queue.take(0) is None  # and nobody else waits
+            assert queue.take(0) is None  # and no other waits
             queue.put("eleventh")
         assert [task.data for task in second.result(30)] == [4, 5, 6, 7]
         assert [task.data for task in queue.recover(9, 5)] == [8, 9]

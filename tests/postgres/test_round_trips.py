@@ -18,10 +18,10 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
-        run, thread = Wire._run, threading.get_ident()  # the background thread's are not of a verb
+        run, thread = Wire._run, threading.get_ident()  # the background thread's do not belong to a verb
 
         def counted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
-            assert wire.connection.autocommit  # else BEGIN and COMMIT would be round trips of their own
+            assert wire.connection.autocommit  # otherwise BEGIN and COMMIT would be separate round trips
             if threading.get_ident() == thread:
                 self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
             return run(wire, calls)
@@ -65,7 +65,7 @@ def test_round_trips_of_verbs(broker: penstock.Broker, counted: Counted, kind: s
         (1, "take_many", lambda: held.extend(tube.take_many(1000))),
         (1, "ack_many", lambda: tube.ack_many(held)),
         (2, "bury", lambda: tube.bury(3500)),
-        (4, "kick", lambda: tube.kick(5)),  # the sessions that have ended, and what is due, come first
+        (4, "kick", lambda: tube.kick(5)),  # ended sessions and deadlines are applied first
         (2, "delete", lambda: tube.delete(3501)),
         (4, "release_all", lambda: tube.release_all()),
     ]
@@ -131,6 +131,6 @@ def test_an_idle_taker_sends_no_query_but_scan_and_beat(url: str, monkeypatch: p
         began = time.monotonic()
         tube.take(3)
         scans = int(time.monotonic() - began)
-        # The first look, the registration, the look after it, LISTEN, the look after that, the end, and the scans, of
-        # which there is one a second; fewer than two a second is no polling.
+        # The first take, the registration, the take after it, LISTEN, the take after that, the end, and the scans,
+        # one per second; fewer than two a second is no polling.
         assert len(counted.mine) <= 2 * scans + 7, counted.mine

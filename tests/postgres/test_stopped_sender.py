@@ -69,7 +69,7 @@ def test_what_comes_before_the_long_statement_locks_no_row(
                     stopped.wire._next()
                     pgconn.get_result()
                 assert looking.execute(LOCKS, (stopped.info.backend_pid,)).fetchall() == []
-                task = tube.take(0)  # and nobody waits for it
+                task = tube.take(0)  # and no client waits for it
                 if task is not None:
                     task.release()
 

@@ -28,7 +28,7 @@ def peer(url: str, broker: penstock.Broker, tmp_path: Path, monkeypatch: pytest.
 
 def await_taker(broker: penstock.Broker) -> None:
     until(lambda: any(session.waits for session in broker.sessions()))
-    time.sleep(0.3)  # past the look that follows a registration
+    time.sleep(0.3)  # past the take that follows a registration
 
 
 def test_a_put_right_after_an_ack_is_notified(broker: penstock.Broker, peer: Peer) -> None:
@@ -67,7 +67,7 @@ def test_the_end_of_a_task_wakes_those_waiting_for_its_address(
 ) -> None:
     monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     tube = broker.tube("work")
-    for number in range(3):  # the first one begins to listen, the others do already
+    for number in range(3):  # the first one starts to listen, the others listen already
         tube.put(number, address="a")
         peer.ask("take", "work", 0)
         waiting = begin(lambda: tube.wait("a", 60))

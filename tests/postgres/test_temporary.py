@@ -61,7 +61,7 @@ def test_after_a_crash_a_temporary_tube_is_there_and_empty_and_sound(broker: pen
     assert passing.take(0) is None
     with pytest.raises(penstock.NotTaken):
         passing.ack(taken.id)
-    new = passing.put_many(range(10))  # as much as its capacity
+    new = passing.put_many(range(10))  # as many as its capacity
     assert new[0].id > 6
     assert [task.data for task in passing.take_many(10)] == [0]
     assert broker.check() == []

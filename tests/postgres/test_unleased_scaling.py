@@ -39,7 +39,7 @@ def test_ten_times_the_delivered_messages_cost_no_more(broker: penstock.Broker, 
             "end of a session": lambda: broker.session().close(),
         }
         found = all_costs(verbs, pages)
-        # Recovered were the first ten but one, which is acked, and went behind the one that was popped last.
+        # The first ten but one, which is acked, were recovered, and are behind the one that was popped last.
         assert [task.id for task in tube.inspect(-2, 2, pending=True)] == [names[9], names[20]]
         return found
 
@@ -67,7 +67,7 @@ def test_ten_times_the_elements_cost_no_more(broker: penstock.Broker, url: str, 
             "peek": lambda: tube.peek("x"),
             "delete": lambda: tube.delete("x"),
         }
-        all_costs(verbs, pages)  # the vacuum has made the connection forget what it knew of the tables
+        all_costs(verbs, pages)  # the vacuum has cleared the connection's caches
         return all_costs(verbs, pages)
 
     options = {"kind": "round", "period": 10_000}

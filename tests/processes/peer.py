@@ -96,7 +96,7 @@ def _close(stream: IO[str] | None) -> None:
     assert stream is not None
     try:
         stream.close()
-    except BrokenPipeError:  # what was told to one that is dead by now
+    except BrokenPipeError:  # sent to a peer that is dead by now
         pass
 
 

@@ -18,7 +18,7 @@ from tests.behaviour.verbs import take
 from tests.processes.peer import PATIENCE, Peer
 from tests.support.threads import begin, until
 
-# Below the 15 s after which the heartbeat would tell.
+# Less than the 15 s after which the heartbeat would report it.
 SOON = 10.0
 
 
@@ -79,14 +79,14 @@ def test_a_child_of_a_killed_process_does_not_keep_its_lock(held: tuple[penstock
         killed = time.monotonic()
         until(lambda: tube.take(0) is not None)
         assert time.monotonic() - killed < SOON
-        os.kill(child, 0)  # it is still there
+        os.kill(child, 0)  # it still exists
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_living_taker_keeps_its_task_however_often_it_is_looked_for(held: tuple[penstock.Tube, Peer]) -> None:
     tube, holder = held
-    assert tube.take(1.5) is None  # three looks at the locks
+    assert tube.take(1.5) is None  # three scans of the locks
     assert holder.ask("ack") == {}
     assert tube.stats().calls.ack == 1
 
@@ -113,7 +113,7 @@ def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock
     store.take([tube.stored], 1, "elsewhere")
     locks._folder.mkdir(exist_ok=True)
     for handle in ("elsewhere", "here"):
-        (locks._folder / handle).touch()  # unlocked, as after a death
+        (locks._folder / handle).touch()  # unlocked, as after a crash
     until(lambda: len(broker.sessions()) == 1)
     assert [seen.held for seen in broker.sessions()] == [[("t", 1)]]
     assert tube.stats().tasks.taken == 1

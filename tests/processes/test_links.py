@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TASKS = 200
 CANCELLED = 2_000  # two steps of the store
-SOME = 100  # of each process before the cancel: however late that comes, it finds some left
+SOME = 100  # of each process before the cancel: however late it comes, it finds some left
 STOP = "stop"
 
 
@@ -127,7 +127,7 @@ def test_processes_that_race_for_addresses_put_each_once(url: str, broker: penst
 def test_an_end_in_another_process_wakes_a_wait(
     url: str, peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not url.startswith("mysql"):  # it tells nobody: after a while the scan is what finds it
+    if not url.startswith("mysql"):  # it notifies nobody: after a while the scan finds it
         monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     with penstock.connect(url) as waiting:
         tube = waiting.tube("t")

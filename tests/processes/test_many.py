@@ -96,7 +96,7 @@ def test_two_brokers_of_one_process_are_two_sessions(url: str, broker: penstock.
     assert mine.stats().calls.ack == 2
 
 
-# Run in a process of its own: a test runner has threads, which a fork would not take along.
+# Run in a separate process: a test runner has threads, which a fork would not copy.
 _FORK = """
 import json, os, sys, penstock
 

@@ -10,7 +10,7 @@ import penstock
 from penstock.store.redis.encoding import task_key
 from penstock.store.redis.redis_store import RedisStore
 from tests.behaviour.verbs import drain
-from tests.redis.still import broker as broker  # a beat would mend some of the damage
+from tests.redis.still import broker as broker  # a heartbeat would repair some of the damage
 from tests.redis.still import clock as clock
 
 Damage = Callable[[RedisStore, int], object]

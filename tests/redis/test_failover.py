@@ -61,7 +61,7 @@ def watched() -> Iterator[tuple[Redis, Redis, Sentinel]]:
 def test_a_failover_is_survived(watched: tuple[Redis, Redis, Sentinel]) -> None:
     master, replica, sentinel = watched
     url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster"
-    with penstock.connect(url, clock=Clock()) as broker:  # however long it takes, no session lapses
+    with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
         tube = broker.tube("t")
         tube.put_many(["a", "b"])
         held = tube.take(0)
@@ -69,7 +69,7 @@ def test_a_failover_is_survived(watched: tuple[Redis, Redis, Sentinel]) -> None:
         until(lambda: replica.ask("EXISTS", "{penstock:1}:taken") == "1")
         master.kill()
         sentinel.be_quick()
-        end = time.monotonic() + 180  # a sentinel that was paused itself decides nothing for half a minute
+        end = time.monotonic() + 180  # a sentinel that was paused decides nothing for half a minute
         while True:
             try:
                 tube.put("c")
@@ -79,7 +79,7 @@ def test_a_failover_is_survived(watched: tuple[Redis, Redis, Sentinel]) -> None:
         assert "role:master" in replica.ask("INFO", "replication")
         held.ack()
         assert tube.take_many(5)[0].data == "b"
-        master.start()  # so that it can be stopped as the others are
+        master.start()  # so that it is stopped like the others
 
 
 def test_connections_that_have_ended_do_not_count() -> None:

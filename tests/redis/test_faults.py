@@ -104,7 +104,7 @@ def test_a_blocked_taker_continues_after_an_unanswered_poll(
     assert asleep.wait(30)
     assert waiters(broker, "t") == 1
     before, proxy.swallow = proxy.swallowed, True
-    until(lambda: proxy.swallowed > before)  # at the latest its scan
+    until(lambda: proxy.swallowed > before)  # the scan at the latest
     proxy.swallow = False
     tube.put("x")
     task = waiting.result(timeout=30)

@@ -28,7 +28,7 @@ def test_truncate_counts_no_work_of_a_cancelled_group(broker: penstock.Broker) -
     group.put_many(range(2_500))
     group.on_cancel("cancelled")
     tube.put("plain")
-    group.cancel()  # only a step of it
+    group.cancel()  # only one step of them
     assert tube.truncate() == 1
     assert group.wait(0) == "cancelled"
     assert drain(tube) == ["cancelled"]

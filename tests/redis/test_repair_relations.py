@@ -33,7 +33,7 @@ def run_ahead(store: RedisStore, no: int) -> None:
     run(store, no, "HSET", "tasks", task_key(1), b"r" + stored[1:])
 
 
-# name -> the damage, what is found, and what can be taken once it is mended
+# name -> the damage, what is found, and what can be taken after the repair
 DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]] = {
     "a lost address": (lambda store, no: run(store, no, "DEL", "addresses"), "address a", ["s", "end"]),
     "an address of no task": (

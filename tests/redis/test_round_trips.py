@@ -48,7 +48,7 @@ VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
 }
 
 
-# What must be read before it is decided takes two. Calls on many tasks do what is due first, and list what is taken.
+# Calls that read before they decide take two. Calls on many tasks apply what is due first, and list the taken ones.
 TRIPS = {"delete": 2, "replace": 2, "kick": 3, "release_all": 4}
 
 
@@ -172,7 +172,7 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
             task = tube.take(0)
             assert task is not None
             task.ack()
-    assert broker.take(names, 0) is None  # each tube gets to know the session
+    assert broker.take(names, 0) is None  # each tube registers the session
     for tube in reversed(tubes):
         tube.put(tube.name)
         trips.clear()
@@ -188,14 +188,14 @@ def test_shards_on_one_node_share_a_call(cluster: RedisCluster, trips: list[int]
         tube = broker.tube("t", shards=12)
         for n in range(12):
             tube.put_many([n])
-        tube.stats()  # the first look at a node loads its script
+        tube.stats()  # the first call on a node loads its script
         store = broker.runtime.store
         assert isinstance(store, RedisStore)
-        store._outbox._next_scan = float("inf")  # no look for what was left behind in between
+        store._outbox._next_scan = float("inf")  # no search for abandoned replies in between
         trips.clear()
         assert tube.stats().tasks.ready == 12
         assert sum(trips) == 24
-        assert len(trips) == 2 * 3  # what is due is done, then the counters are read: once on each node
+        assert len(trips) == 2 * 3  # apply what is due, then read the counters: once on each node
         trips.clear()
         tube.put_many(range(100))
         assert trips == [1]
@@ -207,7 +207,7 @@ def test_an_idle_taker_asks_only_at_the_scan(server: Redis) -> None:
         before, began = _scripts(server), time.monotonic()
         assert tube.take(2.5) is None
         scans = int(time.monotonic() - began)
-        assert _scripts(server) - before <= 5 * scans + 20  # to come, to go, and where scripts are loaded first
+        assert _scripts(server) - before <= 5 * scans + 20  # to register, to unregister, and to load scripts
 
 
 def _scripts(server: Redis) -> int:

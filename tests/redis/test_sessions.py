@@ -37,7 +37,7 @@ def test_anyone_completes_a_session_end_that_did_not_reach_all_tubes(
     tube.put("x")
     handle = joined(store)
     assert store.take([tube.stored], 1, handle).records
-    store._registry._call("leave_session", None, 0, "", handle)  # and there it crashed
+    store._registry._call("leave_session", None, 0, "", handle)  # where it crashed
     assert tube.take(0) is None
     store.beat(["someone else's"])
     task = tube.take(0)

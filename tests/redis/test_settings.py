@@ -19,7 +19,7 @@ from tests.servers.redis import Redis, RedisCluster
 def test_a_killed_server_restarts_with_everything(own_server: Redis) -> None:
     url = own_server.fresh_url()
     own_server.ask("CONFIG", "SET", "appendfsync", "always")
-    with penstock.connect(url, clock=Clock()) as broker:  # however long the start takes, no session lapses
+    with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long the start takes
         tube = broker.tube("t", kind="utubettl", ttr=60, ttl=600)
         tube.put_many([(i, {"utube": i % 3, "pri": i % 2}) for i in range(100)])
         held = tube.take_many(3)
@@ -37,7 +37,7 @@ def test_calls_fail_while_the_server_is_down_and_work_afterwards(
     own_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 2)
-    own_server.ask("CONFIG", "SET", "appendfsync", "always")  # else the kill may lose the tube
+    own_server.ask("CONFIG", "SET", "appendfsync", "always")  # otherwise the kill may lose the tube
     url = own_server.fresh_url()
     with penstock.connect(url) as broker:
         tube = broker.tube("t")

@@ -26,7 +26,7 @@ from tests.support.threads import begin, until
 def test_a_notification_that_came_while_nobody_waited_is_seen_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    store._subscriber._notify()  # and whoever was awake has cleared the wake-up
+    store._subscriber._notify()  # and an awake waiter has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
@@ -46,7 +46,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     assert seen == [True]
 
 
-@pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
+@pytest.mark.usefixtures("unscanned")  # and the listening thread does not end
 def test_a_notification_is_handled_in_the_polling_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
     told: list[str] = []
     wake, heard = Wake(), threading.Event()
@@ -110,7 +110,7 @@ def test_a_single_waiter_polls_in_its_own_thread(
     monkeypatch.setattr(broker.runtime.wait_queue, "wake_all", noted)
     for data in ("a", "b"):
         waiting = begin(broker.tube("t").take)
-        until(lambda: hearing() and threads != [])  # the thread has looked once, as it does when it begins to listen
+        until(lambda: hearing() and threads != [])  # the thread has polled once, as it does when it starts to listen
         other.tube("t").put(data)
         task = waiting.result(30)
         assert task is not None
@@ -125,7 +125,7 @@ def test_the_background_thread_polls_after_the_polling_waiter_left(
 ) -> None:
     first = begin(broker.tube("a").take)
     until(hearing)
-    others = [begin(broker.tube(name).take) for name in "bc"]  # two, else the one would poll for itself
+    others = [begin(broker.tube(name).take) for name in "bc"]  # two, otherwise the only one would poll itself
     until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
     other.tube("a").put(1)
     assert first.result(30) is not None
@@ -145,7 +145,7 @@ def test_the_background_thread_polls_for_waiters_without_one(
         executor, alone = BatchExecutor(), begin(broker.tube("a").take)
         await asyncio.to_thread(until, hearing)
         other.tube("a").put(1)
-        assert await asyncio.to_thread(alone.result, 30)  # nobody reads from here on
+        assert await asyncio.to_thread(alone.result, 30)  # nothing reads from here on
         tube = broker.tube("t")
         waiting = executor.run(operation_of(tube.take)(tube))
         await asyncio.to_thread(until, lambda: waiters(other, "t") == 1)

@@ -12,9 +12,9 @@ from tests.servers.redis import Redis
 from tests.support.quiet_broker import quiet
 
 SMALL, LARGE = 1_000, 50_000
-# A verb of a hundred tasks takes a millisecond or so; one that reads or moves fifty thousand takes fifty.
+# A verb on a hundred tasks takes about a millisecond; one that reads or moves fifty thousand takes fifty.
 LONGEST_MS = 20
-# That a server takes for itself in a second: some ten looks at its tables, a millisecond at the most each.
+# What a server needs for itself in a second: about ten checks of its tables, a millisecond each at most.
 HOUSEKEEPING_MS = 15
 Verbs = dict[str, Callable[[], object]]
 

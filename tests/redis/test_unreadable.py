@@ -17,7 +17,7 @@ from tests.redis.test_check import run
 from tests.transfer.tubes import moved
 
 KINDS = ["fifo", "fifottl", "utube", "utubettl"]
-# Too short for its flags, a state that there is none of, and nothing at all.
+# Too short for its flags, an unknown state, and nothing at all.
 BYTES = [b"garbage", b"x" + bytes(8) + b'"x"', b""]
 
 

@@ -16,7 +16,7 @@ from penstock.store.sqlite.memory import opened
 from penstock.testing import Clock
 from tests.conftest import STORES
 
-# A store joins the suite by its name here.
+# One line here adds a store to the suite.
 SQL_STORES = ("memory", "sqlite", "postgres", "mariadb")
 
 Damage = Callable[[str], None]
@@ -59,7 +59,7 @@ def _in_postgres(url: str, statement: str) -> None:
     damage(url, statement)
 
 
-# What is called otherwise there.
+# Columns with other names there.
 _MYSQL_WORDS = {"delayed": "`delayed`", "takes": "number", "penstock_counter SET last_ms": "penstock_id SET last_ms"}
 
 
@@ -68,7 +68,7 @@ def _in_mysql(url: str, statement: str) -> None:
 
     for word, there in _MYSQL_WORDS.items():
         statement = re.sub(rf"\b{word}\b", there, statement)
-    if "UPDATE penstock_counter" in statement:  # its counters are the sums of a tube's rows: one of each tube
+    if "UPDATE penstock_counter" in statement:  # its counters are sums of a tube's rows: keep one per tube
         statement += " WHERE id IN (SELECT * FROM (SELECT MIN(id) FROM penstock_counter GROUP BY tube) first)"
     with bare(url) as connection:
         connection.cursor().execute(statement)

@@ -20,7 +20,7 @@ def must_repair(broker: penstock.Broker, found: str, tube: str = "t") -> None:
 
 # states and leases
 
-# States that nothing ends for a task without micro-queue, moment and group: those that wait for one, and unknown ones.
+# States in which a task without micro-queue, deadline and group would stay forever, and unknown ones.
 STRANDED = ("q", "~", "g", "-", "x")
 
 
@@ -224,7 +224,7 @@ def test_one_repair_is_enough_for_everything(broker: penstock.Broker, damage: Da
     assert broker.check() == []
 
 
-# kinds that lease nothing
+# kinds without leases
 
 # name -> what damages an element or a message, where, and what is found
 UNLEASED: dict[str, tuple[str, str, str]] = {

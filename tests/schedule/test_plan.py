@@ -33,10 +33,10 @@ def times(plan: Plan, start: str, count: int) -> list[str]:
     [
         ("*/5 * * * *", "UTC", "2024-01-01T00:04:59", ["01 00:05:00", "01 00:10:00"]),
         ("0 9 * * mon-fri", "Europe/Berlin", "2024-01-05T12:00", ["08 08:00:00", "09 08:00:00"]),
-        # Clocks go from 2:00 to 3:00: what falls into the gap comes right after it.
+        # Clocks go from 2:00 to 3:00: times in the gap come right after it.
         ("30 2 * * *", "Europe/Berlin", "2024-03-30T12:00", ["31 01:00:00", "01 00:30:00"]),
         ("*/30 * * * *", "Europe/Berlin", "2024-03-31T00:15", ["31 00:30:00", "31 01:00:00", "31 01:30:00"]),
-        # Clocks go from 3:00 back to 2:00: a time of day comes once, every half hour goes on.
+        # Clocks go from 3:00 back to 2:00: a time of day comes once, every half hour continues.
         ("30 2 * * *", "Europe/Berlin", "2024-10-26T12:00", ["27 00:30:00", "28 01:30:00"]),
         ("30 * * * *", "Europe/Berlin", "2024-10-26T23:45", ["27 00:30:00", "27 01:30:00", "27 02:30:00"]),
         ("*/20 * * * * *", "UTC", "2024-01-01T00:00:30", ["01 00:00:40", "01 00:01:00", "01 00:01:20"]),

@@ -58,7 +58,7 @@ def test_a_paused_schedule_puts_nothing_and_others_continue(app: App, clock: Clo
     working.save()
     for _ in range(2):
         schedule_status.pause(schedule_tube, declared(app.schedules)[0].key)
-    scheduler(app).save()  # a worker that starts meanwhile changes nothing
+    scheduler(app).save()  # a worker that starts now changes nothing
     listed = schedule_status.listed(schedule_tube)
     assert [(each.paused, each.next is None) for each in listed] == [(True, True), (False, False)]
     working.look()

@@ -100,7 +100,7 @@ def test_workers_that_notice_a_change_one_after_the_other_lose_no_tick(app: App,
         worker.look()
     app.schedules.set("ada", 2, send.call("eve"))
     for worker in workers:
-        worker._read_at = 0.0  # as the clock tells a worker within a second
+        worker._read_at = 0.0  # as a worker's clock notices within a second
         worker.look()
         assert [task.data["args"] for task in mail.tasks("~") if isinstance(task.data, dict)] == [{"to": "eve"}] * 2
     clock.advance(5)
@@ -123,7 +123,7 @@ def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
     worker.look()
     assert mail.stats().tasks.delayed == 2
     schedule_status.forget(desk, key)
-    worker._read_at = 0.0  # as the clock tells a worker within a second
+    worker._read_at = 0.0  # as a worker's clock notices within a second
     worker.look()
     assert mail.stats().tasks.delayed == 0
     assert app.schedules.list() == []
@@ -147,7 +147,7 @@ def test_a_running_worker_notices_changes_within_a_second(store_url: str) -> Non
             app.schedules.set("ada", 0.3, send.call("ada"))
             until(lambda: mail.stats().calls.put >= 3)
             app.schedules.set("ada", 3600, send.call("eve"))
-            until(lambda: mail.stats().tasks.delayed <= 1)  # the ticks of before are taken back
+            until(lambda: mail.stats().tasks.delayed <= 1)  # earlier ticks are withdrawn
             app.schedules.delete("ada")
             until(lambda: mail.stats().tasks.delayed == 0)
         finally:

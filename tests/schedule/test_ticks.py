@@ -237,7 +237,7 @@ def test_a_tick_is_skipped_while_the_last_one_is_in_its_tube(
             assert isinstance(task.data, dict)
             assert not is_double(task, task.data)
             taken.append((clock.seconds, task))
-            if len(taken) == 2:  # the second one stays in the tube for some time
+            if len(taken) == 2:  # the second one stays in the tube for a while
                 tube.bury(task)
             else:
                 task.ack()

@@ -24,11 +24,11 @@ from tests.server.serving import PATIENCE, Serve
 
 BOTH = ("--http", "127.0.0.1:0", "--resp", "127.0.0.1:0")
 MEBIBYTE = 1024 * 1024
-# A connection that is idle costs a few KiB; what is held for slow readers is bounded by their number.
+# An idle connection costs a few KiB; buffers for slow readers are bounded by their number.
 IDLE_BYTES = 40 * 1024
 SLOW_READERS = 10
 SLOW_BYTES = 3 * MEBIBYTE
-# What the allocator may keep of a peak that is over.
+# What the allocator may keep after a peak.
 SLACK = 40 * MEBIBYTE
 
 
@@ -40,7 +40,7 @@ class Seen:
     honest: int = 0
     hostile: int = 0
     slowest: float = 0.0
-    memory: list[int] = field(default_factory=list)  # alone, with everybody there, at the end
+    memory: list[int] = field(default_factory=list)  # alone, with all connections, at the end
     failures: list[str] = field(default_factory=list)
 
 
@@ -95,7 +95,7 @@ class Crowd:
             self._connect(self._server.http_port).sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             page = b"GET /api/tubes/big/inspect HTTP/1.1\r\nHost: localhost\r\n\r\n"
             self._connect(self._server.http_port).sendall(page * 20)
-        for slow in self._held[idle:]:  # once it is answered, what is held for it does not grow any more
+        for slow in self._held[idle:]:  # once it is answered, its buffer does not grow any more
             slow.recv(1, socket.MSG_PEEK)
         self.seen.connections = len(self._held)
 

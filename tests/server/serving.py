@@ -20,9 +20,9 @@ from redis.retry import Retry
 COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
 
 
-# For what a busy machine does in a moment: an answer, an end.
+# For what even a busy machine does soon: an answer, an end.
 PATIENCE = 60.0
-# Else a call that is slow to be answered would be made a second time, by another connection and so in another session.
+# Otherwise a slow call would be retried on another connection, and so in another session.
 ONCE: dict[str, Any] = {"socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 0)}
 
 

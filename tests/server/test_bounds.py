@@ -171,7 +171,7 @@ def test_connections_that_do_not_read_cost_a_bounded_amount_together(big: str, p
             for _ in range(60):
                 stalled = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
                 stalled.sendall(asked)
-                client.execute_command("TUBE.STATS", "big")  # behind it, in the thread of the store
+                client.execute_command("TUBE.STATS", "big")  # behind it, in the store's thread
                 peak = max(peak, server.memory())
             assert peak - before < 400 * MEBIBYTE
         code, said = server.stop()

@@ -101,7 +101,7 @@ def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
             campaign.go_on()
         finally:
             campaign.producing.set()
-        for thread in producers:  # else the last put could come after the consumers have gone
+        for thread in producers:  # otherwise the last put could come after the consumers have ended
             thread.join()
         with penstock.connect(url) as broker:
             tube = broker.tube("t")

@@ -152,7 +152,7 @@ def test_two_hundred_blocked_takes_cost_nothing_and_each_gets_one(server: Serve,
         client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "300"))
     until(lambda: waiting(broker) == 200)
     before, began = server.cpu(), time.monotonic()
-    threading.Event().wait(2)  # of quiet, to be measured
+    threading.Event().wait(2)  # of silence, to measure
     assert server.cpu() - before < 0.25 * (time.monotonic() - began)
     putter = server.client()
     pipeline = putter.pipeline(transaction=False)

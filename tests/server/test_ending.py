@@ -21,7 +21,7 @@ from tests.server.serving import COMMAND, ONCE, PATIENCE, Serve, read_exactly, r
 def test_it_answers_soon_after_it_was_started(url: str) -> None:
     with Serve(url) as server:
         assert server.client().ping() is True
-        assert server.cpu() < 4  # two seconds is the promise, and a processor that others use is slower
+        assert server.cpu() < 4  # two seconds are promised; a CPU that others use is slower
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

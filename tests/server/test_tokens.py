@@ -99,7 +99,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_many_failures_of_a_peer_make_it_wait_and_nobody_else() -> None:
     tokens = Tokens(single="secret")
-    tokens.failures = Failures(Now())  # the first wait is a second, which is over before a slow machine has looked
+    tokens.failures = Failures(Now())  # the first delay is a second, which is over before a slow machine checks
     for _ in range(FREE_FAILURES):
         assert tokens.check("wrong", "192.0.2.1") is None
     assert tokens.wait("192.0.2.1") == tokens.delay("192.0.2.1") == 1

@@ -25,7 +25,7 @@ SERVERS: dict[str, type[Server]] = {
     "redis": Redis,
     "redis-cluster": RedisCluster,
 }
-# Those whose server may be killed: what they answered is there when they are started again.
+# Servers that may be killed: what they answered is stored when they are started again.
 DURABLE: dict[str, type[Server]] = {
     "postgres": DurablePostgres,
     "mariadb": Mariadb,

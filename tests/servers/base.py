@@ -31,7 +31,7 @@ class Server(ABC):
     package = ""
     program = ""
     folders: tuple[str, ...] = ()
-    user: str | None = None  # to run as, when we are root and the program refuses that
+    user: str | None = None  # the user to run as, if we are root and the program refuses root
 
     def __init__(self) -> None:
         self.binary = self.find()
@@ -102,7 +102,7 @@ class Server(ABC):
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.binary} did not start:\n{(self.folder / 'log').read_text()[-4000:]}")
-            time.sleep(0.02)  # a server says nowhere that it is up but by answering
+            time.sleep(0.02)  # only an answer shows that a server is up
 
     def kill(self) -> None:
         """Kill it with its child processes, like a power cut that keeps the disk cache."""
@@ -173,7 +173,7 @@ def held_ports() -> tuple[socket.socket, socket.socket]:
         with contextlib.suppress(OSError, OverflowError):
             probe.bind(("127.0.0.1", 0))
             above.bind(("127.0.0.1", probe.getsockname()[1] + 10_000))
-            for held in (probe, above):  # only now: it would also have been bound beside another's
+            for held in (probe, above):  # only now: it could also have been bound beside another's socket
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return probe, above
         probe.close()

@@ -51,5 +51,5 @@ def _tell(line: str) -> None:
 def _guard(process: int) -> subprocess.Popen[bytes]:
     """The guard of this process; a forked child gets another one."""
     guard = subprocess.Popen([sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
-    atexit.register(guard.communicate)  # after the servers that end at exit, for these were registered later
+    atexit.register(guard.communicate)  # after the servers that stop at exit, because those are registered later
     return guard

@@ -19,7 +19,7 @@ from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.wire import Link
 
-# Few tests use more of them at once.
+# Few tests use more at once.
 _MOST = 6
 _places: set[str] = set()
 
@@ -44,7 +44,7 @@ class _Kept(Link):
         idle = _kept[os.getpid(), self.place]
         whole = self.pgconn.transaction_status == TransactionStatus.IDLE and not self.hung_up()
         if whole and self.place in _places and len(idle) < _MOST:
-            self._pool = None  # that of its broker, which has let go of it
+            self._pool = None  # its broker's thread, which has returned it
             idle.append(self)
         else:
             super().close()

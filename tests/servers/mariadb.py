@@ -20,7 +20,7 @@ class Mariadb(Server):
     settings: tuple[str, ...] = ("--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
 
     def find(self) -> str:
-        self._mysql = given("mysqld")  # only a given one: on many systems it is a name of MariaDB's
+        self._mysql = given("mysqld")  # only if given: on many systems this name is MariaDB's
         return self._mysql or super().find()
 
     def prepare(self) -> None:
@@ -43,7 +43,7 @@ class Mariadb(Server):
 
     def _program(self) -> list[str]:
         """The server program on its data folder."""
-        # Its own tmpdir: a server that starts removes the temporary tables that it finds, also those of others.
+        # A private tmpdir: a server that starts removes all temporary tables that it finds, even those of others.
         places = f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"
         return [self.binary, "--no-defaults", *places, *self._as_root()]
 

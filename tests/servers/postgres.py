@@ -15,7 +15,7 @@ class Postgres(Server):
     program = "postgres"
     folders = ("/usr/lib/postgresql/*/bin",)
     user = "postgres"
-    # Durability is measured elsewhere, and no test cuts the power; here it only costs time.
+    # Durability is tested elsewhere, and no test cuts the power; here it only costs time.
     settings: tuple[tuple[str, str], ...] = (
         ("synchronous_commit", "off"), ("fsync", "off"), ("full_page_writes", "off"),
     )  # fmt: skip
@@ -32,7 +32,7 @@ class Postgres(Server):
             "max_connections": "200",
             "shared_buffers": "64MB",
             "max_wal_size": "256MB",
-            "shared_preload_libraries": "plpgsql",  # else every connection of every test loads it
+            "shared_preload_libraries": "plpgsql",  # otherwise every connection of every test loads it
             **dict(self.settings),
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -70,6 +70,6 @@ class DurablePostgres(Postgres):
     settings = (("synchronous_commit", "on"),)
 
     def command(self) -> list[str]:
-        # A start after a crash syncs what is there: by one call, not file by file, which took a second.
+        # A start after a crash syncs all files: by one call, not file by file, which took a second.
         by_one_call = int((self.folder / "data/PG_VERSION").read_text()) >= 14
         return [*super().command(), *(["-c", "recovery_init_sync_method=syncfs"] if by_one_call else [])]

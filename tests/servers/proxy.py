@@ -63,7 +63,7 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
 
     def _swallows(self) -> bool:
-        with self._lock:  # answers of several connections come at once
+        with self._lock:  # answers of several connections arrive at once
             lost = self.swallow or self.losses > 0
             self.losses = max(self.losses - lost, 0)
             self.swallowed += lost
@@ -73,7 +73,7 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 if answers and self._swallows():
-                    source.settimeout(0.05)  # what was asked is done, however many answers it has
+                    source.settimeout(0.05)  # the request was applied, however many answers it has
                     while source.recv(65536):
                         pass
                 if not answers:

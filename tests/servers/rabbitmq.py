@@ -41,11 +41,11 @@ class RabbitMQ(Server):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(self.folder / "node.conf"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang machine, so that a kill hits that
+            "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the Erlang VM, so that a kill hits the VM
             "ERL_CRASH_DUMP": "/dev/null",
         }
         with (self.folder / "logs" / "epmd").open("ab") as log:
-            # In the foreground: else the node starts one that outlives it.
+            # In the foreground: otherwise the node starts one that outlives it.
             command = [find("epmd", "erlang-base", ()), "-port", mapper, "-address", "127.0.0.1"]
             self._mapper = subprocess.Popen(command, stdout=log, stderr=log)
         guard.started(self._mapper.pid, self.folder)

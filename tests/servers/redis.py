@@ -54,7 +54,7 @@ class DurableRedis(Redis):
     """An answered write survives a kill; otherwise it may stay in memory for two seconds while the disk is busy."""
 
     appendfsync = "always"
-    # What is flushed leaves the log soon: a start reads all of it.
+    # Flushed data leaves the log soon: a start reads all of it.
     settings = ("--auto-aof-rewrite-min-size", "256kb")
 
     def empty_url(self) -> str:
@@ -63,7 +63,7 @@ class DurableRedis(Redis):
 
 
 class _Node(Redis):
-    # No node is called dead by the others: one that is paused for a while would stop the whole cluster.
+    # Nodes do not report each other as failed: one that is paused for a while would stop the whole cluster.
     settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
 
 
@@ -108,12 +108,12 @@ class RedisCluster(Redis):
             for name, value in said:
                 node.ask("CONFIG", "SET", name, str(value))
                 node.settings += (f"--{name}", str(value))
-            if f":{port or node.port}@" not in node.ask("CLUSTER", "NODES"):  # Redis 6 reads its own at the start
+            if f":{port or node.port}@" not in node.ask("CLUSTER", "NODES"):  # Redis 6 reads its own at start
                 node.kill()
                 node.start()
         there = [f":{port or node.port}@" for node, port in zip(self.nodes, ports, strict=True)]
         while any(port not in node.ask("CLUSTER", "NODES") for node in self.nodes for port in there):
-            time.sleep(0.02)  # they tell each other at their next ping
+            time.sleep(0.02)  # nodes tell each other at their next ping
 
     def stop(self) -> None:
         for node in self.others:

@@ -11,7 +11,7 @@ import penstock
 from penstock.store.sqlite.sqlite_store import MIGRATIONS
 from tests.cli.running import Shell
 
-# What tells the schema in a file that a penstock before the engine made, and a table that this one would create.
+# What marks the schema in a file of a penstock before the engine, and a table that this version would create.
 _BEFORE_THE_ENGINE = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;

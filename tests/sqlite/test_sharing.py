@@ -87,7 +87,7 @@ def test_a_full_disk_raises_for_earlier_puts_too(broker: penstock.Broker, path: 
     tube = broker.tube("mail")
     db = connection_of(broker).open()
     db.pragma("max_page_count", db.pragma("page_count") + 20)
-    # Few tasks are inserted one by one: after an error of one, SQLite ends the whole transaction.
+    # Few tasks are inserted one by one: after an error, SQLite ends the whole transaction.
     calls = [lambda: tube.put_many(["x", "x"]), lambda: tube.put_many(["y" * 50_000] * 10)]
     assert [type(future.exception()) for future in gathered(broker, path, calls)] == [penstock.StoreFull] * 2
     assert tube.tasks() == []
@@ -120,7 +120,7 @@ def test_a_shared_transaction_that_nobody_joins_is_committed(
     connection: Connection, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sharing, "_PATIENCE", 0.1)
-    connection._queue.append(EAGER)  # as if one waited that never comes
+    connection._queue.append(EAGER)  # as if one were expected that never comes
     add(connection, 1)
     assert stored(path) == [1]
 

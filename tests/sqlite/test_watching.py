@@ -98,7 +98,7 @@ def test_a_write_of_our_own_does_not(drowsy: File) -> None:
     before, drowsy.own = drowsy.looks, 1
     drowsy.write()
     began = time.monotonic()
-    until(lambda: drowsy.watch.wait(Wake(), 0.3))  # at the end of its time it looks all the same, if it had any
+    until(lambda: drowsy.watch.wait(Wake(), 0.3))  # when its time is over it reads once more
     assert drowsy.looks - before == 1
     assert time.monotonic() - began >= 0.3
 

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 import penstock
 from penstock.testing import Clock
 
-# What a call may raise while its server is killed.
+# Errors that a call may raise while its server is killed.
 OUTAGES = (penstock.StoreUnavailable, penstock.StoreBusy, penstock.OutcomeUnknown)
-# Most tests make fewer calls of the store; a kill that is due after a test's last call is none.
+# Most tests make fewer store calls; a kill that is due after a test's last call does not happen.
 LAST_CALL = 24
-# After the call began: most take a millisecond, those that wait longer.
+# After the call began: most take a millisecond, blocked ones longer.
 LATEST_SECONDS = (0.002, 0.05)
 
 

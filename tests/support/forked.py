@@ -80,4 +80,4 @@ def _penstock(*words: str) -> None:
     try:
         main()
     finally:
-        gc.collect()  # what it left open is told of
+        gc.collect()  # reports what it left open

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-# Shorter and longer than what is done each second; all well below what is given up after ten or fifteen.
+# Shorter and longer than the scans of every second; all well below the time-outs of ten or fifteen seconds.
 PAUSES = (0.2, 0.5, 1.2, 2.5)
 BETWEEN = (0.1, 0.8)
 

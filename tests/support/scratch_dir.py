@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 _MEMORY = "/dev/shm"
-# The servers of four test processes and what tests store in them use less than three.
+# The servers of four test processes and the data of the tests use less than three.
 _GIGABYTES = 6
 
 

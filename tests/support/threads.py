@@ -30,7 +30,7 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     pause = threading.Event()
     while True:
-        late = time.monotonic() >= end  # before the look: one after a pause of the machine still counts
+        late = time.monotonic() >= end  # before the check: one after a pause of the machine still counts
         if condition():
             return
         assert not late, "the condition never held"

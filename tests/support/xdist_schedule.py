@@ -11,8 +11,8 @@ from pathlib import PurePath, PurePosixPath
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Folders and modules whose tests run in one test process, one after the other, the longest first: those that share a
-# server or a table that takes seconds to fill, and those that start processes by the dozen and mostly wait for them.
+# Folders and modules whose tests run in one test process, one after the other, longest first: those that share a
+# server or a table that takes seconds to fill, and those that start dozens of processes and mostly wait for them.
 _TOGETHER = ("test_campaign", "worker", "redis", "processes", "fault", "postgres", "cli", "mysql", "pool", "plans")
 _STORE = re.compile(r"[\[-](memory|pool-\w+|sqlite|postgres|mariadb|redis(?:-cluster)?)[\]-]")
 

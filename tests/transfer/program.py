@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import penstock
 
 TUBE = "jobs"
-# Numbers of the producer are above those that were there before.
+# The producer's numbers are above those of existing tasks.
 FIRST = 1_000_000
 
 

@@ -116,7 +116,7 @@ def test_a_killed_move_knows_whose_the_pause_was(
                 tube.pause()
             with pytest.raises(Killed):
                 move(old, new, Death(step, after=True), tube.name)
-            if not visible(old, tube.name):  # frozen, after the last step that may mistake it
+            if not visible(old, tube.name):  # frozen, after the last step that may confuse it
                 break
             if altered:
                 tube.alter(ttl=60)
@@ -146,7 +146,7 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
             move(old, new, Death(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]
         there = [load_tube(new.runtime.store, f"<{name}") for name in tubes]
-        assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which the same move elsewhere fills
+        assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which a move to another store fills
         assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
 

@@ -18,7 +18,7 @@ from tests.transfer.program import TUBE
 
 pytestmark = pytest.mark.timeout(600)
 
-# Of each sort; fewer where each ack is a commit of its own.
+# Of each sort; fewer where each ack is a separate commit.
 BACKLOG, FEW = 1000, 400
 PATIENCE = 250
 

@@ -193,7 +193,7 @@ def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, 
     first, second = (STORES[name](tmp_path) for name in SHARDED)
     with opened(first, clock) as old, opened(second, clock) as new:
         for broker in (old, new):
-            quiet(broker)  # a beat would be a script, in a thread that nobody expects to die
+            quiet(broker)  # a heartbeat would be a script, in a thread that is not expected to die
         fill(old)
         before = seen(old, "split")
         for step in count(1):
@@ -202,7 +202,7 @@ def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, 
             assert not (visible(old, "split") and visible(new, "split"))
             moved(old, new, "split")
             assert seen(new, "split") == before
-            old, new = new, old  # it goes there and back
+            old, new = new, old  # it moves there and back
         assert step > 25
 
 
@@ -238,7 +238,7 @@ def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, cl
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed during the move"):
             store._seal(shards[0], "sqlite:///elsewhere.db", 0, checked=True)
         store._seal(shards[2], "sqlite:///elsewhere.db", 7)
-        store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by one who was slow
+        store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by a slow caller
         assert load_tube(store, "split") is not None
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             store.counters(shards[2])

@@ -14,7 +14,7 @@ from penstock.transfer.move import Move, Moved
 
 # name -> how a tube of that sort is filled
 FILLED: dict[str, Callable[[penstock.Broker, Clock], None]] = {}
-# What tasks show of themselves; the lease is a number that may only grow.
+# The public fields of tasks; the lease is a number that may only grow.
 _SHOWN = "id status data pri utube attempts lease created taken due expires address group reason errors".split()
 
 
@@ -77,7 +77,7 @@ def tied(broker: penstock.Broker, clock: Clock) -> None:
         else:
             task.release()
     tube.put("again", address="again")
-    lapsing = tube.take_many(1)  # the one without an end
+    lapsing = tube.take_many(1)  # the group without end work
     clock.advance(10)
     tube.stats()
     assert [len(tube.peek(task.id).errors) for task in lapsing] == [1]

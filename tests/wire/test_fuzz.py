@@ -12,7 +12,7 @@ from penstock.server.resp.dispatch import COMMANDS
 from tests.wire.conversation import converse
 from tests.wire.test_grammar import packed
 
-# Those end the conversation, or hold back what follows.
+# Commands that end the connection, or delay what follows.
 NAMES = sorted(set(COMMANDS) - {b"QUIT", b"MULTI"})
 WORDS = st.one_of(
     st.sampled_from([b"t", b"k", b"q", b"1", b"0", b"-1", b"2", b"1.5", b"1e999", b"nan", b"99999999999999999999"]),
@@ -34,5 +34,5 @@ def test_every_command_is_answered(calls: list[tuple[bytes, list[bytes]]]) -> No
     reader.feed(asyncio.run(converse([SETUP, sent])))
     replies = [reader.gets() for _ in range(len(calls) + 4)]
     assert replies[-1] is False
-    assert not [reply for reply in replies[:-1] if reply is False]  # as hiredis says that there is no more
+    assert not [reply for reply in replies[:-1] if reply is False]  # hiredis reports the end of its input so
     assert not [reply for reply in replies if isinstance(reply, hiredis.ReplyError) and "internal" in str(reply)]

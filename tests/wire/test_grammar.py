@@ -229,7 +229,7 @@ def read_by(count: int, data: bytes) -> tuple[list[Request], str]:
     return found, ""
 
 
-# Words with line ends, that look like headers, or are long: none may be taken for something else by reading many.
+# Words with line ends, words that look like headers, or long ones: none may be misread when many are parsed.
 TRICKY = st.one_of(
     st.sampled_from(
         [b"", b"\r", b"\n", b"\r\n", b"a\r\nb", b"$1\r\nx", b"*1\r\n$4\r\nPING\r\n", b"$0", b"\r\n$3", b"y" * 3000]

@@ -13,7 +13,7 @@ from tests.wire.conversation import converse
 FOLDER = Path(__file__).parent / "transcripts"
 PIECE = 75  # bytes: one to three requests
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
-# How clients greet a server. Lettuce and StackExchange.Redis are written after what they are known to ask; the others
+# How clients greet a server. Lettuce and StackExchange.Redis are written after what they are known to send; the others
 # were recorded.
 CLIENTS = sorted(f"clients/{path.stem}" for path in FOLDER.glob("clients/*.txt"))
 

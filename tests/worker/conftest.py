@@ -23,7 +23,7 @@ Work = Callable[[Settings], None]
 Run = Callable[..., Worker]
 
 
-@pytest.fixture(params=["sqlite"])  # a test on others gives their names by indirect parameters
+@pytest.fixture(params=["sqlite"])  # tests on other stores name them by indirect parameters
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
     return STORES[request.param](tmp_path)

@@ -147,7 +147,7 @@ def spin() -> None:
 @app.task(tube="processes", executor="process", max_attempts=2, backoff=FAST)
 def crash(how: str) -> None:
     if how == "raise":
-        raise ValueError("caf\udce9")  # as in the name of a file that is not in UTF-8
+        raise ValueError("caf\udce9")  # like a file name that is not UTF-8
     if how == "bury":
         raise penstock.Bury("enough")
     if how == "percent":
@@ -289,7 +289,7 @@ def hold_rules(word: str) -> None:
 @app.task(tube="rules", max_attempts=2, backoff=FAST)
 def die_raw() -> None:
     say(["dying", penstock.current_task().attempts])
-    # To this thread: a signal to the process may arrive when the handler has returned and its task is acked.
+    # To this thread: a signal to the process may arrive after the handler has returned and its task is acked.
     signal.raise_signal(signal.SIGSEGV)
 
 
@@ -395,7 +395,7 @@ def chunked(number: int, path: str) -> int:
     with open(path, "a") as journal:
         journal.write(f"{number}\n")
     if number and number % 97 == 0:
-        time.sleep(0.0495 + number % 7 * 0.0003)  # about as long as the worker waits before it asks for the others
+        time.sleep(0.0495 + number % 7 * 0.0003)  # about as long as the worker waits before it requests the others
     if number == -1:
         await_word("chunk")
     if number == -2 and penstock.current_task().attempts == 1:

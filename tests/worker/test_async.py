@@ -38,7 +38,7 @@ def test_leases_are_extended_and_results_come_after_many_ttrs(
     handle = jobs.hold_async.put("go")
     work(Settings(tubes=("async",)))
     assert heard() == ["began", "go"]
-    until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # each by a third of its ttr at least
+    until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)
     assert app.broker.tube("async").take(0) is None
     tell("go")
@@ -52,7 +52,7 @@ def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
     worker.freeze()
     task = hold(app.broker.tube("async"))
     worker.signal(signal.SIGCONT)
-    while heard() != ["cancelled", "never"]:  # one that was slow before it was frozen has begun it again
+    while heard() != ["cancelled", "never"]:  # a worker that was slow before it was frozen has started it again
         pass
     task.ack("mine")
     assert handle.wait(PATIENCE).result == "mine"

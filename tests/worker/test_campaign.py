@@ -48,7 +48,7 @@ def test_killed_workers_lose_nothing_and_run_nothing_twice_at_once(app: App, sta
     jobs.journal_process.put_many([str(journal)] * (TASKS // 10))
     chance = random.Random(5)
     workers: list[Program] = [start("--concurrency", "4", "--processes", "1") for _ in range(2)]
-    kills: list[tuple[float, float]] = []  # from, until: when it died is not known to the moment
+    kills: list[tuple[float, float]] = []  # from, until: the exact time of its death is not known
     tubes = [app.broker.tube(name) for name in ("campaign", "campaign-processes")]
     for done in range(TASKS // 10, TASKS, TASKS // 10)[:KILLS]:
         until(partial(lambda least: sum(tube.stats().tasks.done for tube in tubes) >= least, done), 120)

@@ -56,7 +56,7 @@ def test_a_released_task_is_not_started_again_while_its_handler_runs(
     assert tube.release_all() == 1
     until(lambda: tube.stats().calls.take >= 2, PATIENCE)
     until(lambda: tube.tasks("~") != [], PATIENCE)
-    assert tube.tasks()[0].attempts == 1  # the hand-out that was not started does not count
+    assert tube.tasks()[0].attempts == 1  # an attempt that was not started does not count
     tell("end")
     assert heard() == "ended"
     began = heard()
@@ -93,7 +93,7 @@ def test_a_lapsed_session_is_reported(app: App, run: Run, heard: Heard) -> None:
     jobs.watch_lease.put()
     worker = run("watched")
     assert heard() == ["began", 1]
-    app.broker.runtime.store.leave([worker.session_handle.handle])  # as a peer does that finds it dead
+    app.broker.runtime.store.leave([worker.session_handle.handle])  # as a peer that finds it dead does
     assert heard() == ["LeaseLost", "lapsed", 1]
 
 
@@ -138,7 +138,7 @@ def test_one_question_a_second_and_none_while_nothing_runs(
     assert [heard() for _ in range(3)] == ["ended"] * 3
     seen = len(asked)
     time.sleep(1.2)
-    assert len(asked) <= seen + 1  # one may have been on its way
+    assert len(asked) <= seen + 1  # one may have been in flight
 
 
 def test_many_lost_leases_cost_a_few_questions(

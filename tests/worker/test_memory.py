@@ -192,7 +192,7 @@ def test_an_exception_that_cannot_be_printed_is_a_failure_like_others(app: App, 
     worker.start()
     until(lambda: tube.stats().tasks.buried == 1)
     assert tube.peek(1).reason == "Mute"
-    until(lambda: worker.state.in_flight.held == set())  # it is let go of after it was settled
+    until(lambda: worker.state.in_flight.held == set())  # the slot is freed after the settle
     worker.stop(0)
 
 

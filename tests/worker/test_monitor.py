@@ -111,7 +111,7 @@ def test_health_of_the_loop_and_of_the_store(run: Run, monkeypatch: pytest.Monke
             raise StoreUnavailable("it is away")
 
         monkeypatch.setattr(worker, "ask_store", away)
-        until(lambda: health(url)[0] == 503)  # an answer counts for a second
+        until(lambda: health(url)[0] == 503)  # an answer is cached for a second
         assert health(url)[1]["store"] == "it is away"
         assert health(url, "live")[0] == 200
 

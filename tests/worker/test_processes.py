@@ -53,7 +53,7 @@ def test_a_handler_is_killed_at_its_ttr(app: App, work: Work) -> None:
     assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
     until(lambda: not alive(pid))
     square, other = jobs.square.put(3).result(PATIENCE)
-    assert (square, other != pid) == (9, True)  # a new process has taken its place
+    assert (square, other != pid) == (9, True)  # a new process has replaced it
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_leases_are_extended_while_handlers_run(app: App, clock: Clock, work: Wo
     work(Settings(tubes=("slow",)))
     assert heard() == ["began", "go", os.getpid()]
     slow = app.broker.tube("slow")
-    until(lambda: slow.stats().calls.touch >= 4)  # each by a third of its ttr at least
+    until(lambda: slow.stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)
     assert slow.take(0) is None
     tell("go")

@@ -30,9 +30,9 @@ def test_each_tick_is_run_once_by_several_workers_of_which_one_dies(url: str) ->
             program.await_log("worker on")
         until(lambda: said.stats().tasks.ready >= 8, 60)
         programs[0].kill()
-        # The tick that the killed one held comes after later ones: a gap that closes is none.
+        # The tick of the killed worker comes after later ones: a gap that closes is none.
         until(lambda: len(ticks := ran(said)) >= 20 and gaps(ticks) == {250}, 60)
         until(lambda: schedule_status.listed(broker.tube("penstock.schedule"))[0].last is not None, 10)
         assert [program.stop() for program in programs[1:]] == [0, 0]
-        assert 0 not in gaps(ran(said))  # of no tick there were two tasks
+        assert 0 not in gaps(ran(said))  # no tick had two tasks
         assert broker.check() == []

@@ -103,7 +103,7 @@ def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, hea
     beat = max(session.heartbeat for session in app.broker.sessions() if session.pid == first.pid)
     first.kill()
     assert heard() == ["began", "one", second.pid]
-    assert (app.broker.tube("slow").peek(handle.id).taken or 0) < beat + 15  # when its heartbeat would have told
+    assert (app.broker.tube("slow").peek(handle.id).taken or 0) < beat + 15  # when its heartbeat would have reported it
     tell("one")
     assert handle.result(PATIENCE) == "one"
 
@@ -126,7 +126,7 @@ def test_a_lost_lease_is_logged_and_its_result_dropped(app: App, start: Start, h
     task = hold(app.broker.tube("slow"))  # its ttr is over
     worker.signal(signal.SIGCONT)
     newest = 1
-    while (said := heard()) != ["lost", newest, True]:  # one that was slow before it was frozen has begun it again
+    while (said := heard()) != ["lost", newest, True]:  # a worker that was slow before the freeze started it again
         assert isinstance(said, list)
         newest = max(newest, said[1])
     assert newest < task.lease

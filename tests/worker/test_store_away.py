@@ -15,7 +15,7 @@ from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 
-# However long the server is away, its session and so its leases are there when it is back.
+# However long the server is down, the session and its leases are there when it is back.
 NO_LAPSE = "from penstock.store.redis import registry; registry.LAPSE_MS = 600_000"
 
 

@@ -105,5 +105,5 @@ def test_a_bound_put_is_gone_at_a_rollback(shop: App) -> None:
         handle = transacting.note.bind(db).options(delay=60).put("kept")
         db.execute("COMMIT")
     assert handle.status == "delayed"
-    assert gone.id == handle.id  # the first was never there
+    assert gone.id == handle.id  # the first was never stored
     assert len(shop.broker.tube("notes")) == 1

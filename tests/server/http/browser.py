@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from tests.servers import present
 from tests.servers.base import find
 
-# A busy machine takes its time to show a page; Playwright's own limit is five seconds.
+# A busy machine needs a while to show a page; Playwright's own limit is five seconds.
 expect.set_options(timeout=60_000)
 
 
@@ -51,7 +51,7 @@ def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iter
         dialog.dismiss()
 
     def failed(request: Request) -> None:
-        if request.failure != "net::ERR_ABORTED":  # streams and icons are cut when their page is left
+        if request.failure != "net::ERR_ABORTED":  # streams and icons are aborted when their page is left
             found.append(f"failed: {request.url} {request.failure}")
 
     page.on("console", said)

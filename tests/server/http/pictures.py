@@ -64,13 +64,13 @@ PAGES = {
     "audit": "/audit",
     "error": "/nowhere",
 }
-# Hosts of callbacks, and why they were given up.
+# Hosts of callbacks, and why they failed.
 HOOKS = (
     ("hooks.example.com", "POST failed: 503 Service Unavailable"),
     ("hooks.example.com", "POST failed: timed out after 30 s"),
     ("shop.example.org", None),
 )
-# Tracebacks name files of the machine that makes the pictures.
+# Tracebacks contain paths of the machine that makes the pictures.
 ELSEWHERE = """(root) => document.querySelectorAll("pre").forEach((each) => {
   each.textContent = each.textContent.replaceAll(root, "/srv/shop");
 })"""
@@ -161,7 +161,7 @@ def playing() -> Iterator[Serving]:
         worker = Worker(app, make_settings(concurrency=4, name="shop:app"))
         working = threading.Thread(target=work, args=(tubes, over))
         now = int(time.time()) // MINUTE
-        for minute in range(now - 60, now):  # an hour in which this was the work
+        for minute in range(now - 60, now):  # an hour with this much work
             tubes[1].put_many([("page", {"utube": "example.net"})] * dice.randrange(150))
             tubes[1].ack_many(tubes[1].take_many(dice.randrange(150)))
             server.await_in_loop(server.app.history.note(minute))
@@ -170,7 +170,7 @@ def playing() -> Iterator[Serving]:
         try:
             press(server, "/tubes/crawl/pause")
             press(server, "/tubes/crawl/resume")
-            time.sleep(12)  # until the worker has told what it did, and has failed twice with the first task
+            time.sleep(12)  # until the worker has reported, and the first task has failed twice
             press(server, "/tubes/mail/bulk", verb="cancel", status="delayed", all="1")
             server.await_in_loop(server.app.history.note(now))
             yield server

@@ -21,9 +21,9 @@ from penstock.server.serve import opened
 from penstock.server.sockets import Address, Tls
 from tests.conftest import STORES
 
-# For what a busy machine does in a moment: a start, an answer, an end.
+# For what even a busy machine does soon: a start, an answer, an end.
 PATIENCE = 60
-# For what a store itself has a part in; all else is the server's alone.
+# For tests in which the store matters; all others test only the server.
 EVERY_STORE = pytest.mark.parametrize("store_url", STORES, indirect=True)
 
 

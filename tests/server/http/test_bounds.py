@@ -88,7 +88,7 @@ def test_without_tokens_a_form_still_needs_the_seal() -> None:
 
 
 def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "SECONDS", 3600.0)  # no reading in between
+    monkeypatch.setattr(sampler, "SECONDS", 3600.0)  # no refresh in between
     with serving("memory://bounded") as server, penstock.connect("memory://bounded") as broker:
         fill(broker, tubes=20, tasks=20)
         few = {path: store_calls(server, path) for path in PAGES}
@@ -97,7 +97,7 @@ def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.Monkey
     # One or two for each tube; for callbacks, eight; one for each micro-queue that is shown.
     most = dict.fromkeys(PAGES, 60) | {"/callbacks": 200, "/tubes/tube-001/utubes": admin.MAX_LANES + 60}
     assert {path: calls for path, calls in many.items() if calls > most[path]} == {}
-    # A page of tasks is read in parts, however many are behind it.
+    # A page of tasks is read in parts, however many follow it.
     grown = {path for path, calls in many.items() if calls > max(25, few[path] * 2)}
     assert grown <= {"/tubes/tube-001/utubes"}
 

@@ -115,7 +115,7 @@ def take(tube: penstock.Tube) -> penstock.Task:
     return task
 
 
-# How far the cells of a table's rows stand from the headings above them.
+# How far the cells of a table's rows are from the headings above them.
 ASKEW = """() => [...document.querySelectorAll("table")].flatMap((table) => {
   const places = (row) => [...row.cells].map((cell) => Math.round(cell.getBoundingClientRect().left));
   const head = places(table.tHead.rows[0]);
@@ -184,7 +184,7 @@ def test_tubes_named_like_parts_of_objects_do_not_stop_the_script(
 ) -> None:
     tube, other = beside.tube(name), beside.tube("zebra")
     page.goto(server.url)
-    for count in (1, 2):  # with the second message only the other one has changed
+    for count in (1, 2):  # in the second message only the other one has changed
         if count == 1:
             tube.put(1)
         other.put(count)
@@ -411,7 +411,7 @@ def test_workers_and_what_their_handlers_did(server: Serving, beside: penstock.B
     cells = page.locator("tbody td.n")
     expect(cells).to_have_text(["10", "1", "10.0 %", "110 ms", "200 ms", "200 ms"])
     page.goto(f"{server.url}/handlers")
-    expect(page.locator("tbody td.n").first).to_have_text("0")  # the history has nothing yet
+    expect(page.locator("tbody td.n").first).to_have_text("0")  # the history is empty
     noted(server, int(time.time()) // 60)
     expect(page.locator("tbody td.n").first).to_have_text("10")
     page.get_by_role("link", name="send_mail").click()
@@ -534,7 +534,7 @@ def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock
     tube.put("one more")
     expect(page.locator("b[data-total=ready]")).to_have_text("508")
     expect(page.locator(".tabs [data-total=ready]")).to_have_text("508")
-    page.goto(f"{server.url}/tubes/still")  # a tube in which nothing happens has a past, too
+    page.goto(f"{server.url}/tubes/still")  # an idle tube has a history, too
     assert len(msgspec.json.decode(page.locator("#depth").get_attribute("data-points") or "")) > 1
 
 
@@ -559,7 +559,7 @@ def test_without_a_script_pages_show_the_same(server: Serving, filled: penstock.
         page.locator("input[name=all]").check()
         page.locator("#bulk summary", has_text="Cancel").click()
         press(page, "Yes, cancel")
-        expect(page.locator("tbody .status")).to_have_text("done")  # the page loads itself again
+        expect(page.locator("tbody .status")).to_have_text("done")  # the page reloads itself
     assert filled.tube("mail").stats().tasks.total == 0
 
 

@@ -209,7 +209,7 @@ def test_a_second_request_that_does_not_come_ends_the_connection(
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), PATIENCE) as slow:
         slow.sendall(whole)
         assert slow.recv(2000).startswith(b"HTTP/1.1 200")
-        monkeypatch.setattr(http_listener, "HEAD_SECONDS", 0.3)  # not before: the first one has all the time
+        monkeypatch.setattr(http_listener, "HEAD_SECONDS", 0.3)  # not earlier: the first one has all the time
         slow.sendall(whole + b"GET /he")
         said = b"".join(iter(lambda: slow.recv(2000), b""))  # until it is closed
     assert b"HTTP/1.1 200" in said

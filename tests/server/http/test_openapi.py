@@ -22,7 +22,7 @@ from penstock.server.http.routes import OPERATIONS
 from tests.server.http.serving import PATIENCE, Serving, serving
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-# An endless answer, and one that holds the whole store.
+# An endless response, and one with the whole store.
 LEFT_OUT = {"events", "check"}
 
 
@@ -76,7 +76,7 @@ def test_answers_are_as_described(server: Serving, document: Any, name: str) -> 
         if isinstance(case.path_parameters, dict) and "name" in case.path_parameters:
             case.path_parameters["name"] = "mail"
         if isinstance(case.body, dict) and case.body.get("timeout"):
-            case.body["timeout"] = 0  # the shape matters here, and not the wait
+            case.body["timeout"] = 0  # the form matters here, not the wait
         case.headers.pop("penstock-session", None)
         response = case.call(base_url=server.url, timeout=PATIENCE)
         seen.append(response.status_code)

@@ -38,7 +38,7 @@ def tokens(tmp_path: Path) -> Path:
 def guarded(store_url: str, tokens: Path) -> Iterator[Serving]:
     """A server that requires tokens."""
     known = Tokens(tokens, "env-token")
-    known.failures = Failures(lambda: 0.0)  # the first wait is a second, which a slow machine spends on a request
+    known.failures = Failures(lambda: 0.0)  # the first delay is a second, which a slow machine needs for a request
     with serving(store_url, known) as running:
         yield running
 
@@ -196,7 +196,7 @@ def test_a_cookie_alone_changes_nothing(guarded: Serving) -> None:
         assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": "0" * 64}).status_code == 403
         assert browser.get("/tubes/mail/tasks/1/bury").status_code == 400
         seal = re.findall(r'name="seal" value="(\w+)"', browser.get("/tubes/mail").text)[0]
-        with log_in(guarded, "admin") as other:  # another login's seal is no good
+        with log_in(guarded, "admin") as other:  # the signature of another login is refused
             assert other.post("/tubes/mail/tasks/1/bury", data={"seal": seal}).status_code == 403
         assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": seal}).status_code == 303
         assert browser.post(f"{MAIL}/kick", json={}, headers={"penstock-seal": seal}).json() == {"count": 1}
