@@ -6,7 +6,7 @@ import penstock
 from penstock.runtime.heartbeat import Heartbeat
 
 
-def test_a_keeper_that_watches_is_woken_only_for_an_earlier_moment() -> None:
+def test_a_waiting_heartbeat_is_woken_only_for_an_earlier_deadline() -> None:
     with penstock.connect("memory://") as broker:
         heartbeat = Heartbeat(broker.runtime)
         heartbeat._watching, heartbeat._until = True, 100.0

@@ -27,7 +27,7 @@ def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:
         assert list(pool.map(come_and_go, range(4))) == [{locus}] * 4
 
 
-def test_a_session_without_a_lock_takes_all_the_same(
+def test_a_session_without_a_lock_can_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))

@@ -35,7 +35,7 @@ def followed(store: object, verb: str, then: Callable[[], object]) -> None:
     setattr(store, verb, late)
 
 
-def test_a_beat_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
+def test_a_late_answer_to_a_heartbeat_ends_no_new_session(tube: penstock.Tube) -> None:
     runtime, taken = tube.runtime, list[penstock.Task]()
     followed(runtime.store, "beat", lambda: taken.append(take(tube)))
     runtime.send_heartbeats()
@@ -43,7 +43,7 @@ def test_a_beat_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -
     assert tube.stats().calls.ack == 1
 
 
-def test_a_take_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
+def test_a_late_answer_to_a_take_ends_no_new_session(tube: penstock.Tube) -> None:
     taken = list[penstock.Task]()
     followed(tube.runtime.store, "take", lambda: taken.append(take(tube)))
     taken.append(take(tube))

@@ -50,7 +50,7 @@ def enter(queue: WaitQueue, notifications: Told, *topics: Topic) -> Waiter:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_wake_up_while_it_hears_ends_the_sleep(queue: WaitQueue, goes_on: bool) -> None:
+def test_a_wake_up_during_a_poll_ends_the_sleep(queue: WaitQueue, goes_on: bool) -> None:
     notifications = Told(lambda: queue.wake(READY), goes_on=goes_on)
     assert enter(queue, notifications, READY, OTHER).sleep(60)
     assert notifications.calls == ["acquire", "poll", "release"]
@@ -73,7 +73,7 @@ def test_its_time_may_be_over(queue: WaitQueue) -> None:
 
 
 @pytest.mark.parametrize("topic", [READY, OTHER])
-def test_beside_others_it_leaves_hearing_to_the_thread(queue: WaitQueue, topic: Topic) -> None:
+def test_with_other_waiters_the_thread_polls(queue: WaitQueue, topic: Topic) -> None:
     notifications = Told()
     queue.add((topic,))
     assert not enter(queue, notifications, READY).sleep(0)
@@ -90,7 +90,7 @@ def test_the_polling_thread_continues_for_waiters_that_came_meanwhile(queue: Wai
     assert notifications.calls == ["acquire", "poll", "release", "listen"]
 
 
-def test_the_thread_hears_for_one_that_sleeps_without(queue: WaitQueue) -> None:
+def test_the_thread_polls_for_a_waiter_that_cannot(queue: WaitQueue) -> None:
     notifications = Told()
     waiter = enter(queue, notifications, READY)
     assert not waiter.call_when_woken(lambda: True)

@@ -29,7 +29,7 @@ def waits(broker: penstock.Broker) -> list[list[str]]:
     return [session.waits for session in broker.sessions()]
 
 
-def test_a_line_is_in_the_store_while_anyone_waits(broker: penstock.Broker, look: Callable[..., TakeOp]) -> None:
+def test_a_waiter_is_registered_while_anyone_waits(broker: penstock.Broker, look: Callable[..., TakeOp]) -> None:
     first, second, third = (look(blocks=True) for _ in range(3))
     assert [tasks for tasks, _ in first.run_batch([first, second])] == [[], []]
     assert third.run_batch([third])[0][0] == []

@@ -67,7 +67,7 @@ def test_hints_wake_only_one_at_a_time(queue: WaitQueue) -> None:
     assert (awake(first), awake(second)) == (True, False)
 
 
-def test_a_hint_during_a_look_makes_it_look_again(queue: WaitQueue) -> None:
+def test_a_hint_during_a_poll_makes_it_poll_again(queue: WaitQueue) -> None:
     waiter = queue.add((READY,))
     queue.wake(READY, hint=True)
     assert awake(waiter)
@@ -78,7 +78,7 @@ def test_a_hint_during_a_look_makes_it_look_again(queue: WaitQueue) -> None:
     assert not awake(waiter)
 
 
-def test_a_token_during_a_hinted_look_is_the_lookers(queue: WaitQueue) -> None:
+def test_a_token_during_a_hinted_poll_goes_to_the_polling_waiter(queue: WaitQueue) -> None:
     first, second = queue.add((READY,)), queue.add((READY,))
     queue.wake(READY, hint=True)
     assert awake(first)
@@ -87,7 +87,7 @@ def test_a_token_during_a_hinted_look_is_the_lookers(queue: WaitQueue) -> None:
     assert (awake(first), awake(second)) == (True, False)
 
 
-def test_a_token_is_the_lookers_also_when_it_was_hinted_again(queue: WaitQueue) -> None:
+def test_a_token_goes_to_the_polling_waiter_even_after_another_hint(queue: WaitQueue) -> None:
     first, second = queue.add((READY,)), queue.add((READY,))
     queue.wake(READY, hint=True)
     queue.wake(READY, hint=True)
@@ -97,7 +97,7 @@ def test_a_token_is_the_lookers_also_when_it_was_hinted_again(queue: WaitQueue) 
     assert (awake(first), awake(second)) == (True, False)
 
 
-def test_a_hint_during_a_look_that_found_nothing_is_passed_on_by_the_next_look(queue: WaitQueue) -> None:
+def test_a_hint_during_an_empty_poll_is_passed_on_by_the_next_poll(queue: WaitQueue) -> None:
     first, second = queue.add((READY,)), queue.add((READY,))
     queue.wake(READY, hint=True)
     queue.wake(READY, hint=True)
@@ -106,7 +106,7 @@ def test_a_hint_during_a_look_that_found_nothing_is_passed_on_by_the_next_look(q
     assert awake(second)
 
 
-def test_a_token_when_all_are_awake_makes_them_look_again(queue: WaitQueue) -> None:
+def test_a_token_when_all_are_awake_makes_them_poll_again(queue: WaitQueue) -> None:
     waiter = queue.add((READY,))
     queue.wake(READY)
     assert awake(waiter)
@@ -124,7 +124,7 @@ def test_what_a_waiter_refused_is_for_one_that_takes_more(queue: WaitQueue) -> N
 
 
 @pytest.mark.parametrize("hint", [True, False])
-def test_waiters_that_refused_sleep_on(queue: WaitQueue, hint: bool) -> None:
+def test_waiters_that_refused_keep_sleeping(queue: WaitQueue, hint: bool) -> None:
     waiters = [queue.add((READY,), 3), queue.add((READY,), 4)]
     queue.wake(READY, hint=hint)
     for waiter in waiters:
@@ -140,7 +140,7 @@ def test_a_waiter_of_two_tubes_passes_on_the_token_of_the_other(queue: WaitQueue
     assert awake(other)
 
 
-def test_roused_waiters_wake_whatever_they_wait_for(queue: WaitQueue) -> None:
+def test_woken_waiters_wake_whatever_they_wait_for(queue: WaitQueue) -> None:
     first, second = queue.add((READY,)), queue.add((OTHER,))
     queue.wake_waiters([second])
     assert (awake(first), awake(second)) == (False, True)
@@ -159,7 +159,7 @@ def calling(queue: WaitQueue, woken: list[str], name: str, *, there: bool = True
     return waiter
 
 
-def test_a_sleeper_without_a_thread_is_called_once(queue: WaitQueue) -> None:
+def test_a_waiter_without_a_thread_is_called_once(queue: WaitQueue) -> None:
     woken: list[str] = []
     waiter = calling(queue, woken, "a")
     queue.wake(READY)
@@ -175,14 +175,14 @@ def test_a_thread_that_went_to_sleep_too_late_is_woken(queue: WaitQueue) -> None
     assert waiter.call_when_woken(lambda: True)
 
 
-def test_a_sleeper_that_thinks_better_of_it_is_not_called(queue: WaitQueue) -> None:
+def test_a_waiter_that_cancels_its_sleep_is_not_called(queue: WaitQueue) -> None:
     woken: list[str] = []
     calling(queue, woken, "a").call_when_woken(None)
     queue.wake(READY)
     assert woken == []
 
 
-def test_a_sleeper_that_is_gone_is_dropped_and_the_next_is_woken(queue: WaitQueue) -> None:
+def test_a_dead_waiter_is_dropped_and_the_next_is_woken(queue: WaitQueue) -> None:
     woken: list[str] = []
     for name in "abc":
         calling(queue, woken, name, there=name == "c")
@@ -192,7 +192,7 @@ def test_a_sleeper_that_is_gone_is_dropped_and_the_next_is_woken(queue: WaitQueu
     assert len(queue.topics) == 1
 
 
-def test_where_looks_are_shared_a_hint_that_brought_work_is_passed_on_to_two(queue: WaitQueue) -> None:
+def test_with_shared_polls_a_hint_that_brought_work_is_passed_on_to_two(queue: WaitQueue) -> None:
     woken: list[str] = []
     waiters = [calling(queue, woken, name) for name in "abcdefgh"]
     queue.wake(READY, hint=True)

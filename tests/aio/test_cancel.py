@@ -70,7 +70,7 @@ def test_a_message_that_a_cancelled_take_got_waits_for_recover() -> None:
     in_loop(main)
 
 
-def test_a_take_cancelled_before_it_went_off_takes_nothing() -> None:
+def test_a_take_cancelled_before_it_is_sent_takes_nothing() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
@@ -129,7 +129,7 @@ def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None
     in_loop(main)
 
 
-def test_a_put_cancelled_before_it_went_off_stores_nothing() -> None:
+def test_a_put_cancelled_before_it_is_sent_stores_nothing() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")

@@ -120,7 +120,7 @@ def test_a_call_is_not_larger_than_it_may_be(calls: list[list[int]]) -> None:
     in_loop(main)
 
 
-def test_an_error_is_that_callers_alone_whose_step_is_bad(calls: list[list[int]]) -> None:
+def test_only_the_caller_of_a_bad_step_gets_its_error(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         Double.bad = {5: BadValue("five")}
@@ -238,7 +238,7 @@ def test_a_single_step_shares_the_call_of_flows(calls: list[list[int]]) -> None:
     in_loop(main)
 
 
-def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[list[int]]) -> None:
+def test_a_step_cancelled_before_it_is_sent_is_dropped(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         first, second = executor.submit(Double(1)), executor.submit(Double(2))
@@ -252,7 +252,7 @@ def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[lis
     in_loop(main)
 
 
-def test_the_answer_to_a_step_that_was_cancelled_while_it_was_away_is_nobodys(calls: list[list[int]]) -> None:
+def test_the_answer_to_a_step_cancelled_in_flight_is_dropped(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor, go_on = BatchExecutor(), threading.Event()
         step = Call(go_on.wait)

@@ -21,7 +21,7 @@ LEFT_OUT = {"Broker": {"bind"}}
 
 
 @pytest.mark.parametrize("name", ["Broker", "Group", "Session", "Task", "Tube"])
-def test_a_handle_has_the_verbs_and_attributes_of_the_blocking_one(name: str) -> None:
+def test_an_aio_handle_has_the_verbs_and_attributes_of_the_blocking_one(name: str) -> None:
     assert public(getattr(aio, name)) == public(getattr(penstock, name)) - LEFT_OUT.get(name, set())
 
 

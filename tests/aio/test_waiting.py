@@ -147,7 +147,7 @@ def test_takes_give_none_at_their_timeouts(store_url: str) -> None:
     in_loop(main)
 
 
-def test_only_urgent_work_is_taken_by_the_picky() -> None:
+def test_a_taker_with_max_pri_takes_only_urgent_work() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")

@@ -33,7 +33,9 @@ NOWHERE = "amqp://ada:secret@127.0.0.1:1/shop"
         ([NOWHERE, "--publish"], "there is no store at"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_clear_line_without_the_password(shell: Shell, words: list[str], message: str) -> None:
+def test_an_impossible_request_is_one_clear_line_without_the_password(
+    shell: Shell, words: list[str], message: str
+) -> None:
     said = shell.refused("bridge", *words, "--queue", "q", "--tube", "t")
     assert message in said
     assert "secret" not in said

@@ -41,7 +41,7 @@ def test_a_put_stores_the_name_and_the_arguments_by_name(app: App) -> None:
     ]
 
 
-def test_put_options_stand_among_the_keywords(app: App) -> None:
+def test_put_options_are_passed_as_keywords(app: App) -> None:
     @app.task(tube="mail", ttr=30, max_attempts=5)
     def send(to: str) -> None: ...
 

@@ -179,7 +179,7 @@ def test_a_live_group_is_opened_not_created(tube: penstock.Tube) -> None:
     assert [group.name for group in admin.live_groups(tube)] == ["a", "a.b", "aa", "b"]
 
 
-def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:
+def test_the_event_tap_gets_every_event_of_every_tube(broker: penstock.Broker) -> None:
     heard: list[Event] = []
     broker.runtime.tap = heard.extend
     one, other = broker.tube("one"), broker.tube("other")

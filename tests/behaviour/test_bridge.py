@@ -114,7 +114,7 @@ def test_what_is_confirmed_is_acked_and_the_rest_released_with_the_reason(broker
     assert (publish.counts["published"], publish.counts["released"]) == (2, 2)
 
 
-def test_a_new_connection_gives_back_what_the_old_one_held(broker: penstock.Broker) -> None:
+def test_a_new_connection_releases_what_the_old_one_held(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put(b"1")
     publish = Publish(broker, "t", 10)

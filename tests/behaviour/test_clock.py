@@ -126,7 +126,7 @@ def test_overdue_names_only_tubes_with_something_due(broker: penstock.Broker, cl
     assert not store.overdue().tubes
 
 
-def test_the_brokers_of_a_process_share_one_look(
+def test_the_brokers_of_a_process_share_one_scan(
     connect: Connect, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
@@ -146,7 +146,7 @@ def test_the_brokers_of_a_process_share_one_look(
     assert all(later - earlier > 0.19 for earlier, later in pairwise(looks))
 
 
-def test_every_broker_of_the_process_hears_what_the_clock_did(
+def test_every_broker_of_the_process_reports_events_of_the_clock(
     connect: Connect, broker: penstock.Broker, clock: Clock
 ) -> None:
     tube = broker.tube("t")

@@ -74,7 +74,7 @@ def test_what_is_put_is_not_changed_by_changing_it_later(broker: penstock.Broker
     assert take(tube).data == {"to": ["ada"]}
 
 
-def test_two_looks_at_a_task_do_not_share_its_data(broker: penstock.Broker) -> None:
+def test_two_reads_of_a_task_do_not_share_its_data(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put([1])
     first = tube.peek(1).data

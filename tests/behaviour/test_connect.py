@@ -33,7 +33,7 @@ def test_a_bad_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
 @pytest.mark.parametrize(
     "scheme", ["sqlite:///", "memory://", "postgresql://", "mysql://", "redis://", "redis+cluster://"]
 )
-def test_what_cannot_stand_in_a_url_is_refused(
+def test_characters_that_a_url_cannot_have_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str
 ) -> None:
     if scheme == "sqlite:///" and "[" in rest:

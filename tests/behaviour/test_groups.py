@@ -364,7 +364,7 @@ def test_a_group_of_a_dropped_tube_is_refused(broker: penstock.Broker) -> None:
     assert broker.tube("t").group("g").progress() == penstock.Progress(0, 0)
 
 
-def test_one_that_makes_way_may_be_the_last_of_its_group(broker: penstock.Broker, clock: Clock) -> None:
+def test_an_expired_task_removed_by_a_put_may_be_the_last_of_its_group(broker: penstock.Broker, clock: Clock) -> None:
     """The group ends in the same step: its handle refuses more tasks, and its name starts a new group."""
     tube = broker.tube("t")
     group = tube.group("g")

@@ -116,7 +116,7 @@ def test_two_keys_order_one_after_the_other(broker: penstock.Broker) -> None:
     assert drain(tube) == ["a", "b", "c"]
 
 
-def test_a_micro_queue_kind_of_the_users_own(broker: penstock.Broker) -> None:
+def test_a_custom_micro_queue_kind(broker: penstock.Broker) -> None:
     penstock.register_kind(penstock.Kind("ulifo", order=("-id",), per_utube=True))
     tube = broker.tube("t", kind="ulifo")
     tube.put_many([("u1", {"utube": "u"}), ("v1", {"utube": "v"}), ("u2", {"utube": "u"})])
@@ -135,7 +135,7 @@ def test_a_micro_queue_kind_by_rank(broker: penstock.Broker) -> None:
     assert take_all(tube) == ["a", "c"]
 
 
-def test_a_kind_of_ones_own_takes_only_what_it_accepts(broker: penstock.Broker) -> None:
+def test_a_custom_kind_takes_only_the_options_it_accepts(broker: penstock.Broker) -> None:
     penstock.register_kind(DEADLINE)
     tube = broker.tube("t", kind="deadline")
     with pytest.raises(penstock.UnsupportedOption, match=r"(?s)(?=.*deadline)(?=.*pri)(?=.*fifottl)"):

@@ -51,7 +51,7 @@ def test_release_all_buries_what_used_up_its_attempts(broker: penstock.Broker) -
     assert calls(tube) == {"put": 2, "take": 2, "release": 1, "bury": 1}
 
 
-def test_a_release_with_delay_buries_all_the_same(broker: penstock.Broker) -> None:
+def test_a_release_with_delay_buries_too(broker: penstock.Broker) -> None:
     tube = broker.tube("t", max_attempts=1)
     tube.put("x")
     task = take(tube)

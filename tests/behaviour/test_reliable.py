@@ -184,7 +184,7 @@ def test_with_acks_at_the_end_and_leaves_it_delivered_when_it_raises(queue: pens
     assert calls(queue) == {"put": 2, "take": 2, "ack": 1}
 
 
-def test_a_late_with_learns_that_its_message_was_acked(queue: penstock.Tube) -> None:
+def test_a_with_block_that_ends_late_learns_that_its_message_was_acked(queue: penstock.Tube) -> None:
     queue.put("a")
     task = take(queue)
     (again,) = queue.recover(1, 0)

@@ -44,7 +44,7 @@ def test_a_bad_number_of_shards_is_refused(broker: penstock.Broker, value: int) 
 
 
 @pytest.mark.parametrize("option", ["capacity", "fair"])
-def test_what_needs_a_look_at_the_whole_tube_is_refused(broker: penstock.Broker, option: str) -> None:
+def test_calls_that_need_the_whole_tube_are_refused(broker: penstock.Broker, option: str) -> None:
     with pytest.raises(penstock.UnsupportedOption, match=option):
         broker.tube("t", kind="utube", shards=2, **{option: True if option == "fair" else 9})  # type: ignore[arg-type]
     assert broker.tubes() == []

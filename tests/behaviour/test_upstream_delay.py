@@ -143,7 +143,7 @@ def test_a_job_that_was_answered_is_not_ready_again(orders: penstock.Tube, clock
     assert (orders.take(0), tasks(orders)) == (None, {"done": 1})
 
 
-def test_a_job_is_tried_so_often_and_then_set_aside(orders: penstock.Tube, clock: Clock) -> None:
+def test_a_job_is_buried_after_its_attempts(orders: penstock.Tube, clock: Clock) -> None:
     orders.put("close", ttr=1, max_attempts=3)
     for _ in range(3):
         take(orders)

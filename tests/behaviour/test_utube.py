@@ -51,7 +51,7 @@ def test_a_micro_queue_keeps_its_order(broker: penstock.Broker, kind: str) -> No
     ],
     ids=["ack", "fail", "bury", "bury by id", "delete", "ack_many"],
 )
-def test_it_frees_when_its_task_goes(broker: penstock.Broker, kind: str, free: Freeing) -> None:
+def test_it_frees_when_its_task_is_removed(broker: penstock.Broker, kind: str, free: Freeing) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b", "c"], utube="u")
     free(tube, take(tube))

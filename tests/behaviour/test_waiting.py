@@ -279,7 +279,7 @@ def test_a_put_waits_for_a_ttl_to_make_room(live: penstock.Broker) -> None:
     assert tube.put("second", timeout=PATIENCE).data == "second"
 
 
-def test_where_nothing_will_be_due_no_moment_is_named(broker: penstock.Broker) -> None:
+def test_without_deadlines_no_next_deadline_is_reported(broker: penstock.Broker) -> None:
     """Otherwise a call that waits for an outcome would poll without pause."""
     tube = broker.tube("t")
     tube.put("x")

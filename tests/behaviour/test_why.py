@@ -61,7 +61,7 @@ def test_an_unknown_task_is_not_found(broker: penstock.Broker) -> None:
         broker.tube("t").why(17)
 
 
-def test_asking_changes_nothing(broker: penstock.Broker) -> None:
+def test_reading_it_changes_nothing(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.why(1)

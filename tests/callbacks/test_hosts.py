@@ -48,7 +48,7 @@ def test_room_is_what_the_busiest_host_leaves() -> None:
     assert hosts.room(10) == 2
 
 
-def test_behind_a_slow_host_a_bounded_number_is_looked_at() -> None:
+def test_behind_a_slow_host_a_bounded_number_is_examined() -> None:
     hosts = busy()
     hosts.park("a", "x", 10)
     hosts.park("a", "y", 10)

@@ -24,7 +24,7 @@ LOOKS = [
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=lambda words: words[0])
-def test_a_command_that_looks_creates_no_store(shell: Shell, words: list[str]) -> None:
+def test_a_read_command_creates_no_store(shell: Shell, words: list[str]) -> None:
     with pytest.raises(penstock.NotFound) as refused:
         cli.main(["--url", shell.url, *words], standalone_mode=False)
     path = shell.folder / "queue.db"
@@ -32,7 +32,7 @@ def test_a_command_that_looks_creates_no_store(shell: Shell, words: list[str]) -
     assert list(shell.folder.glob("*.db*")) == []
 
 
-def test_a_command_that_looks_names_an_unknown_scheme() -> None:
+def test_a_read_command_names_an_unknown_scheme() -> None:
     with pytest.raises(penstock.BadValue, match="store URL 'nosuch://x' has no known scheme"):
         look_at_schema("nosuch://x")
 

@@ -87,7 +87,7 @@ def test_a_moved_tube_stays_paused_and_the_command_says_so(shell: Shell, tmp_pat
     assert said == f"moved 1 task of mail to {new}; it is still paused: penstock resume ends that"
 
 
-def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_path: Path) -> None:
+def test_sigterm_before_the_freeze_leaves_the_tube_unchanged(shell: Shell, tmp_path: Path) -> None:
     with penstock.connect(shell.url) as broker:
         tube = broker.tube("mail")
         tube.put_many(["held", "next"])

@@ -76,7 +76,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ([], "penstock: the worker has no tubes: give an app that has tasks (module:app), --tubes or --callbacks"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:
+def test_an_impossible_request_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:
     done = run(*arguments)
     assert done.returncode == 1
     assert message in done.stderr

@@ -37,7 +37,7 @@ def test_a_mark_is_read_as_it_is_shown() -> None:
     assert read_mark("1-1xyz") is None
 
 
-def test_a_clocked_element_stays_ready_behind_the_others() -> None:
+def test_a_delivered_element_stays_ready_behind_the_others() -> None:
     once = dispatched(RECORD, 10_000)
     assert (once.state, once.rank1, once.taken, once.attempts, once.at) == ("r", 10_000, 10_000, 1, 99)
     assert (once.lease, once.owner, once.expires) == (0, None, 99)

@@ -89,6 +89,6 @@ def test_what_no_database_reads_is_one_text() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "no JSON", "[]", '{"max_attempts":"x"}'])
-def test_a_text_that_penstock_did_not_write_says_nothing(text: str | None) -> None:
+def test_a_text_that_penstock_did_not_write_is_ignored(text: str | None) -> None:
     record = Record(1, "r", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, text, b"1")
     assert record.options == Extra()

@@ -82,7 +82,7 @@ def test_units(unit: Path, tmp_path: Path) -> None:
     assert (done.returncode, own) == (0, [])
 
 
-def test_units_stop_later_than_their_program() -> None:
+def test_systemd_units_wait_longer_than_the_program_needs_to_stop() -> None:
     for unit in UNITS:
         parser = RawConfigParser(strict=False)
         parser.read_string(unit.read_text())

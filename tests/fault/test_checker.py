@@ -46,7 +46,7 @@ def test_a_good_history_has_no_violation() -> None:
     assert judged(*GOOD) == set()
 
 
-def test_a_call_cut_off_is_given_the_benefit_of_the_doubt() -> None:
+def test_an_interrupted_call_may_have_been_applied_or_not() -> None:
     cut = call("ack", 2, None, lease=1)
     assert judged(put(0), take(1), cut) == set()
     assert judged(put(0), take(1), cut, stored={KEY: 1}, ack=0) == set()

@@ -71,7 +71,7 @@ def test_a_call_that_reads_a_damaged_page_raises_store_corrupt(path: Path) -> No
     assert path.read_bytes()[middle : middle + PAGE] == b"\xa5" * PAGE
 
 
-def test_damage_that_sqlite_can_look_past_is_a_finding(path: Path) -> None:
+def test_damage_that_sqlite_tolerates_is_a_finding(path: Path) -> None:
     """An index without an entry: check reports the file, and repairs nothing that depends on it."""
     filled(path, 10)
     db = apsw.Connection(str(path))

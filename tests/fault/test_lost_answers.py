@@ -39,7 +39,7 @@ def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
     assert proxy.swallowed == before + 1
 
 
-def test_a_take_that_enters_twice_is_counted_once(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_a_take_that_registers_twice_is_counted_once(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     lose(proxy, tube, "register")
     with pytest.raises(penstock.TubeBusy):
@@ -50,7 +50,7 @@ def test_a_take_that_enters_twice_is_counted_once(broker: penstock.Broker, proxy
     assert broker.check() == []
 
 
-def test_a_take_that_leaves_twice_leaves_the_others_waiting(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_a_take_that_unregisters_twice_leaves_the_others_waiting(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     ask(tube, "register")
     ask(tube, "register", waiter=2)

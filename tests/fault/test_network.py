@@ -48,7 +48,7 @@ def test_the_file_system_of_a_path(path: str, kind: str) -> None:
     assert file_system(MOUNTS, path) == kind
 
 
-def test_a_mount_table_that_says_nothing_names_nothing() -> None:
+def test_an_unreadable_mount_table_names_no_file_system() -> None:
     assert file_system("", "/var") == ""
     assert file_system("a line without a separator\n", "/var") == ""
 

@@ -116,7 +116,7 @@ def test_puts_while_the_server_is_killed_are_stored_or_raise(server: Mariadb) ->
         assert len(found) == len(set(found))
 
 
-def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: MysqlServer, own: Connection) -> None:
+def test_a_write_killed_in_flight_has_an_unknown_outcome(database: MysqlServer, own: Connection) -> None:
     call = begin(lambda: database.send(["DO SLEEP(100)"]))
     until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
@@ -156,7 +156,7 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
     assert broker.check() == []
 
 
-def test_a_read_that_is_killed_under_way_is_made_again(database: MysqlServer, own: Connection) -> None:
+def test_a_read_killed_in_flight_is_retried(database: MysqlServer, own: Connection) -> None:
     own.cursor().execute("SELECT GET_LOCK('mine', 0)")
     call = begin(lambda: database.send(["SELECT GET_LOCK('mine', 60), 7"], safe=True))
     until(lambda: busy(own, "User lock") != [])

@@ -122,7 +122,7 @@ def test_what_is_overdue_is_one_step_in_each_index_per_tube(own: Connection, tub
     assert reads(own, fill(Q.overdue, now=0)) <= 60
 
 
-def test_the_wait_of_a_tube_is_three_seeks(own: Connection, tube: int) -> None:
+def test_the_next_deadline_of_a_tube_is_three_index_seeks(own: Connection, tube: int) -> None:
     query = fill(Q.ready_since, now=0, ids=[tube])
     assert {row["key"] for row in explain(own, query) if row["table"] == "penstock_task"} == {"penstock_ready"}
     assert reads(own, query) <= 10

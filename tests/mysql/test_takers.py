@@ -108,9 +108,7 @@ def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, held: tupl
 
 
 @pytest.mark.parametrize("what", ["handle SET until = until + 1", "session SET until = NULL", "task SET at = at + 1"])
-def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
-    broker: penstock.Broker, own: Connection, what: str
-) -> None:
+def test_a_taker_that_applies_deadlines_waits_for_no_lock(broker: penstock.Broker, own: Connection, what: str) -> None:
     tube = broker.tube("t", ttr=60)
     tube.put_many(range(4))
     with broker.session() as other:
@@ -244,7 +242,9 @@ def test_round_trips_of_verbs(broker: penstock.Broker, packets: list[tuple[int, 
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
-def test_round_trips_of_verbs_of_tied_tasks(broker: penstock.Broker, packets: list[tuple[int, str]], kind: str) -> None:
+def test_round_trips_of_verbs_of_tasks_with_relations(
+    broker: penstock.Broker, packets: list[tuple[int, str]], kind: str
+) -> None:
     tube = broker.tube("t", kind=kind, utube_limit=None if kind == "fifottl" else 5000)
     broker.tube("replies")
     tube.put("first", address="first", group="first")

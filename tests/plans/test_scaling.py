@@ -123,7 +123,7 @@ def test_one_micro_queue_of_a_hundred_thousand_costs_no_more(broker: penstock.Br
     must_not_grow(small, costs(broker, tube, utube="u"))
 
 
-def test_delayed_and_buried_tasks_do_not_stand_in_the_way(broker: penstock.Broker) -> None:
+def test_delayed_and_buried_tasks_do_not_block_others(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     put_up_to(tube, 100)
     small = costs(broker, tube)

@@ -19,18 +19,18 @@ def test_one_url_may_name_both(front: str, database: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory://x", "sqlite:///x.db", "postgresql://h/d", "mysql://h/d"])
-def test_only_a_redis_can_stand_in_front(url: str, database: str) -> None:
+def test_only_a_redis_can_be_in_front_of_a_pool(url: str, database: str) -> None:
     with pytest.raises(penstock.UnsupportedOption, match="give a redis:// URL"):
         penstock.connect(url, pool=database)
 
 
-def test_a_cluster_cannot_stand_in_front(database: str) -> None:
+def test_a_cluster_cannot_be_the_front_of_a_pool(database: str) -> None:
     with pytest.raises(penstock.UnsupportedOption, match="not a cluster"):
         penstock.connect("redis+cluster://localhost", pool=database)
 
 
 @pytest.mark.parametrize("pool", ["memory://x", "redis://localhost", "x.db", "", 7, "sqlite://", "mysql://h"])
-def test_only_a_database_can_stand_behind(front: str, pool: object) -> None:
+def test_only_a_database_can_be_behind_a_pool(front: str, pool: object) -> None:
     with pytest.raises(penstock.BadValue):
         penstock.connect(front, pool=pool)  # type: ignore[arg-type]
 

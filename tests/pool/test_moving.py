@@ -92,7 +92,7 @@ def test_a_tube_leaves_a_pool_and_returns(front: str, database: str, server: Red
         assert pool.check() == []
 
 
-def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
+def test_what_was_put_before_the_freeze_is_moved_too(connect: Connect) -> None:
     """The put has run its script, the tube is frozen, then the put commits."""
     one, other = connect(), connect()
     tube, store = one.tube("t").stored, store_of(one)
@@ -130,7 +130,7 @@ def test_a_tube_that_is_frozen_in_redis_alone_is_so_in_the_database_before_it_is
         assert [task.data for task in target.tube("t").tasks()] == ["a"]
 
 
-def test_a_name_on_its_way_is_nobodys(broker: penstock.Broker) -> None:
+def test_the_name_of_a_tube_in_transfer_cannot_be_used(broker: penstock.Broker) -> None:
     kind = broker.tube("t").stored.kind
     store = store_of(broker)
     coming = store.save_tube("<mail", kind, {}, exist_ok=False)

@@ -56,7 +56,7 @@ def test_a_task_returned_just_before_is_the_next(
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_just_before_is_kept(url: str, low: Low, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     with penstock.connect(url, clock=clock) as broker:
         tube = broker.tube("work", ttr=1000)
@@ -86,9 +86,7 @@ def copied(server: Postgres, url: str) -> Callable[[str], str]:
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_dump_that_was_made_meanwhile_has_all_its_tasks_in_sight(
-    url: str, low: Low, copied: Callable[[str], str]
-) -> None:
+def test_a_dump_made_meanwhile_has_all_its_tasks_visible(url: str, low: Low, copied: Callable[[str], str]) -> None:
     clock = Clock()
     with penstock.connect(url, clock=clock) as broker, psycopg.connect(locate(url).conninfo) as db:
         tube = broker.tube("work", ttr=1000)

@@ -144,7 +144,7 @@ def test_a_check_finds_nothing_in_a_tube_that_is_in_use(broker: penstock.Broker)
     assert findings_in_use(broker) == []
 
 
-def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
+def test_an_opened_session_survives_a_kill_of_its_process(server: Postgres) -> None:
     url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
     with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
         tube = broker.tube("t")

@@ -125,7 +125,7 @@ def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low:
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: penstock.Broker) -> None:
+def test_a_take_that_is_rolled_back_leaves_its_task_visible(url: str, broker: penstock.Broker) -> None:
     tube = broker.tube("work", "fifo")
     tube.put_many(range(30))
     for _ in range(20):
@@ -140,7 +140,7 @@ def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: pensto
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: Low) -> None:
+def test_a_put_in_flight_delays_it(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", "fifo")
     tube.put("first")
     with psycopg.connect(locate(url).conninfo) as db:
@@ -223,7 +223,7 @@ def replace(tube: penstock.Tube) -> Callable[[], bool]:
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("way", [delay, delay_of_one_of_many, delay_of_all, ttr, release, replace])
-def test_a_moment_before_all_others_is_kept(
+def test_a_deadline_before_all_others_is_kept(
     url: str, way: Callable[[penstock.Tube], Callable[[], bool]], clock: Clock, low: Low
 ) -> None:
     with penstock.connect(url, clock=clock) as broker:
@@ -241,7 +241,7 @@ def test_a_moment_before_all_others_is_kept(
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("options", [{}, {"ttl": 5}])
-def test_a_ttl_that_is_over_before_all_others(url: str, clock: Clock, low: Low, options: dict[str, float]) -> None:
+def test_a_ttl_that_ends_before_all_others(url: str, clock: Clock, low: Low, options: dict[str, float]) -> None:
     with penstock.connect(url, clock=clock) as broker:
         tube = broker.tube("work", ttl=5, ttr=1000)
         tube.put_many(range(20), ttl=3000)

@@ -22,7 +22,7 @@ def test_the_driver_gets_the_url_without_what_is_ours(url: str, conninfo: str) -
     assert locate(url).conninfo == conninfo
 
 
-def test_the_host_may_stand_in_a_parameter(server: Postgres) -> None:
+def test_the_host_may_be_a_parameter(server: Postgres) -> None:
     url = f"postgresql:///postgres?host=127.0.0.1&port={server.port}&user=penstock&schema=by_parameter"
     with penstock.connect(url) as broker:
         assert broker.tube("t").put("x").data == "x"

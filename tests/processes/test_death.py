@@ -84,7 +84,7 @@ def test_a_child_of_a_killed_process_does_not_keep_its_lock(held: tuple[penstock
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_living_taker_keeps_its_task_however_often_it_is_looked_for(held: tuple[penstock.Tube, Peer]) -> None:
+def test_a_live_taker_keeps_its_task_however_often_peers_check_it(held: tuple[penstock.Tube, Peer]) -> None:
     tube, holder = held
     assert tube.take(1.5) is None  # three scans of the locks
     assert holder.ask("ack") == {}

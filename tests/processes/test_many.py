@@ -184,7 +184,7 @@ broker.close()
 """
 
 
-def test_a_broker_goes_along_to_forked_workers(url: str) -> None:
+def test_a_broker_is_inherited_by_forked_workers(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _POOL, url],
         env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,

@@ -52,7 +52,7 @@ def test_an_idle_connection_that_was_cut_is_replaced(broker: penstock.Broker, pr
         hung_up(broker)
 
 
-def test_looks_and_beats_are_simply_made_again(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_reads_and_heartbeats_are_retried(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     tube.put("x")
     before, proxy.losses = proxy.swallowed, 3
@@ -158,7 +158,7 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
 
 @pytest.mark.usefixtures("unscanned")
 @pytest.mark.parametrize("delay", [0, 0.1])
-def test_a_taker_of_another_process_is_woken_by_news(server: Redis, delay: float) -> None:
+def test_a_taker_of_another_process_is_woken_by_a_notification(server: Redis, delay: float) -> None:
     """Two stores that know nothing of each other, as in two processes."""
     url = server.fresh_url()
     with penstock.connect(url) as one, penstock.connect(url) as other:

@@ -131,7 +131,7 @@ def test_entries_of_the_last_second_are_left_to_their_sender(broker: penstock.Br
     assert ids(drain(broker.tube("replies"))) == [1]
 
 
-def test_letters_that_two_put_at_once_are_put_once(broker: penstock.Broker) -> None:
+def test_replies_that_two_processes_put_at_once_are_put_once(broker: penstock.Broker) -> None:
     """Both read the outbox before either removed anything; the slower one had read less."""
     tube, replies = broker.tube("t"), broker.tube("replies")
     tube.put_many(range(5), reply_to="replies")

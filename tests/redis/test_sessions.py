@@ -74,7 +74,7 @@ def test_without_anyone_it_ends_by_its_lapse(broker: penstock.Broker, store: Red
     assert store.advance(tube.stored).effects.readied == {tube.stored.no: 1}
 
 
-def test_a_take_under_way_does_not_bring_an_ended_session_back(broker: penstock.Broker, store: RedisStore) -> None:
+def test_a_take_in_flight_does_not_revive_an_ended_session(broker: penstock.Broker, store: RedisStore) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     handle = joined(store)
@@ -103,7 +103,7 @@ def test_a_join_whose_answer_was_lost_may_be_made_again(store: RedisStore) -> No
     assert len(store.sessions()) == 1
 
 
-def test_beats_reach_every_tube(broker: penstock.Broker, store: RedisStore, clock: Clock) -> None:
+def test_heartbeats_reach_every_tube(broker: penstock.Broker, store: RedisStore, clock: Clock) -> None:
     handle = joined(store)
     tubes = [broker.tube(name, kind="fifo") for name in ("a", "b")]
     for tube in tubes:

@@ -26,7 +26,7 @@ def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
+def test_each_is_answered_even_without_listeners(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
     tube = broker.tube("t", ttr=5, max_attempts=3)
     tube.put_many([(name, options) for name in "abcdef" for options in [{"pri": 3}, {"ttl": 60}]])
     heard: list[str] = []
@@ -51,7 +51,7 @@ def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, cloc
     assert [task.status for task in (told, again)] == [penstock.Status.DONE] * 2
 
 
-def test_what_is_tied_to_others_is_settled_with_all_that_follows(broker: penstock.Broker) -> None:
+def test_tasks_with_relations_are_settled_with_all_effects(broker: penstock.Broker) -> None:
     tube, replies = broker.tube("t"), broker.tube("replies")
     tube.put_many(["plain", ("named", {"address": "a"}), ("answered", {"reply_to": "replies"})])
     assert tube.ack_many(tube.take_many(3)) == [True, True, True]
@@ -135,7 +135,7 @@ def test_a_deadline_that_is_now_is_over(broker: penstock.Broker, clock: Clock) -
     assert tube.ack_many([second]) == [False]
 
 
-def test_nothing_is_answered_of_it_but_that_it_is_gone(broker: penstock.Broker) -> None:
+def test_other_calls_only_report_that_it_is_gone(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     task = take(tube)

@@ -37,7 +37,7 @@ def address_in(shard: int, *, but: str = "") -> str:
     return next(text for n in range(100) if shard_of(text := f"a{n}", SHARDS) == shard and text != but)
 
 
-def test_shards_stand_on_every_node(broker: penstock.Broker) -> None:
+def test_shards_are_on_every_node(broker: penstock.Broker) -> None:
     """Whatever its number, a tube with more shards than nodes uses all three nodes, and each node has slots."""
     store = store_of(broker)
     for n in range(4):

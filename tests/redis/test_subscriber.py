@@ -171,7 +171,7 @@ def test_a_connection_that_breaks_under_its_reader_is_renewed(
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_a_sleep_that_hears_ends_with_its_time_a_token_and_the_broker(
+def test_a_polling_sleep_ends_at_its_timeout_a_token_or_the_close_of_the_broker(
     url: str, broker: penstock.Broker, hearing: Callable[[], bool]
 ) -> None:
     tube = broker.tube("t")

@@ -156,7 +156,7 @@ def test_damaged_groups(broker: penstock.Broker, damage: Damage, name: str) -> N
     assert broker.check() == []
 
 
-def test_a_group_marked_as_moving_without_need_is_not_damage(broker: penstock.Broker, damage: Damage) -> None:
+def test_a_group_marked_as_turning_without_need_is_not_damage(broker: penstock.Broker, damage: Damage) -> None:
     tube = fill_groups(broker)
     damage("UPDATE penstock_group SET moving = 1 WHERE name = 'started'")
     assert broker.check() == []

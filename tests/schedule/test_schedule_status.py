@@ -27,7 +27,7 @@ def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
     return threading.Thread(name=name, target=run)
 
 
-def test_workers_leave_one_card_of_each_schedule(app: App, clock: Clock) -> None:
+def test_workers_store_one_status_per_schedule(app: App, clock: Clock) -> None:
     @app.cron("30 2 * * *", timezone="Europe/Berlin", catch_up="one", tube="nightly")
     def report() -> None: ...
 

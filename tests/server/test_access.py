@@ -26,7 +26,7 @@ def guarded(url: str, tmp_path: Path) -> Iterator[Serve]:
         assert server.stop() == (0, "")
 
 
-def test_a_stranger_may_do_nothing(guarded: Serve) -> None:
+def test_an_unauthenticated_client_may_do_nothing(guarded: Serve) -> None:
     with guarded.raw() as client:
         client.sendall(b"PING\r\nTUBE.LIST\r\nINFO\r\nCOMMAND\r\nMULTI\r\nHELLO 3\r\nAUTH wrong\r\nPING\r\nQUIT\r\n")
         no = b"-NOAUTH Authentication required.\r\n"
@@ -35,7 +35,7 @@ def test_a_stranger_may_do_nothing(guarded: Serve) -> None:
         guarded.client(password="wrong").ping()
 
 
-def test_a_stranger_may_not_say_much(guarded: Serve) -> None:
+def test_the_request_of_an_unauthenticated_client_is_limited(guarded: Serve) -> None:
     with guarded.raw() as client:
         client.sendall(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
         read_exactly(client, b"-ERR Protocol error: invalid bulk length: a request may have 16384 bytes\r\n")
@@ -55,7 +55,7 @@ def test_requests_with_a_read_token_are_bounded(guarded: Serve) -> None:
         assert heard.endswith(b"-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n")
 
 
-def test_a_token_opens_the_door_to_what_is_behind_it_in_the_pipeline(guarded: Serve) -> None:
+def test_a_token_authorizes_the_rest_of_its_pipeline(guarded: Serve) -> None:
     with guarded.raw() as client:
         token = TOKENS[Role.ADMIN].encode()
         large = b"*2\r\n$4\r\nECHO\r\n$50000\r\n" + b"x" * 50_000 + b"\r\n"
@@ -102,7 +102,7 @@ def test_a_role_may_do_its_own_and_what_smaller_ones_may(guarded: Serve, role: R
                     client.execute_command(*call.split())
 
 
-def test_a_token_that_is_taken_out_of_the_file_ends_its_connections(guarded: Serve, tmp_path: Path) -> None:
+def test_removing_a_token_from_the_file_ends_its_connections(guarded: Serve, tmp_path: Path) -> None:
     client = guarded.client(password=TOKENS[Role.READ])
     assert client.ping() is True
     (tmp_path / "tokens").write_text(token_line(Role.ADMIN, TOKENS[Role.ADMIN]))
@@ -110,7 +110,7 @@ def test_a_token_that_is_taken_out_of_the_file_ends_its_connections(guarded: Ser
         client.ping()
 
 
-def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(guarded: Serve) -> None:
+def test_wrong_tokens_are_throttled_and_right_ones_are_not(guarded: Serve) -> None:
     with guarded.raw() as client:
         began = time.monotonic()
         client.sendall(b"AUTH wrong\r\n" * 11)

@@ -74,7 +74,9 @@ def test_a_blocked_take_gets_what_another_connection_puts(server: Serve, broker:
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "shutdown"])
-def test_a_client_that_goes_while_it_waits_takes_nothing(server: Serve, broker: penstock.Broker, how: str) -> None:
+def test_a_client_that_disconnects_while_it_waits_takes_nothing(
+    server: Serve, broker: penstock.Broker, how: str
+) -> None:
     tube = broker.tube("t")
     tube.put(b"held")
     client = server.raw()

@@ -69,7 +69,7 @@ def test_the_file_and_its_reader_keep_no_token(tmp_path: Path) -> None:
     assert token not in repr(vars(Tokens(file, single=token)))
 
 
-def test_a_token_taken_from_the_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_token_removed_from_the_file_is_refused_at_once(tmp_path: Path) -> None:
     file = write(tmp_path / "tokens", token_line(Role.READ, "old"), token_line(Role.ADMIN, "kept"))
     tokens = Tokens(file)
     assert tokens.check("old") is Role.READ

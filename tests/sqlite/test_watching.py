@@ -50,7 +50,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[File]:
     file.watch.close()
 
 
-def test_nobody_looks_while_nothing_is_written(file: File) -> None:
+def test_nothing_is_read_while_nothing_is_written(file: File) -> None:
     file.doze()
     before = file.looks
     assert not file.watch.wait(Wake(), 1.0)
@@ -88,13 +88,13 @@ def drowsy(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
     return file
 
 
-def test_a_write_of_others_cuts_the_pause_between_looks_short(drowsy: File) -> None:
+def test_a_write_of_others_shortens_the_pause_between_reads(drowsy: File) -> None:
     found = begin(lambda: drowsy.watch.wait(Wake(), 50))
     drowsy.write()
     assert found.result(timeout=20) is True
 
 
-def test_a_write_of_our_own_does_not(drowsy: File) -> None:
+def test_our_own_write_does_not(drowsy: File) -> None:
     before, drowsy.own = drowsy.looks, 1
     drowsy.write()
     began = time.monotonic()
@@ -103,7 +103,7 @@ def test_a_write_of_our_own_does_not(drowsy: File) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_without_the_kernel_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_kernel_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_watch_writes", lambda path: None)
     file = File(tmp_path / "queue.db")
     assert file.watch.wait(Wake(), 30)

@@ -149,7 +149,7 @@ def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str,
         assert old.tube("jobs").take(0) is not None
 
 
-def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
+def test_a_tube_in_transfer_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         store = broker.runtime.store
         tube = broker.tube("jobs")

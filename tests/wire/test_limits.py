@@ -66,7 +66,7 @@ def test_the_time_limit_restarts_with_the_next_request() -> None:
     asyncio.run(run())
 
 
-def test_a_stranger_that_gives_no_token_is_cut_off(tmp_path: Path) -> None:
+def test_a_client_that_sends_no_token_is_disconnected(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.READ, "secret"))
 

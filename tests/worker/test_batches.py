@@ -93,7 +93,7 @@ def test_a_signal_means_all(app: App, run: Run, executor: str) -> None:
 
 
 @every_executor
-def test_a_list_of_the_wrong_length_says_nothing(app: App, run: Run, heard: Heard, executor: str) -> None:
+def test_a_list_of_the_wrong_length_is_ignored(app: App, run: Run, heard: Heard, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.put_many([1, -4])
     run(handler.rules.tube)
@@ -101,7 +101,7 @@ def test_a_list_of_the_wrong_length_says_nothing(app: App, run: Run, heard: Hear
     assert [len(rows_of(heard())) for _ in range(3)] == [2, 1, 1]
 
 
-def test_a_dead_process_says_nothing(app: App, run: Run) -> None:
+def test_a_dead_process_sends_nothing(app: App, run: Run) -> None:
     handles = jobs.store_rows_process.put_many([1, -5, 2])
     run("rows-process")
     assert [handles[place].result(PATIENCE) for place in (0, 2)] == ["row 1", "row 2"]
@@ -147,7 +147,7 @@ def test_the_time_limit_of_a_batch_in_a_thread(app: App, run: Run, tell: Tell) -
     until(lambda: worker.state.stats.stuck == 0, PATIENCE)
 
 
-def test_a_stop_gives_back_what_lingers(app: App) -> None:
+def test_a_stop_releases_what_still_runs(app: App) -> None:
     @app.task(tube="rows", batch=5, linger=0.9, name="lingering")
     def lingering(rows: list[int]) -> None: ...
 

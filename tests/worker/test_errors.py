@@ -37,7 +37,7 @@ def test_an_exception_is_kept_with_its_traceback(app: App, run: Run) -> None:
     assert (failed.value.error, failed.value.errors) == (task.reason, task.errors)
 
 
-def test_so_are_bury_fail_and_retry(app: App, run: Run) -> None:
+def test_bury_fail_and_retry_are_reported_too(app: App, run: Run) -> None:
     burying, retrying = jobs.bury.put("aside"), jobs.retry_until.put(2)
     failing = jobs.give_in.put("no such user", 404)
     run("default")

@@ -114,7 +114,7 @@ def test_a_process_is_killed(app: App, run: Run, heard: Heard) -> None:
     until(lambda: not os.path.exists(f"/proc/{said[1]}"), PATIENCE)
 
 
-def test_one_question_a_second_and_none_while_nothing_runs(
+def test_one_store_call_a_second_and_none_while_nothing_runs(
     app: App, run: Run, heard: Heard, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
@@ -141,7 +141,7 @@ def test_one_question_a_second_and_none_while_nothing_runs(
     assert len(asked) <= seen + 1  # one may have been in flight
 
 
-def test_many_lost_leases_cost_a_few_questions(
+def test_many_lost_leases_cost_a_few_store_calls(
     app: App, run: Run, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

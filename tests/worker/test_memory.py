@@ -52,7 +52,7 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     assert len(acks) < 500
 
 
-def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> None:
+def test_a_task_prefetched_for_too_long_is_released_unstarted(app: App) -> None:
     """Fast tasks make it prefetch; then one blocks, and the tasks behind it are released for others."""
     block, entered = threading.Event(), threading.Event()
 
@@ -196,7 +196,7 @@ def test_an_exception_that_cannot_be_printed_is_a_failure_like_others(app: App, 
     worker.stop(0)
 
 
-def test_what_is_settled_before_it_is_started_is_not_held_on_to(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_settled_before_it_starts_frees_its_place(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.task
     def work() -> None: ...
 

@@ -67,7 +67,7 @@ def test_a_time_limit_is_above_zero(bad: float) -> None:
 
 
 @every_store
-def test_the_lease_of_a_stuck_thread_is_given_up(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, heard: Heard, tell: Tell) -> None:
     handle = jobs.hang.put("late")
     worker = run("rules", concurrency=4)
     assert [heard(), heard()] == [["began", "late"], ["began", "late"]]

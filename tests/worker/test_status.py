@@ -58,7 +58,7 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
     assert kept.result(0) == 7
 
 
-def test_neither_is_it_with_an_address_that_the_ttl_needs(app: App) -> None:
+def test_nor_is_it_kept_with_an_address_that_the_ttl_needs(app: App) -> None:
     handle = jobs.noop.options(ttl=600).put(1)
     ended = begin(lambda: handle.wait(PATIENCE).status)
     run_queued(app)

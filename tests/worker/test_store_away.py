@@ -57,7 +57,7 @@ def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, ap
         assert worker.stop() == 0
 
 
-def test_a_worker_that_cannot_settle_stops_all_the_same(server: Redis, url: str, app: App, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_settle_still_stops(server: Redis, url: str, app: App, tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     jobs.read_fifo.put(str(fifo))

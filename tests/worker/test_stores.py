@@ -39,7 +39,7 @@ def test_a_killed_worker_s_task_is_run_by_another(app: App, start: Start, heard:
     until(lambda: tasks(app.broker.tube("default")) == {"buried": 1, "total": 1}, PATIENCE)
 
 
-def test_a_stop_gives_back_what_was_not_started(app: App, start: Start) -> None:
+def test_a_stop_releases_what_was_not_started(app: App, start: Start) -> None:
     jobs.noop.put_many(range(3000))
     worker = start("--concurrency", "1")
     tube = app.broker.tube("default")

@@ -123,7 +123,7 @@ ASKEW = """() => [...document.querySelectorAll("table")].flatMap((table) => {
 })"""
 
 
-def test_cells_stand_under_their_headings(server: Serving, filled: penstock.Broker, page: Page) -> None:
+def test_cells_are_aligned_with_their_headings(server: Serving, filled: penstock.Broker, page: Page) -> None:
     for path in ("/", "/sessions", "/groups", "/schedules", "/callbacks", "/tubes/mail"):
         page.goto(server.url + path)
         assert page.locator("tbody tr").count() > 0, path
@@ -192,7 +192,7 @@ def test_tubes_named_like_parts_of_objects_do_not_stop_the_script(
     expect(page.locator(f'[data-tube="{name}"] [data-count="ready"]')).to_have_text("1")
 
 
-def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Broker, page: Page) -> None:
+def test_a_task_is_deleted_after_a_confirmation(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/tubes/mail/tasks/2")
     page.get_by_text("Delete", exact=True).click()
     page.keyboard.press("Escape")
@@ -203,7 +203,7 @@ def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Br
     assert 2 not in filled.tube("mail")
 
 
-def test_a_task_is_cancelled_after_a_question(server: Serving, filled: penstock.Broker, page: Page) -> None:
+def test_a_task_is_cancelled_after_a_confirmation(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/tubes/mail/tasks/1")
     page.get_by_text("Cancel", exact=True).click()
     press(page, "Yes, cancel")

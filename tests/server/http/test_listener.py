@@ -30,7 +30,7 @@ def test_answers_do_not_wait_for_more_to_send() -> None:
         assert bound.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY for these alone
 
 
-def test_a_server_that_ends_lets_waiting_calls_go(store_url: str) -> None:
+def test_a_server_that_stops_ends_waiting_calls(store_url: str) -> None:
     with penstock.connect(store_url) as broker, ThreadPoolExecutor(2) as pool:
         tube = broker.tube("mail")
         with serving(store_url) as running:

@@ -78,12 +78,12 @@ def test_a_wrong_token_is_refused(guarded: Serving, header: str) -> None:
     assert refused(guarded.get("/api/tubes", authorization=header)) == (401, "Unauthorized")
 
 
-def test_a_token_in_the_address_is_nothing(guarded: Serving) -> None:
+def test_a_token_in_the_url_is_ignored(guarded: Serving) -> None:
     assert guarded.get("/api/tubes?token=admin-token").status_code == 401
     assert guarded.get("/?token=admin-token").status_code == 303
 
 
-def test_many_wrong_tokens_are_slowed_down_and_right_ones_are_not(guarded: Serving) -> None:
+def test_many_wrong_tokens_are_throttled_and_right_ones_are_not(guarded: Serving) -> None:
     for _ in range(FREE_FAILURES):
         assert guarded.get("/api/tubes", authorization="Bearer wrong").status_code == 401
     answer = guarded.get("/api/tubes", authorization="Bearer wrong")
@@ -210,7 +210,7 @@ def test_a_read_token_sees_no_buttons(guarded: Serving) -> None:
         assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": "x"}).status_code == 403
 
 
-def test_a_token_that_is_taken_away_ends_its_logins(guarded: Serving, tokens: Path) -> None:
+def test_removing_a_token_ends_its_logins(guarded: Serving, tokens: Path) -> None:
     with log_in(guarded, "read") as browser:
         tokens.write_text(token_line(Role.ADMIN, "admin-token"))
         assert browser.get("/").status_code == 303

@@ -182,7 +182,7 @@ def test_a_settle_names_its_hand_out_or_its_session(server: Serving, beside: pen
 
 
 @EVERY_STORE
-def test_looking(server: Serving, beside: penstock.Broker) -> None:
+def test_commands_that_show(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put_many(range(5))
     tube.bury(2)

@@ -58,7 +58,7 @@ def test_a_tube_that_was_dropped_and_made_again_is_found(server: Serving, beside
 
 
 @EVERY_STORE
-def test_steering(server: Serving, beside: penstock.Broker) -> None:
+def test_commands_that_change_tubes(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put_many([1, 2])
     assert server.post(f"{MAIL}/pause").status_code == 204
