@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.runtime.liveness import Locks
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 @pytest.fixture

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from tests.aio.looks import PATIENCE, at_rest, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
+from tests.support.event_loops import (
+    PATIENCE,
+    at_rest,
+    blocked,
+    calls,
+    cancelled,
+    counts,
+    held_back,
+    in_loop,
+    spied,
+    until,
+)
 
 SEEDS = (1, 2, 3)
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.aio.executor import BATCH_SIZE, BatchExecutor
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable
 from penstock.operations.operation import Call, Operation, StoreOp
-from tests.aio.looks import PATIENCE, bridge_threads, in_loop
+from tests.support.event_loops import PATIENCE, bridge_threads, in_loop
 
 
 class Double(StoreOp):

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.runtime.wait_queue import WaitQueue
-from tests.aio.looks import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
+from tests.support.event_loops import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
 from tests.support.threads import begin
 from tests.support.threads import until as until_here
 

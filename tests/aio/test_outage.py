@@ -12,9 +12,9 @@ import pytest
 
 from penstock import aio
 from penstock.aio.handles import REMOTE_THREADS
-from tests.aio.looks import blocked, in_loop, until
 from tests.servers import running
 from tests.servers.base import Server
+from tests.support.event_loops import blocked, in_loop, until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.aio.looks import blocked, bridge_threads, calls, counts, in_loop, spied
+from tests.support.event_loops import blocked, bridge_threads, calls, counts, in_loop, spied
 
 
 def test_a_thousand_puts_are_one_store_call(store_url: str) -> None:

@@ -13,7 +13,7 @@ import penstock
 from penstock import aio
 from penstock.broker.group import member_address
 from penstock.testing import Clock
-from tests.aio.looks import PATIENCE, calls, counts, in_loop, until
+from tests.support.event_loops import PATIENCE, calls, counts, in_loop, until
 from tests.test_public_names import parameters, public
 
 # Verbs that cannot be awaited: a transaction of a blocking driver, and len() and `in`.

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.aio.looks import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied, until
+from tests.support.event_loops import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied, until
 from tests.support.threads import begin
 from tests.support.threads import until as until_here
 

@@ -21,9 +21,9 @@ import penstock
 from penstock.amqp.bridge import Bridge, Consume, Publish
 from penstock.amqp.connection import UNCONFIRMED, QueueConnection, parse_url
 from penstock.amqp.message import Message
-from tests.processes.peer import environment
 from tests.servers import started
 from tests.servers.rabbitmq import RabbitMQ
+from tests.support.peer import environment
 from tests.support.threads import begin, until
 
 MESSAGES = 4_000
@@ -97,7 +97,7 @@ class Program:
     """A bridge in a separate process."""
 
     def __init__(self, server: RabbitMQ, url: str, queue: Queue, *words: str, point: int | None = None) -> None:
-        module = ["penstock", "bridge"] if point is None else ["tests.amqp.dying", str(point)]
+        module = ["penstock", "bridge"] if point is None else ["tests.amqp.killed_bridge", str(point)]
         command = [sys.executable, "-m", *module, "--queue", queue.name, "--tube", "t", "--json", *words]
         own = {"PENSTOCK_URL": url, "PENSTOCK_AMQP_URL": server.url}
         self.process = subprocess.Popen(

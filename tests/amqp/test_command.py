@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture

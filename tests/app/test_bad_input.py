@@ -11,7 +11,7 @@ import penstock
 from penstock.app.app import App
 from penstock.app.schedules import declared
 from penstock.testing import run_queued
-from tests.behaviour.looks import tasks
+from tests.support.inspection import tasks
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.app.app import App
 from penstock.testing import run_queued
-from tests.app.shapes import Point
+from tests.app.sample_types import Point
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:

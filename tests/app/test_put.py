@@ -14,7 +14,7 @@ from penstock.app.app import App
 from penstock.app.handler import Handler
 from penstock.core.task import record_of
 from penstock.testing import run_queued
-from tests.app.shapes import Mail, Point, User
+from tests.app.sample_types import Mail, Point, User
 
 
 @pytest.fixture

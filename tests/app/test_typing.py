@@ -15,7 +15,7 @@ import penstock
 from penstock.app.arguments import PUT_OPTIONS
 from penstock.app.handler import Handler
 from penstock.app.put_signature import Put
-from tests.processes.peer import environment
+from tests.support.peer import environment
 
 # mypy must reject each line with a comment, with that text in its message, and accept all others.
 SNIPPET = """

@@ -9,10 +9,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, facts, refused, tasks
-from tests.behaviour.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, facts, refused, tasks
 from tests.support.threads import begin
+from tests.support.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 
 BAD_ADDRESSES: list[Any] = [
     "",

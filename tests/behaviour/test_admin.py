@@ -8,9 +8,9 @@ import penstock
 from penstock.broker import admin
 from penstock.core.results import Event
 from penstock.core.task import Status, record_of
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import take
 
 
 def buried(tube: penstock.Tube) -> penstock.Task:

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.verbs import TIMED_KINDS, drain, take
+from tests.support.verbs import TIMED_KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)

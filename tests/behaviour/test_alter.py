@@ -10,10 +10,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.support.inspection import tasks
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 def test_options_hold_for_what_is_put_from_then_on(broker: penstock.Broker, clock: Clock) -> None:

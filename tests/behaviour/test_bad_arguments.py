@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 import penstock
-from tests.behaviour.looks import everything, refused, tasks
-from tests.behaviour.verbs import take
+from tests.support.inspection import everything, refused, tasks
+from tests.support.verbs import take
 
 NO_COLLECTIONS: list[Any] = [None, 0, 5, 1.5, True, object(), penstock.Task]
 COLLECTING: dict[str, Callable[[penstock.Broker, Any], object]] = {

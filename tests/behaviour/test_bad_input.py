@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from tests.behaviour.looks import calls, everything, refused, tasks
-from tests.behaviour.verbs import FREE_VERBS, LEASED_VERBS, drain, take
+from tests.support.inspection import calls, everything, refused, tasks
+from tests.support.verbs import FREE_VERBS, LEASED_VERBS, drain, take
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, facts, tasks
-from tests.behaviour.verbs import FREE_VERBS, KINDS, Verb, drain, put_into, take, take_all
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, facts, tasks
+from tests.support.verbs import FREE_VERBS, KINDS, Verb, drain, put_into, take, take_all
 
 
 @pytest.mark.parametrize("kind", KINDS)

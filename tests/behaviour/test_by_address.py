@@ -11,9 +11,9 @@ import penstock
 from penstock.core.entry import make_entry
 from penstock.core.lifecycle import Move
 from penstock.testing import Clock
-from tests.behaviour.looks import everything, tasks
-from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
+from tests.support.inspection import everything, tasks
+from tests.support.verbs import KINDS, take
 
 BY_ADDRESS: dict[str, Callable[[penstock.Tube, Any], object]] = {
     "peek": lambda tube, address: tube.peek(address=address),

@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, drain, take
 
 
 def cancellable(tube: penstock.Tube, items: list[object]) -> penstock.Group:

@@ -8,8 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import KINDS, drain, take
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import KINDS, drain, take
 
 STATES: dict[str, Callable[[penstock.Tube], object]] = {
     "ready": lambda tube: None,

@@ -6,10 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import KINDS, put_into, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
 from tests.support.threads import begin
+from tests.support.verbs import KINDS, put_into, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import tasks
+from tests.support.verbs import KINDS, drain, take
 
 
 def test_an_empty_store_is_sound(broker: penstock.Broker) -> None:

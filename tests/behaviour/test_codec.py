@@ -10,8 +10,8 @@ import pydantic
 import pytest
 
 import penstock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import drain, take
+from tests.support.inspection import tasks
+from tests.support.verbs import drain, take
 
 VALUES: dict[str, object] = {
     "null": None,

@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import drain, take
 
 
 @pytest.mark.parametrize(

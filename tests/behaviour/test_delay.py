@@ -6,8 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import TIMED_KINDS, drain, take
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import TIMED_KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)

@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, facts, refused, tasks
-from tests.behaviour.verbs import KINDS, put_into, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, facts, refused, tasks
+from tests.support.verbs import KINDS, put_into, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
+from tests.support.inspection import tasks
+from tests.support.verbs import KINDS, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.verbs import UTUBE_KINDS, drain, take, take_all
+from tests.support.verbs import UTUBE_KINDS, drain, take, take_all
 
 both_kinds = pytest.mark.parametrize("kind", UTUBE_KINDS)
 

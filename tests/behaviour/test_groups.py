@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, refused, tasks
-from tests.behaviour.verbs import KINDS, TIMED_KINDS, drain, take, take_all
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, refused, tasks
+from tests.support.verbs import KINDS, TIMED_KINDS, drain, take, take_all
 
 
 def group_of(tube: penstock.Tube, items: list[object], *, end: object = "end") -> penstock.Group:

@@ -10,7 +10,7 @@ import penstock
 from penstock.core.results import Lease
 from penstock.core.task import record_of
 from penstock.testing import Clock
-from tests.behaviour.verbs import KINDS, take
+from tests.support.verbs import KINDS, take
 
 
 def held(broker: penstock.Broker, *tasks: penstock.Task) -> list[bool]:

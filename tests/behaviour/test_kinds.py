@@ -9,9 +9,9 @@ import pytest
 import penstock
 from penstock.core import kind as known
 from penstock.testing import Clock
-from tests.behaviour.looks import refused, tasks
-from tests.behaviour.verbs import KINDS, drain, take, take_all
 from tests.conftest import Connect
+from tests.support.inspection import refused, tasks
+from tests.support.verbs import KINDS, drain, take, take_all
 
 LIFO = penstock.Kind("lifo", order=("-id",))
 # As a user writes it: any collection of option names.

@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import KINDS, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

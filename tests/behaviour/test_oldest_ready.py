@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 def oldest(tube: penstock.Tube) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import KINDS, drain
 from tests.conftest import Connect
+from tests.support.inspection import tasks
+from tests.support.verbs import KINDS, drain
 
 BACKOFF = penstock.Backoff(base=1, factor=3, limit=60, jitter=0)
 

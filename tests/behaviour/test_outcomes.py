@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, refused
-from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, refused
 from tests.support.threads import begin, until
+from tests.support.verbs import KINDS, take
 
 PATIENCE = 30.0
 WEEK = 7 * 24 * 3600

@@ -8,10 +8,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, facts, tasks
-from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, facts, tasks
 from tests.support.threads import begin
+from tests.support.verbs import KINDS, drain, take
 
 
 def test_put_gives_the_task(broker: penstock.Broker, clock: Clock) -> None:

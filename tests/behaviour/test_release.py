@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, facts, tasks
-from tests.behaviour.verbs import KINDS, TIMED_KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, facts, tasks
+from tests.support.verbs import KINDS, TIMED_KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

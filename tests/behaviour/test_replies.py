@@ -9,10 +9,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, refused, tasks
-from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, refused, tasks
 from tests.support.threads import begin
+from tests.support.verbs import KINDS, drain, take
 
 PATIENCE = 30.0
 

@@ -6,10 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, tasks, waiters
-from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, tasks, waiters
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.behaviour.looks import everything, refused
-from tests.behaviour.verbs import LEASED_KINDS_VERBS, take
 from tests.conftest import Connect
+from tests.support.inspection import everything, refused
+from tests.support.verbs import LEASED_KINDS_VERBS, take
 
 
 @pytest.fixture

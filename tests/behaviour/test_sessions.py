@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks, waiters
-from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks, waiters
 from tests.support.threads import begin, until
+from tests.support.verbs import KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, everything, tasks
-from tests.behaviour.verbs import KINDS, LEASED_VERBS, Verb, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, everything, tasks
+from tests.support.verbs import KINDS, LEASED_VERBS, Verb, take
 
 leased_verb = pytest.mark.parametrize("verb", LEASED_VERBS.values(), ids=LEASED_VERBS)
 

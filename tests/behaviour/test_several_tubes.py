@@ -6,8 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks, waiters
 from tests.conftest import Connect
+from tests.support.inspection import tasks, waiters
 from tests.support.threads import begin, until
 
 

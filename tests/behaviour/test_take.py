@@ -6,10 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, facts, tasks
-from tests.behaviour.verbs import KINDS, take, take_all
 from tests.conftest import Connect
+from tests.support.inspection import calls, facts, tasks
 from tests.support.threads import begin
+from tests.support.verbs import KINDS, take, take_all
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import everything, tasks
-from tests.behaviour.verbs import take
+from tests.support.inspection import everything, tasks
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 def after(clock: Clock, seconds: float) -> datetime:

@@ -7,9 +7,9 @@ import pytest
 import penstock
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, refused, tasks
-from tests.behaviour.verbs import TIMED_KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, refused, tasks
+from tests.support.verbs import TIMED_KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import facts
+from tests.support.inspection import facts
 
 
 def test_order_deliveries_times_and_the_last_id_outlive_a_restart(durable_url: str, clock: Clock) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import take
+from tests.support.inspection import tasks
+from tests.support.verbs import take
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls
-from tests.behaviour.verbs import take
+from tests.support.inspection import calls
+from tests.support.verbs import take
 
 THREE = [("somedata", {"id": "123"}), ("somedata2", {"id": "456"}), ("somedata3", {"id": "789"})]
 

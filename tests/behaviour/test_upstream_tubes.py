@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks
+from tests.support.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 timed_kind = pytest.mark.parametrize("kind", TIMED_KINDS)

@@ -8,9 +8,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import UTUBE_KINDS, drain, take, take_all
 from tests.conftest import Connect
+from tests.support.inspection import tasks
+from tests.support.verbs import UTUBE_KINDS, drain, take, take_all
 
 both_kinds = pytest.mark.parametrize("kind", UTUBE_KINDS)
 Freeing = Callable[[penstock.Tube, penstock.Task], object]

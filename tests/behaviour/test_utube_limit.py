@@ -6,8 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.verbs import UTUBE_KINDS, take, take_all
 from tests.conftest import Connect
+from tests.support.verbs import UTUBE_KINDS, take, take_all
 
 both_kinds = pytest.mark.parametrize("kind", UTUBE_KINDS)
 

@@ -11,9 +11,9 @@ import pytest
 import penstock
 from penstock.core.values import MAX_SECONDS
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks, waiters
-from tests.behaviour.verbs import take
+from tests.support.inspection import calls, tasks, waiters
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 PATIENCE = 30.0
 pytestmark = pytest.mark.usefixtures("unscanned")

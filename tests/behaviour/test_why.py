@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 def test_why_says_how_many_tasks_come_before(broker: penstock.Broker) -> None:

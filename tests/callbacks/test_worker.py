@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock.callbacks.signing import verify
 from tests.callbacks.receiver import PATIENCE, Answer, Receiver
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 from tests.support.threads import until
 
 SECRET = "a secret for the tests"

@@ -10,7 +10,7 @@ import penstock
 from penstock.broker.tube import Tube
 from penstock.cli import bench
 from penstock.testing import Clock
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 def test_it_measures_and_leaves_nothing(shell: Shell) -> None:

@@ -12,7 +12,7 @@ from penstock.cli.commands import COMMANDS
 from penstock.cli.main import cli
 from penstock.cli.mq import mq
 from penstock.cli.output import sheet
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 def test_a_message_s_way(shell: Shell) -> None:

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock.cli.main import cli
 from penstock.store.open import look_at_schema
-from tests.cli.running import SOURCE, Shell
 from tests.servers import fresh_url
+from tests.support.shell import SOURCE, Shell
 
 ROOT = Path(__file__).parents[2]
 LOOKS = [

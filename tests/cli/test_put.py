@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 @pytest.mark.parametrize(

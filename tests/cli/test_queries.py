@@ -11,7 +11,7 @@ from penstock.cli.bench import bench
 from penstock.cli.top import top
 from penstock.server.http.responses import TaskAnswer
 from penstock.testing import run_queued
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture

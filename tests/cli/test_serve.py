@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 def test_as_json_it_says_in_one_line_where_it_listens(shell: Shell) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.cli.running import Shell
 from tests.conftest import STORES
+from tests.support.shell import Shell
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -12,7 +12,7 @@ from rich.console import Console
 import penstock
 from penstock.broker.session import SessionInfo
 from penstock.cli.top import Row, View
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 def row(name: str, ready: int = 0, *, oldest: float = 0.0, paused: bool = False) -> Row:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.store.sql.migrations import load_migrations
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 from tests.support.threads import until
 
 

@@ -7,7 +7,7 @@ import threading
 import penstock
 from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 def test_create_with_options(shell: Shell) -> None:

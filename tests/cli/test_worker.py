@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.processes.peer import environment
+from tests.support.peer import environment
 from tests.support.threads import until
-from tests.worker.program import Program
+from tests.support.worker_process import Program
 
 SHOP = """
 import penstock

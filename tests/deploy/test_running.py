@@ -19,10 +19,10 @@ import pytest
 
 import penstock
 from penstock.core.task import Task
-from tests.cli.running import SOURCE
-from tests.deploy.test_files import DEPLOY, ROOT, exec_start
+from tests.deploy.test_deploy_files import DEPLOY, ROOT, exec_start
 from tests.servers import running
 from tests.servers.redis import Redis
+from tests.support.shell import SOURCE
 from tests.support.threads import until
 
 PAGE = (ROOT / "docs/deploy.md").read_text()

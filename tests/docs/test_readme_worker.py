@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.test_examples import RUN
-from tests.processes.peer import environment
+from tests.support.peer import environment
 
 
 def test_the_readme_leads_from_nothing_to_a_running_worker(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from tests.fault.checker import LOSSES, Checker, Final
 from tests.fault.history import Call, Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
-from tests.processes.crowd import persist
-from tests.processes.peer import ROOT, environment
 from tests.support.forked import fork
+from tests.support.peer import ROOT, environment
+from tests.support.process_pool import persist
 from tests.support.threads import until
 
 # How much longer a campaign may run until enough has happened: a busy machine starts processes slowly.

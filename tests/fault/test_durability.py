@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from tests.fault.invariants import require
-from tests.processes.peer import ROOT, environment
+from tests.support.peer import ROOT, environment
 from tests.support.sqlite_files import database_of
 
 FULL, NORMAL = 2, 1

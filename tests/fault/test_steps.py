@@ -21,11 +21,11 @@ import penstock
 from penstock.app.app import App
 from penstock.store.open import with_pool
 from penstock.testing import run_queued
-from tests.fault import stepped
-from tests.processes.peer import ROOT, environment
+from tests.fault import killed_program
 from tests.servers import running
 from tests.servers.proxy import proxied
 from tests.servers.vaults import bare_url
+from tests.support.peer import ROOT, environment
 from tests.support.threads import until
 
 ALL = os.environ.get("PENSTOCK_STEPS") == "all"
@@ -95,17 +95,17 @@ def _on_servers(name: str) -> Iterator[Program]:
 
 
 def _start(*args: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.fault.stepped", *args]
+    command = [sys.executable, "-m", "tests.fault.killed_program", *args]
     return subprocess.Popen(command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE)
 
 
 def _prepare(url: str) -> None:
     """Create the tubes and the table of effects before the program runs: kills during creation are not tested here."""
-    with closing(stepped.make_app(url)) as app:
+    with closing(killed_program.make_app(url)) as app:
         for handler in app.handlers.values():
             app.broker.tube(handler.rules.tube)
-    if stepped.has_transactions(url):
-        with closing(stepped.database(url)) as db:
+    if killed_program.has_transactions(url):
+        with closing(killed_program.database(url)) as db:
             db.cursor().execute("DROP TABLE IF EXISTS effects")
             db.cursor().execute("CREATE TABLE effects (number INTEGER)")
 
@@ -123,7 +123,7 @@ def test_a_program_killed_at_any_step_loses_and_doubles_nothing(program: Program
 
 def _checked(program: Program, step: int) -> tuple[str, int]:
     url, made = program(step)
-    with closing(stepped.make_app(url)) as app:
+    with closing(killed_program.make_app(url)) as app:
         _finish(app)
         _check(app, url, whole=step == 0)
     return url, made
@@ -139,14 +139,14 @@ def _finish(app: App) -> None:
     def drained() -> bool:
         run_queued(app)
         # On a cluster, the next link of a chain may still be in the outbox of the one before.
-        chained = {app.broker.tube(link).stats().calls.put for link in stepped.LINKS}
+        chained = {app.broker.tube(link).stats().calls.put for link in killed_program.LINKS}
         return len(chained) == 1 and not any(tube.stats().tasks.total for tube in tubes)
 
     until(drained, 60)
 
 
 def _groups(app: App) -> Iterator[penstock.Group | None]:
-    for tube in stepped.GROUPS:
+    for tube in killed_program.GROUPS:
         try:
             yield app.broker.tube(tube).group("group", create=False)
         except penstock.NotFound:
@@ -154,14 +154,14 @@ def _groups(app: App) -> Iterator[penstock.Group | None]:
 
 
 def _check(app: App, url: str, *, whole: bool) -> None:
-    tubes = (*stepped.LINKS, *stepped.GROUPS, "rows")
+    tubes = (*killed_program.LINKS, *killed_program.GROUPS, "rows")
     calls = {name: app.broker.tube(name).stats().calls for name in tubes}
     chains = calls["first"].put
-    assert chains <= stepped.CHAINS
-    for link in stepped.LINKS:
+    assert chains <= killed_program.CHAINS
+    for link in killed_program.LINKS:
         assert (link, calls[link].put, calls[link].ack) == (link, chains, chains)
-    members, ends = stepped.MEMBERS, stepped.MEMBERS + 1
-    for tube, group in zip(stepped.GROUPS, _groups(app), strict=True):
+    members, ends = killed_program.MEMBERS, killed_program.MEMBERS + 1
+    for tube, group in zip(killed_program.GROUPS, _groups(app), strict=True):
         status = group and group.status
         done = (ends, ends) if status == "done" else (calls[tube].put, 0)
         assert (tube, status, calls[tube].put, calls[tube].ack) == (tube, status, *done)
@@ -170,15 +170,15 @@ def _check(app: App, url: str, *, whole: bool) -> None:
             assert [outcome.result for _, outcome in group.results()] == results
         assert not whole or status == "done"
     rows = calls["rows"].put
-    assert rows in (0, stepped.ROWS)
-    if stepped.has_transactions(url):
+    assert rows in (0, killed_program.ROWS)
+    if killed_program.has_transactions(url):
         assert (_effects(url), app.broker.tube("notes").stats().calls.put) == (list(range(rows)), rows)
-    assert not whole or chains == stepped.CHAINS * stepped.has_chains(url)
+    assert not whole or chains == killed_program.CHAINS * killed_program.has_chains(url)
     assert app.broker.check() == []
 
 
 def _effects(url: str) -> list[int]:
-    with closing(stepped.database(url)) as db:
+    with closing(killed_program.database(url)) as db:
         cursor = db.cursor()
         cursor.execute("SELECT number FROM effects ORDER BY number")
         return [number for [number] in cursor]

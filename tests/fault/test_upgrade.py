@@ -18,8 +18,8 @@ import pytest
 
 import penstock
 from bench.against import extract
-from tests.fault import older
-from tests.fault.stepped import database
+from tests.fault import older_version
+from tests.fault.killed_program import database
 from tests.servers import running as server
 from tests.servers.vaults import bare_url
 
@@ -46,7 +46,7 @@ class Older:
 @contextmanager
 def running(url: str) -> Iterator[Older]:
     source = _sources()
-    command = [sys.executable, older.__file__, url]
+    command = [sys.executable, older_version.__file__, url]
     with subprocess.Popen(
         command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"PYTHONPATH": str(source)}
     ) as process:

@@ -14,14 +14,14 @@ from penstock import aio
 from penstock.broker import tube as tubes
 from penstock.operations.operation import blocking
 from penstock.testing import Clock
-from tests.aio.looks import in_loop
-from tests.aio.looks import until as aio_until
-from tests.behaviour.looks import calls, tasks
-from tests.behaviour.verbs import take
 from tests.servers import DURABLE, running, started
 from tests.servers.base import Server
 from tests.servers.proxy import Proxy
+from tests.support.event_loops import in_loop
+from tests.support.event_loops import until as aio_until
+from tests.support.inspection import calls, tasks
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 PATIENCE = 120.0
 again = blocking(tubes.Tube._settle_again)

@@ -18,7 +18,8 @@ import penstock
 from penstock.core.kind import find_kind
 from penstock.runtime.heartbeat import BEAT_SECONDS
 from tests.fault.invariants import require
-from tests.model.draws import (
+from tests.model.sides import BROKERS, GROUPS, ModelSide, Side, answer
+from tests.model.strategies import (
     CLOCK_STEPS,
     Config,
     addresses,
@@ -31,7 +32,6 @@ from tests.model.draws import (
     put_options,
     recent,
 )
-from tests.model.sides import BROKERS, GROUPS, ModelSide, Side, answer
 
 NAMES = ("a", "b")
 tubes = st.sampled_from(NAMES)

@@ -18,8 +18,8 @@ import penstock
 from penstock.testing import Clock
 from tests.fault.invariants import require
 from tests.model import naive
-from tests.model.draws import addresses
 from tests.model.naive import BURIED, READY, Item, Model, Session
+from tests.model.strategies import addresses
 
 TTR = 2.0
 # All within a session's life: the other machine tests its end.

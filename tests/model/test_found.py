@@ -8,11 +8,11 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.looks import calls, tasks, waiters
-from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.support.inspection import calls, tasks, waiters
 from tests.support.quiet_broker import quiet
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 @pytest.mark.parametrize("ways", ["stats", "kick", "take"])

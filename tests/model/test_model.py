@@ -15,9 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 import penstock
 from penstock.core import kind as known
 from tests.conftest import DURABLE, STORES
-from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
 from tests.model.sharded import ShardedMachine
+from tests.model.strategies import OWN_KINDS
 
 QUICK = settings(
     max_examples=60,

@@ -10,8 +10,8 @@ import penstock
 from penstock.app.current import CurrentTask
 from penstock.core.task import record_of
 from penstock.store.mysql.mysql_store import MIGRATIONS
-from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
+from tests.support.verbs import drain, take
 
 
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])

@@ -12,13 +12,13 @@ import penstock
 from penstock.engine.port import Conflict
 from penstock.store.mysql.mysql_connection import Answer, Link, MysqlServer, parse
 from penstock.testing import Clock
-from tests.behaviour.looks import findings_in_use
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url, numbers
 from tests.servers import started
 from tests.servers.mariadb import Mariadb
+from tests.support.inspection import findings_in_use
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
+from tests.support.verbs import take
 
 MIB = 2**20
 

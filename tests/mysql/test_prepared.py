@@ -9,9 +9,9 @@ import pytest
 
 import penstock
 from penstock.store.mysql.wire import LONGEST
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 OPTIONS: list[dict[str, object]] = [
     {},

@@ -12,10 +12,10 @@ import penstock
 from penstock.core.results import ADVANCE_STEP
 from penstock.store.mysql.mysql_store import MysqlStore
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
-from tests.plans.cancelled import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
+from tests.plans.cancelled_group import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.support.quiet_broker import quiet
+from tests.support.verbs import take
 
 Rows: TypeAlias = Callable[[Callable[[], object]], int]
 

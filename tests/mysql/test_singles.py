@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.support.quiet_broker import quiet
+from tests.support.verbs import take
 
 
 @pytest.mark.parametrize("bound", [False, True])

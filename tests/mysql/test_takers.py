@@ -18,11 +18,11 @@ from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
 from penstock.store.mysql.mysql_queries import TIME
 from penstock.store.mysql.mysql_step import MysqlStep
-from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
-from tests.mysql.holding import HeldServer, held_step
+from tests.mysql.open_transaction import HeldServer, held_step
 from tests.support.quiet_broker import quiet
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 @pytest.fixture

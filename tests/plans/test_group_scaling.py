@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
+from tests.plans.cancelled_group import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import Steps, must_not_grow
 from tests.support.quiet_broker import quiet
 

@@ -10,9 +10,9 @@ from penstock.store.pool.index import Mirror, differences
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Vault
-from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
+from tests.support.verbs import take
 
 
 def pool_of(broker: penstock.Broker) -> PoolStore:

@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.store.open import with_pool
-from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES
 from tests.servers.redis import Redis
+from tests.support.verbs import take
 
 
 def test_one_url_may_name_both(front: str, database: str) -> None:

@@ -15,10 +15,10 @@ import penstock
 from penstock.core.entry import plain_entry
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
-from tests.pool.dying import Say, Story, die_at
+from tests.pool.killed_process import Say, Story, die_at
 from tests.servers.redis import Redis
+from tests.support.verbs import take
 
 Contents = list[tuple[object, str]]
 ALL = os.environ.get("PENSTOCK_STEPS") == "all"

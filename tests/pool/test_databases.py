@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
-from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES
 from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis
+from tests.support.verbs import take
 
 
 @pytest.mark.parametrize("databases", DATABASES, indirect=True)

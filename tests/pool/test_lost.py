@@ -17,9 +17,9 @@ from penstock.operations.store_ops import settle
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES, Connect
 from tests.servers.redis import Redis
+from tests.support.verbs import take
 
 pytestmark = pytest.mark.parametrize("databases", DATABASES, indirect=True)
 

@@ -15,12 +15,12 @@ from penstock.core.options import Tube
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
 from tests.support.quiet_broker import quiet
+from tests.support.verbs import take
+from tests.transfer.sample_tubes import FILLED, moved, opened, seen
 from tests.transfer.test_crashes import Death, Killed, visible
-from tests.transfer.tubes import FILLED, moved, opened, seen
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:

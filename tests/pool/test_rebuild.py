@@ -11,11 +11,11 @@ import pytest
 import penstock
 from penstock.store.open import rebuild_index, with_pool
 from penstock.store.pool.pool_store import PoolStore
-from tests.behaviour.verbs import take
-from tests.cli.running import Shell
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
+from tests.support.shell import Shell
 from tests.support.threads import begin
+from tests.support.verbs import take
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:

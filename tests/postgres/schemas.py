@@ -16,7 +16,7 @@ import psycopg
 import penstock
 from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.postgres_store import PostgresStore
-from tests.servers.kept import keep_connections
+from tests.servers.connection_cache import keep_connections
 
 _EMPTY = """DO $$
 DECLARE place text;

@@ -15,9 +15,9 @@ from penstock.core.task import record_of
 from penstock.runtime import heartbeat as heartbeat
 from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock, run_queued
-from tests.behaviour.verbs import take
 from tests.servers.postgres import Postgres
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:

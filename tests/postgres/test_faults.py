@@ -16,8 +16,8 @@ from penstock.store.postgres import postgres_connection as connection
 from penstock.store.postgres.postgres_connection import locate
 from penstock.store.postgres.postgres_store import MIGRATIONS
 from penstock.testing import Clock
-from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
+from tests.support.inspection import findings_in_use
 from tests.support.threads import begin, until
 
 

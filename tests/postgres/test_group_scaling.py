@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import penstock
-from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
+from tests.plans.cancelled_group import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import must_not_grow
 from tests.postgres.plans import Teller, buffers, vacuum
 from tests.postgres.plans import broker as broker

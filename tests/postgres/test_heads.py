@@ -13,13 +13,13 @@ import pytest
 import penstock
 from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
-from tests.postgres.bounds import Low, passed_by
-from tests.postgres.bounds import eager as eager
-from tests.postgres.bounds import low as low
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
+from tests.postgres.search_bounds import Low, passed_by
+from tests.postgres.search_bounds import eager as eager
+from tests.postgres.search_bounds import low as low
 from tests.support.threads import begin
+from tests.support.verbs import take
 
 # A take reads some pages of each index; skipping thousands of entries reads thousands.
 FEW_PAGES = 200

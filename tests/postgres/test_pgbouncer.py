@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.verbs import take
 from tests.servers import started
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Postgres
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 
 @pytest.fixture

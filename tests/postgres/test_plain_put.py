@@ -15,9 +15,9 @@ import pytest
 import penstock
 from penstock.core.task import record_of
 from penstock.store.postgres.postgres_connection import locate
-from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
 from tests.support.threads import begin, until
+from tests.support.verbs import drain
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from tests.conftest import STORES
-from tests.processes.peer import Peer
+from tests.support.peer import Peer
 
 
 @pytest.fixture

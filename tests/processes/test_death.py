@@ -13,10 +13,10 @@ import pytest
 import penstock
 from penstock.core.results import Presence
 from penstock.testing import Clock
-from tests.behaviour.looks import waiters
-from tests.behaviour.verbs import take
-from tests.processes.peer import PATIENCE, Peer
+from tests.support.inspection import waiters
+from tests.support.peer import PATIENCE, Peer
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 # Less than the 15 s after which the heartbeat would report it.
 SOON = 10.0

@@ -11,12 +11,12 @@ import pytest
 
 import penstock
 from penstock.runtime import heartbeat as heartbeat
-from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import PATIENCE, TAKERS, in_processes, persist
-from tests.processes.peer import Peer
+from tests.support.peer import Peer
+from tests.support.process_pool import PATIENCE, TAKERS, in_processes, persist
 from tests.support.threads import begin, until
+from tests.support.verbs import drain, take
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 

@@ -15,8 +15,8 @@ import pytest
 
 import penstock
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import PATIENCE, TAKERS, in_processes, meet
-from tests.processes.peer import ROOT, environment
+from tests.support.peer import ROOT, environment
+from tests.support.process_pool import PATIENCE, TAKERS, in_processes, meet
 from tests.support.threads import begin, until
 
 TASKS = 2_000

@@ -10,11 +10,11 @@ import pytest
 
 import penstock
 from penstock.core.task import record_of
-from tests.behaviour.looks import waiters
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import TAKERS, in_processes
-from tests.processes.peer import Peer
+from tests.support.inspection import waiters
+from tests.support.peer import Peer
+from tests.support.process_pool import TAKERS, in_processes
 from tests.support.threads import until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)

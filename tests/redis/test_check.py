@@ -9,9 +9,9 @@ import pytest
 import penstock
 from penstock.store.redis.encoding import task_key
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.verbs import drain
-from tests.redis.still import broker as broker  # a heartbeat would repair some of the damage
-from tests.redis.still import clock as clock
+from tests.redis.stopped_clock import broker as broker  # a heartbeat would repair some of the damage
+from tests.redis.stopped_clock import clock as clock
+from tests.support.verbs import drain
 
 Damage = Callable[[RedisStore, int], object]
 

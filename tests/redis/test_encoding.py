@@ -11,7 +11,7 @@ from penstock.operations.store_ops import settle
 from penstock.store.redis.encoding import decode, encode, task_id
 from penstock.store.redis.redis_queries import scan
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]:

@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.looks import waiters
-from tests.redis.ends import hung_up
+from tests.redis.closed_connections import hung_up
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
+from tests.support.inspection import waiters
 from tests.support.threads import begin, until
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.plans.cancelled import plain_cost, takes_after_cancel
+from tests.plans.cancelled_group import plain_cost, takes_after_cancel
 from tests.servers.redis import Redis
 from tests.support.quiet_broker import quiet
 

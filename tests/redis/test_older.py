@@ -10,9 +10,9 @@ import pytest
 import penstock
 from penstock.store.redis import durability
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.verbs import drain
 from tests.redis import test_relations, test_settings
 from tests.servers.redis import Redis
+from tests.support.verbs import drain
 
 
 @pytest.fixture(autouse=True)

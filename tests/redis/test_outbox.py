@@ -13,8 +13,8 @@ from penstock.core.results import Effects
 from penstock.store.redis.outbox import Outbox, read_entry
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.verbs import drain, take
 from tests.servers.redis import Redis, RedisCluster
+from tests.support.verbs import drain, take
 
 
 @pytest.fixture

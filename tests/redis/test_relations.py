@@ -9,10 +9,10 @@ import pytest
 import penstock
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.testing import Clock
-from tests.behaviour.looks import tasks
-from tests.behaviour.verbs import drain, take
-from tests.redis.still import clock as clock
+from tests.redis.stopped_clock import clock as clock
 from tests.servers.redis import Redis
+from tests.support.inspection import tasks
+from tests.support.verbs import drain, take
 
 
 @pytest.fixture

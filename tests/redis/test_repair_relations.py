@@ -9,8 +9,8 @@ import pytest
 import penstock
 from penstock.store.redis.encoding import task_key
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.verbs import drain
 from tests.redis.test_check import run
+from tests.support.verbs import drain
 
 OPEN, STARTED = b"g" + task_key(1), b"g" + task_key(2)
 

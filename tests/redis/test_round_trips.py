@@ -11,8 +11,8 @@ import penstock
 from penstock.store.redis.redis_connection import Command, Connections, Reply
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
-from tests.redis.still import broker as broker
-from tests.redis.still import clock as clock
+from tests.redis.stopped_clock import broker as broker
+from tests.redis.stopped_clock import clock as clock
 from tests.servers.redis import Redis, RedisCluster
 from tests.support.quiet_broker import quiet
 

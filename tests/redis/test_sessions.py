@@ -11,8 +11,8 @@ from penstock.core.results import Presence
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.runner import SESSIONS
 from penstock.testing import Clock
-from tests.redis.still import broker as broker
-from tests.redis.still import clock as clock
+from tests.redis.stopped_clock import broker as broker
+from tests.redis.stopped_clock import clock as clock
 from tests.servers.redis import Redis
 
 

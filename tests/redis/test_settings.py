@@ -12,7 +12,7 @@ from penstock.store.open import open_store
 from penstock.store.redis.durability import durability_of
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.testing import Clock
-from tests.redis.ends import hung_up
+from tests.redis.closed_connections import hung_up
 from tests.servers.redis import Redis, RedisCluster
 
 

@@ -14,8 +14,8 @@ from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.verbs import drain, take
 from tests.support.threads import until
+from tests.support.verbs import drain, take
 
 
 @pytest.fixture

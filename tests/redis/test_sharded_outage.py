@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock.core.shards import shard_of
 from penstock.store.redis.redis_store import RedisStore
-from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis, RedisCluster
+from tests.support.inspection import waiters
 from tests.support.threads import begin, until
 
 SHARDS = 8

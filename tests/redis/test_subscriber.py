@@ -17,8 +17,8 @@ from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.subscriber import Subscriber, Subscription
 from penstock.store.wake import Wake
-from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
+from tests.support.inspection import waiters
 from tests.support.threads import begin, until
 
 

@@ -12,9 +12,9 @@ from penstock.store.redis.encoding import task_key
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from penstock.transfer.export_import import export_tube
-from tests.behaviour.verbs import drain
 from tests.redis.test_check import run
-from tests.transfer.tubes import moved
+from tests.support.verbs import drain
+from tests.transfer.sample_tubes import moved
 
 KINDS = ["fifo", "fifottl", "utube", "utubettl"]
 # Too short for its flags, an unknown state, and nothing at all.

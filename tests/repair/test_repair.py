@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.verbs import drain, take
 from tests.repair.conftest import Damage
+from tests.support.verbs import drain, take
 
 
 def must_repair(broker: penstock.Broker, found: str, tube: str = "t") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.server.serving import Serve
+from tests.server.server_process import Serve
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.server.serving import PATIENCE, Serve
+from tests.server.server_process import PATIENCE, Serve
 
 BOTH = ("--http", "127.0.0.1:0", "--resp", "127.0.0.1:0")
 MEBIBYTE = 1024 * 1024

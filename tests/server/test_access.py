@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock.server.auth import Role, make_token, token_line
-from tests.server.serving import Serve, read_exactly, read_to_end
+from tests.server.server_process import Serve, read_exactly, read_to_end
 
 TOKENS = {role: make_token() for role in Role}
 

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock.server.auth import Role, token_line
 from penstock.server.paging import PAGE_BYTES
-from tests.server.serving import Serve
+from tests.server.server_process import Serve
 
 MEBIBYTE = 1024 * 1024
 LARGE = b"x" * (MEBIBYTE - 100)

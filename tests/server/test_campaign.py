@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import penstock
-from tests.server.serving import Serve
+from tests.server.server_process import Serve
 from tests.support.threads import until
 
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)

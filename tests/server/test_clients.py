@@ -10,7 +10,7 @@ import pytest
 import redis
 
 import penstock
-from tests.server.serving import PATIENCE, Serve
+from tests.server.server_process import PATIENCE, Serve
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 import penstock
-from tests.server.serving import Serve, read_exactly, read_to_end
+from tests.server.server_process import Serve, read_exactly, read_to_end
 from tests.support.threads import until
 
 

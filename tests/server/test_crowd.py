@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.server.crowd import BOTH, Crowd, problems
-from tests.server.serving import Serve
+from tests.server.server_process import Serve
 
 IDLE = 250  # of each protocol
 

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 import penstock
-from tests.server.serving import COMMAND, ONCE, PATIENCE, Serve, read_exactly, read_to_end
+from tests.server.server_process import COMMAND, ONCE, PATIENCE, Serve, read_exactly, read_to_end
 
 
 def test_it_answers_soon_after_it_was_started(url: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.server.serving import Serve, read_exactly, read_to_end
+from tests.server.server_process import Serve, read_exactly, read_to_end
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.server.certificates import self_signed
-from tests.server.serving import ONCE, Serve, read_to_end
+from tests.server.server_process import ONCE, Serve, read_to_end
 
 PIPELINE = 2000
 

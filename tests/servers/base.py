@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.servers import guard
+from tests.servers import server_guard
 
 START_SECONDS = 200
 
@@ -92,7 +92,7 @@ class Server(ABC):
     def _start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, user=self._run_as())
-        guard.started(self._process.pid, self.folder)
+        server_guard.started(self._process.pid, self.folder)
         self.await_answer()
 
     def await_answer(self) -> None:
@@ -158,7 +158,7 @@ class Server(ABC):
             self._killed = True
             self._process.kill()
             self._process.wait()
-        guard.ended(self._process.pid)
+        server_guard.ended(self._process.pid)
         self._process = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from tests.servers import guard
+from tests.servers import server_guard
 from tests.servers.base import Server, find, held_ports, listens
 
 
@@ -48,7 +48,7 @@ class RabbitMQ(Server):
             # In the foreground: otherwise the node starts one that outlives it.
             command = [find("epmd", "erlang-base", ()), "-port", mapper, "-address", "127.0.0.1"]
             self._mapper = subprocess.Popen(command, stdout=log, stderr=log)
-        guard.started(self._mapper.pid, self.folder)
+        server_guard.started(self._mapper.pid, self.folder)
 
     def command(self) -> list[str]:
         return ["env", "-i", *(f"{name}={value}" for name, value in self.environment.items()), self.binary]
@@ -60,7 +60,7 @@ class RabbitMQ(Server):
         super().stop()
         self._mapper.kill()
         self._mapper.wait()
-        guard.ended(self._mapper.pid)
+        server_guard.ended(self._mapper.pid)
         for port in self._beside:
             port.close()
 

@@ -14,7 +14,7 @@ from penstock.store.open import open_vault
 from penstock.store.pool.vault import Database, Session, Vault
 from tests.servers import running
 from tests.servers.base import Server
-from tests.servers.kept import keep_connections
+from tests.servers.connection_cache import keep_connections
 from tests.servers.mariadb import Mariadb
 
 _TABLES = ("link", "task", "tube", "store")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.sqlite.sqlite_store import MIGRATIONS
-from tests.cli.running import Shell
+from tests.support.shell import Shell
 
 # What marks the schema in a file of a penstock before the engine, and a table that this version would create.
 _BEFORE_THE_ENGINE = """

@@ -18,7 +18,7 @@ from penstock.testing import Clock
 from penstock.transfer.export_import import Import
 from penstock.transfer.move import Move, shown_url
 from tests.conftest import STORES
-from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
+from tests.transfer.sample_tubes import FILLED, exported, imported, opened, order, seen
 
 
 class Killed(BaseException):

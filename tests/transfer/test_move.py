@@ -13,7 +13,7 @@ from penstock.transfer.move import all_tubes, shown_url
 from tests.conftest import STORES
 from tests.support.threads import begin, until
 from tests.transfer.conftest import MOVABLE
-from tests.transfer.tubes import FILLED, exported, imported, moved, opened, order, seen
+from tests.transfer.sample_tubes import FILLED, exported, imported, moved, opened, order, seen
 
 NEW = "postgresql://me@new.example/jobs"
 

@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from tests.conftest import STORES
-from tests.processes.peer import environment
-from tests.transfer.program import TUBE
+from tests.support.peer import environment
+from tests.transfer.following_client import TUBE
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -26,7 +26,7 @@ PATIENCE = 250
 @contextmanager
 def program(role: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
     """A process that uses the tube."""
-    words = [sys.executable, "-m", "tests.transfer.program", role, *urls]
+    words = [sys.executable, "-m", "tests.transfer.following_client", role, *urls]
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), text=True
     ) as process:

@@ -17,8 +17,8 @@ from penstock.store.redis.sharded import ShardedStore
 from penstock.testing import Clock
 from tests.conftest import STORES
 from tests.support.quiet_broker import quiet
+from tests.transfer.sample_tubes import exported, imported, moved, opened, seen
 from tests.transfer.test_crashes import Death, Killed, visible
-from tests.transfer.tubes import exported, imported, moved, opened, seen
 
 SHARDED = ("redis", "redis-cluster")
 Fill = Callable[[penstock.Broker], penstock.Tube]

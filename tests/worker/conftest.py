@@ -15,8 +15,8 @@ from penstock.testing import Clock
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.conftest import STORES
+from tests.support.worker_process import PATIENCE, Program
 from tests.worker import jobs
-from tests.worker.program import PATIENCE, Program
 
 Start = Callable[..., Program]
 Work = Callable[[Settings], None]

@@ -15,9 +15,9 @@ from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.conftest import STORES
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run
-from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]

@@ -14,9 +14,9 @@ import pytest
 
 from penstock.app.app import App
 from tests.support.threads import until
+from tests.support.worker_process import Program
 from tests.worker import jobs
 from tests.worker.conftest import Start
-from tests.worker.program import Program
 
 TASKS = 600
 KILLS = 5

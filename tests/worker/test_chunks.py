@@ -11,8 +11,8 @@ import pytest
 from penstock.app.app import App
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
-from tests.worker.program import PATIENCE
 
 Tell = Callable[[str], None]
 

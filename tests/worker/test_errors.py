@@ -9,9 +9,9 @@ import pytest
 import penstock
 from penstock.app.app import App
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run, Start
-from tests.worker.program import PATIENCE
 
 
 def buried(app: App, tube: str, id: object) -> penstock.Task:

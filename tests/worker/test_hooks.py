@@ -9,26 +9,26 @@ import pytest
 
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
-from tests.worker import hooked
-from tests.worker.program import PATIENCE
+from tests.support.worker_process import PATIENCE
+from tests.worker import hooks_app
 
 
 def test_hooks_run_once_in_the_worker_and_in_every_child(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOOKED", str(tmp_path / "said"))
-    hooked.app.connection.use(url)
-    worker = Worker(hooked.app, Settings(processes=1))
+    hooks_app.app.connection.use(url)
+    worker = Worker(hooks_app.app, Settings(processes=1))
     worker.start()
-    handle = hooked.pid.put(False)
+    handle = hooks_app.pid.put(False)
     child = handle.result(PATIENCE)
-    buried = hooked.pid.put(True)
+    buried = hooks_app.pid.put(True)
     try:
         buried.result(PATIENCE)
     except Exception as error:
         assert "told to" in str(error)  # noqa: PT017
     worker.stop()
-    hooked.app.close()
+    hooks_app.app.close()
     said = [line.split(maxsplit=1) for line in (tmp_path / "said").read_text().splitlines()]
     assert [what for pid, what in said if int(pid) == os.getpid()] == [
         "startup", "async startup", "bury 2 told to", "async shutdown", "shutdown",

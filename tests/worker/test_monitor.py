@@ -23,9 +23,9 @@ from penstock.worker.monitor import Monitor
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.support.threads import begin, until
+from tests.support.worker_process import Program
 from tests.worker import jobs
 from tests.worker.conftest import Run, Start
-from tests.worker.program import Program
 
 LABELS = ("handler", "tube", "result")
 

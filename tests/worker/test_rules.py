@@ -11,9 +11,9 @@ import penstock
 from penstock.app.app import App
 from tests.conftest import STORES
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run, Start
-from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]

@@ -11,11 +11,11 @@ import penstock
 from penstock.app.app import App
 from penstock.testing import Clock
 from penstock.worker.settings import Settings
-from tests.behaviour.looks import tasks
+from tests.support.inspection import tasks
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work
-from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]

@@ -8,9 +8,9 @@ from itertools import pairwise
 import penstock
 from penstock.schedule import schedule_status
 from tests.support.threads import until
-from tests.worker.program import Program
+from tests.support.worker_process import Program
 
-TARGET = "tests.worker.ticking:app"
+TARGET = "tests.worker.schedule_app:app"
 
 
 def ran(said: penstock.Tube) -> list[tuple[int, int]]:

@@ -14,8 +14,8 @@ from penstock.broker.broker import connect
 from penstock.testing import Clock, run_queued
 from tests.conftest import STORES
 from tests.support.threads import begin, until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
-from tests.worker.program import PATIENCE
 
 pytestmark = pytest.mark.parametrize("url", STORES, indirect=True)
 

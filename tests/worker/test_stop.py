@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 
 from penstock.app.app import App
-from tests.behaviour.looks import calls, tasks
-from tests.processes.peer import environment
+from tests.support.inspection import calls, tasks
+from tests.support.peer import environment
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, hold
-from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]

@@ -12,8 +12,8 @@ from penstock.app.app import App
 from tests.servers import started
 from tests.servers.redis import DurableRedis, Redis
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE, Program
 from tests.worker import jobs
-from tests.worker.program import PATIENCE, Program
 
 # However long the server is down, the session and its leases are there when it is back.
 NO_LAPSE = "from penstock.store.redis import registry; registry.LAPSE_MS = 600_000"

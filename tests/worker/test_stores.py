@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from penstock.app.app import App
-from tests.behaviour.looks import tasks
 from tests.servers import SERVERS
+from tests.support.inspection import tasks
 from tests.support.threads import until
+from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start
-from tests.worker.program import PATIENCE
 
 pytestmark = pytest.mark.parametrize("url", SERVERS, indirect=True)
 

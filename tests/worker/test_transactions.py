@@ -13,19 +13,19 @@ from penstock.core.task import record_of
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.support.threads import until
-from tests.worker import transacting
-from tests.worker.program import PATIENCE
+from tests.support.worker_process import PATIENCE
+from tests.worker import transaction_app
 
 
 @pytest.fixture
 def shop(url: str) -> Iterator[App]:
-    transacting.app.connection.use(url)
-    transacting.app.broker.tube("notes")
-    with transacting.database() as db:
+    transaction_app.app.connection.use(url)
+    transaction_app.app.broker.tube("notes")
+    with transaction_app.database() as db:
         db.execute("CREATE TABLE rows (text TEXT)")
-    yield transacting.app
-    assert transacting.app.broker.check() == []
-    transacting.app.close()
+    yield transaction_app.app
+    assert transaction_app.app.broker.check() == []
+    transaction_app.app.close()
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def worker(shop: App) -> Iterator[Worker]:
 
 
 def rows() -> list[str]:
-    with transacting.database() as db:
+    with transaction_app.database() as db:
         return [text for (text,) in db.execute("SELECT text FROM rows")]
 
 
 HANDLERS: dict[str, Any] = {
-    "thread": transacting.in_thread, "loop": transacting.in_loop, "process": transacting.in_process,
+    "thread": transaction_app.in_thread, "loop": transaction_app.in_loop, "process": transaction_app.in_process,
 }  # fmt: skip
 
 
@@ -64,19 +64,19 @@ def test_an_exception_rolls_back_and_the_task_is_retried(shop: App, worker: Work
 
 
 def test_in_an_open_transaction_the_caller_commits(shop: App, worker: Worker) -> None:
-    assert transacting.in_thread.put("a", "outer").result(PATIENCE) == "kept a"
+    assert transaction_app.in_thread.put("a", "outer").result(PATIENCE) == "kept a"
     assert rows() == ["a 2"]  # the first attempt was rolled back after the block
     assert len(shop.broker.tube("notes")) == 1
 
 
 def test_a_lost_lease_rolls_back(shop: App) -> None:
     tube = shop.broker.tube("work")
-    handle = transacting.in_thread.put("a")
+    handle = transaction_app.in_thread.put("a")
     task = tube.take(0)
     assert task is not None
     current = penstock.app.current.CurrentTask(record_of(task), tube, task.data)
     tube.release_all()
-    with transacting.database() as db:
+    with transaction_app.database() as db:
         with pytest.raises(penstock.NotTaken, match="rolled back"), current.transaction(db):
             db.execute("INSERT INTO rows VALUES ('lost')")
         assert not db.in_transaction
@@ -88,21 +88,21 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
 def test_hooks_run_for_bound_puts(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[list[object]] = []
     monkeypatch.setattr(shop.hooks, "put", [lambda handles: told.append([handle.id for handle in handles])])
-    with transacting.database() as db:
+    with transaction_app.database() as db:
         db.execute("BEGIN IMMEDIATE")
-        handle = transacting.note.bind(db).put("a")
+        handle = transaction_app.note.bind(db).put("a")
         assert told == [[handle.id]]
         db.execute("COMMIT")
 
 
 def test_a_bound_put_is_gone_at_a_rollback(shop: App) -> None:
-    with transacting.database() as db:
+    with transaction_app.database() as db:
         db.execute("BEGIN IMMEDIATE")
-        gone = transacting.note.bind(db).put("gone")
-        assert len(transacting.note.bind(db).put_many(["x", ("y",)], pri=2)) == 2
+        gone = transaction_app.note.bind(db).put("gone")
+        assert len(transaction_app.note.bind(db).put_many(["x", ("y",)], pri=2)) == 2
         db.execute("ROLLBACK")
         db.execute("BEGIN IMMEDIATE")
-        handle = transacting.note.bind(db).options(delay=60).put("kept")
+        handle = transaction_app.note.bind(db).options(delay=60).put("kept")
         db.execute("COMMIT")
     assert handle.status == "delayed"
     assert gone.id == handle.id  # the first was never stored

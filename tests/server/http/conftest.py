@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from tests.conftest import STORES
-from tests.server.http.serving import Serving, serving
+from tests.server.http.server_thread import Serving, serving
 
 
 @pytest.fixture(params=["memory", "sqlite"])

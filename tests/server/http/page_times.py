@@ -12,7 +12,7 @@ import tempfile
 import time
 
 import penstock
-from tests.server.http.serving import Serving, serving
+from tests.server.http.server_thread import Serving, serving
 
 TUBES, TASKS = 200, 1_000_000
 LIMIT_MS = 500

@@ -26,7 +26,7 @@ from penstock.server.http.history import MINUTE
 from penstock.worker.settings import make_settings
 from penstock.worker.worker import Worker
 from tests.server.http.browser import launched, watched
-from tests.server.http.serving import Serving, serving
+from tests.server.http.server_thread import Serving, serving
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 URL = "memory://pictures"

@@ -17,7 +17,7 @@ from penstock.server.http import metrics, sampler
 from penstock.server.http.events import MAX_WAITING, Stream
 from penstock.server.http.sampler import Sample
 from tests.server.http.page_times import PAGES, fill
-from tests.server.http.serving import Serving, serving
+from tests.server.http.server_thread import Serving, serving
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
 from penstock.worker.worker_stats import Runs
 from tests.server.http.browser import launched, watched
-from tests.server.http.serving import PATIENCE, Serving, serving
+from tests.server.http.server_thread import PATIENCE, Serving, serving
 from tests.support.threads import until
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'

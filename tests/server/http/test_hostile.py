@@ -10,7 +10,7 @@ import pytest
 
 from penstock.server.http import http_listener
 from penstock.server.http.options import Options
-from tests.server.http.serving import PATIENCE, Serving, serving
+from tests.server.http.server_thread import PATIENCE, Serving, serving
 from tests.server.http.test_tasks import MAIL, refused
 
 SMALL = Options(max_body=2000)

@@ -13,10 +13,10 @@ import pytest
 import penstock
 from penstock.server.http import http_listener
 from penstock.server.sockets import Address, Tls
-from tests.behaviour.looks import waiters
 from tests.server.certificates import self_signed
-from tests.server.http.serving import PATIENCE, serving
+from tests.server.http.server_thread import PATIENCE, serving
 from tests.server.http.test_tasks import MAIL
+from tests.support.inspection import waiters
 from tests.support.threads import until
 
 

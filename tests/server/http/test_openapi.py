@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from penstock.server.auth import Tokens
 from penstock.server.http.routes import OPERATIONS
-from tests.server.http.serving import PATIENCE, Serving, serving
+from tests.server.http.server_thread import PATIENCE, Serving, serving
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # An endless response, and one with the whole store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from tests.server.http.serving import EVERY_STORE, Serving
+from tests.server.http.server_thread import EVERY_STORE, Serving
 
 PAGES = (
     *("/", "/?span=24h", "/handlers", "/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),

@@ -18,7 +18,7 @@ from penstock.server.http.options import Options
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.sockets import Tls
 from tests.server.certificates import self_signed
-from tests.server.http.serving import PATIENCE, Serving, serving
+from tests.server.http.server_thread import PATIENCE, Serving, serving
 from tests.server.http.test_tasks import MAIL, refused
 
 

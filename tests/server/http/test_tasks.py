@@ -12,8 +12,8 @@ import httpx
 import penstock
 from penstock.core.task import lease_text
 from penstock.testing import run_queued
-from tests.behaviour.looks import waiters
-from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
+from tests.server.http.server_thread import EVERY_STORE, PATIENCE, Serving
+from tests.support.inspection import waiters
 from tests.support.threads import until
 
 MAIL = "/api/tubes/mail"

@@ -13,7 +13,7 @@ from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http import store_access as access
-from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
+from tests.server.http.server_thread import EVERY_STORE, PATIENCE, Serving
 from tests.server.http.test_tasks import MAIL, refused
 from tests.support.threads import until
 

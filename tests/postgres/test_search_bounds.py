@@ -17,12 +17,12 @@ import penstock
 from penstock.store.postgres import postgres_step
 from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
-from tests.behaviour.verbs import take
-from tests.postgres.bounds import Low, passed_by
-from tests.postgres.bounds import eager as eager
-from tests.postgres.bounds import low as low
+from tests.postgres.search_bounds import Low, passed_by
+from tests.postgres.search_bounds import eager as eager
+from tests.postgres.search_bounds import low as low
 from tests.servers.postgres import Postgres
 from tests.support.threads import begin
+from tests.support.verbs import take
 
 
 @contextmanager

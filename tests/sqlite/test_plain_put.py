@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.store.sql.sql_queries import ID_BITS
-from tests.behaviour.looks import waiters
+from tests.support.inspection import waiters
 from tests.support.threads import until
 
 

@@ -1,4 +1,4 @@
-"""An older penstock at work: `PYTHONPATH=its/src python older.py URL` puts and acks one task per input line.
+"""An older penstock at work: `PYTHONPATH=its/src python older_version.py URL` puts and acks one task per input line.
 
 It prints one line for each: `done`, or the name and message of the error. It imports nothing but penstock.
 """

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.store.postgres import postgres_step
 from penstock.store.postgres.postgres_connection import locate
-from tests.behaviour.verbs import take
+from tests.support.verbs import take
 
 
 class Low(Protocol):

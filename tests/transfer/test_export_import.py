@@ -11,7 +11,7 @@ import penstock
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.testing import Clock
-from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
+from tests.transfer.sample_tubes import FILLED, exported, imported, opened, order, seen
 
 
 @pytest.mark.parametrize("sort", FILLED)

@@ -1,6 +1,6 @@
 """A program that puts and runs a chain, a group of calls and handlers with a transaction, killed at any step.
 
-`python -m tests.fault.stepped URL [STEP]`; on SQLite it kills itself before that statement, elsewhere a proxy does.
+`python -m tests.fault.killed_program URL [STEP]`. On SQLite it kills itself before that statement, else a proxy does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Another process on the same store, controlled line by line. `Peer` is the test's end of it.
 
-As a program: `python -m tests.processes.peer URL` reads one JSON list [command, *arguments] per line and prints one
+As a program: `python -m tests.support.peer URL` reads one JSON list [command, *arguments] per line and prints one
 JSON line for each; a penstock error is printed as {"error": its name}.
 """
 
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import penstock
 from penstock.runtime import heartbeat as heartbeat
-from tests.processes.freezing import freeze
+from tests.support.freeze import freeze
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
@@ -38,7 +38,7 @@ class Peer:
     def __init__(self, url: str) -> None:
         self._url = url
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.processes.peer", url],
+            [sys.executable, "-m", "tests.support.peer", url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),

@@ -1,6 +1,6 @@
 """A producer or worker that follows its tube to another store until its standard input ends, then prints what it did.
 
-`python -m tests.transfer.program put|run OLD NEW` prints a JSON list: the numbers that it put, or those that it ran.
+`python -m tests.transfer.following_client put|run OLD NEW` prints a JSON list: the numbers it put or ran.
 """
 
 from __future__ import annotations

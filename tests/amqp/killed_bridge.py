@@ -1,4 +1,4 @@
-"""A `penstock bridge` that kills itself: `python -m tests.amqp.dying POINT AMQP_URL …`.
+"""A `penstock bridge` that kills itself: `python -m tests.amqp.killed_bridge POINT AMQP_URL …`.
 
 Points are before and after every call that stores, publishes or acks. The process dies at the given point.
 """

@@ -8,8 +8,8 @@ import sys
 import threading
 from types import TracebackType
 
-from tests.processes.freezing import freeze
-from tests.processes.peer import environment
+from tests.support.freeze import freeze
+from tests.support.peer import environment
 from tests.support.threads import until
 
 PATIENCE = 60.0

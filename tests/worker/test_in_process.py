@@ -19,7 +19,7 @@ from penstock.worker.running_task import RunningTask
 from penstock.worker.settings import Settings
 from penstock.worker.settlement import Settlement
 from penstock.worker.worker import Worker
-from tests.behaviour.looks import calls, tasks
+from tests.support.inspection import calls, tasks
 from tests.support.threads import until
 
 

@@ -10,9 +10,9 @@ import pytest
 
 import penstock
 from penstock.runtime import heartbeat as heartbeat
-from tests.behaviour.verbs import take
-from tests.processes.peer import Peer
+from tests.support.peer import Peer
 from tests.support.threads import begin, until
+from tests.support.verbs import take
 
 SOON = 30.0  # the scan is switched off
 
