@@ -30,6 +30,7 @@ _READY, _QUEUED = "penstock_ready (tube=?", "penstock_queued (tube=? AND utube=?
 _ASIDE = "penstock_aside (tube=? AND state=? AND owner=?"
 _HELD, _DELIVERED = "penstock_aside (tube=? AND state=?)", "penstock_delivered (tube=?)"
 _COUNTER, _QUEUE = "penstock_counter USING INTEGER PRIMARY KEY (rowid=?)", "PRIMARY KEY (tube=? AND utube=?)"
+_NEWEST, _BY_TUBE = "penstock_task USING INTEGER PRIMARY KEY (rowid<?)", "c USING INTEGER PRIMARY KEY (rowid=?)"
 _GROUP, _HANDLE = "penstock_group USING INTEGER PRIMARY KEY (rowid=?)", "penstock_handle USING PRIMARY KEY (id=?)"
 _SESSION, _OF_SESSION = "USING INTEGER PRIMARY KEY (rowid=?)", "penstock_handle_session (session=?)"
 _ACKED_GROUP = "SEARCH g USING INTEGER PRIMARY KEY (rowid=?)"
@@ -38,11 +39,8 @@ _ADDRESS = "penstock_address (tube=? AND address=?)"
 # query -> parameters, and what its plan must contain; it must not scan a table that grows, or sort
 HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     # put
-    "newest": ((TUBE, END), ("penstock_task USING INTEGER PRIMARY KEY (rowid<?)", _COUNTER)),
-    "put_one": (
-        (TUBE, END, NOW, 0, 0, 0, None, None, None, b"1"),
-        ("penstock_task USING INTEGER PRIMARY KEY (rowid<?)", _COUNTER),
-    ),
+    "last_id": ((TUBE,), (_NEWEST, _BY_TUBE)),
+    "put_one": ((TUBE, END, 0, 0, 0, None, None, None, b"1"), (_NEWEST, _BY_TUBE)),
     "by_names": (NAMED, (_ADDRESS,)),
     "supersede_outcomes": ((TUBE, '["a"]', NOW), ("penstock_outcome_address (tube=? AND address=?)",)),
     "next_marks": ((TUBE, NOW, 1), (_COUNTER,)),
@@ -62,15 +60,13 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
             "penstock_lingering",
         ),
     ),
-    "to_lease": ((TUBE, 2**62, NOW, 1, 1, 1), (f"{_READY} AND rank1<?)",)),
-    "to_lease_not_cancelled": ((TUBE, 2**62, NOW, 1, 1, 1), (f"{_READY} AND rank1<?)", "penstock_moving_group")),
+    "to_lease": ((TUBE, 2**62, NOW, 1, 1, 1), (f"{_READY} AND rank1<?)", "penstock_moving_group")),
     "lease": ((KEY | 1, NOW, 1, 1), (_PK,)),
     "lease_many": ((f"[{KEY | 1}]", NOW, 1, 1), (_PK,)),
     "to_hand_out": ((TUBE, 0, NOW, 1), (f"{_READY} AND rank1<?)",)),
     "hand_out": ((KEY | 1, "t", 1, NOW), (_PK,)),
     "first_rank": ((TUBE,), (f"{_READY})",)),
     "delivered_first": ((TUBE, 1), (_DELIVERED,)),
-    "remove_waiter": ((HANDLE, TUBE), ("PRIMARY KEY (handle=? AND tube=?)",)),
     "forget_waiter": ((HANDLE, TUBE), ("PRIMARY KEY (handle=? AND tube=?)",)),
     "ready_since": (NAMED, (f"{_READY})", f"{_READY} AND rank1=?)")),
     # ack and flush
@@ -126,7 +122,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "forget_session": (NAMED, (_SESSION,)),
     "held": (NAMED, (_ASIDE,)),
     # looking
-    "counts": ((TUBE,), (_COUNTER,)),
+    "counters": (NAMED, (_NEWEST, _BY_TUBE)),
     "page": (NAMED, (_PKS,)),
     "find_all": (NAMED, (_PKS,)),
     "find_ready": (NAMED, (_PKS,)),
@@ -187,8 +183,7 @@ def test_a_flush_finds_each_task_by_its_key(database: apsw.Connection, query: st
 def test_counter_updates_touch_no_other_row(database: apsw.Connection, names: tuple[str, ...]) -> None:
     query = add_counts(*names)
     assert plan(database, query, (0,) * query.count("?")) == [f"SEARCH {_COUNTER}"]
-    assert plan(database, Q.count_deliveries, (TUBE, 0, 0)) == [f"SEARCH {_COUNTER}"]
-    assert plan(database, Q.count_takes, (TUBE, 0)) == [f"SEARCH {_COUNTER}"]
+    assert plan(database, Q.count_hand_outs, (TUBE, 0, 0)) == [f"SEARCH {_COUNTER}"]
 
 
 def test_every_query_is_either_hot_or_named_as_rare() -> None:
@@ -198,7 +193,7 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 
 # Of one row, by its primary key, or a new one.
 COUNTED = {
-    "clock", "look_at_tube", "count_takes", "count_deliveries", "tube_lives", "add_group", "add_waiter",
+    "clock", "look_at_tube", "count_hand_outs", "tube_lives", "add_group", "count_waiter",
 }  # fmt: skip
 # At open, at tube and session changes, in transfers and in check: not in put, take or ack.
 RARE = {

@@ -22,16 +22,16 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
 INSERT INTO penstock_tube (name, kind, options) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING no;
 -- name: add_counter
 INSERT INTO penstock_counter (tube) VALUES (?1);
--- name: newest
--- The last id given, as its floor and the newest task's pk (which may be another tube's): two seeks.
-SELECT last_id, (SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1)
-FROM penstock_counter WHERE tube = ?1;
--- name: counts
-SELECT last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = ?1), $counters
-FROM penstock_counter WHERE tube = ?1;
--- name: count_takes
-UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?2 WHERE tube = ?1;
--- name: count_deliveries
+-- fragment: last
+-- The last id given: its floor, or the newest task's (whose pk may be another tube's). Two seeks.
+max(last_id, coalesce((SELECT pk FROM penstock_task WHERE pk < abs(c.tube) + 1 << 40 ORDER BY pk DESC LIMIT 1), 0)
+- (abs(c.tube) << 40))
+-- name: last_id
+SELECT $last FROM penstock_counter c WHERE tube = ?1;
+-- name: counters
+SELECT tube, $last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = c.tube), $counters
+FROM json_each(:ids) CROSS JOIN penstock_counter c WHERE tube = value;
+-- name: count_hand_outs
 -- The number of hand-outs is also the serial of the last one.
 UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHERE tube = ?1 RETURNING take_calls;
 -- name: next_marks
@@ -43,15 +43,13 @@ UPDATE penstock_counter SET last_ms = :ms, last_seq = :seq WHERE tube = :tube;
 -- put
 
 -- fragment: moment
-coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+CAST(round(unixepoch('subsec') * 1000) AS INTEGER)
 -- name: put_one
--- A plain task in one statement, which is its own transaction. The clock is read when the lock is held, unless ?3
--- gives the moment. A pk that is no number, and so refused: the tube is gone, or its ids are used up.
+-- A plain task in one statement, which is its own transaction. The clock is read when the lock is held. A pk that is no
+-- number, and so refused: the tube is gone, or its ids are used up.
 INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, expires, at, ttr, extra, data)
-VALUES (coalesce((SELECT nullif(max(last_id + (?1 << 40),
-    coalesce((SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1), 0)) + 1, ?2)
-    FROM penstock_counter WHERE tube = ?1), 'none'), ?1, 'r', ?4, ?5, ?6, $moment,
-    iif(?7 IS NULL, NULL, $moment + ?7), iif(?7 IS NULL, NULL, $moment + ?7), ?8, ?9, ?10)
+VALUES (coalesce((SELECT nullif($last + 1 + (?1 << 40), ?2) FROM penstock_counter c WHERE tube = ?1), 'none'),
+    ?1, 'r', ?3, ?4, ?5, $moment, iif(?6 IS NULL, NULL, $moment + ?6), iif(?6 IS NULL, NULL, $moment + ?6), ?7, ?8, ?9)
 RETURNING pk, created;
 
 -- take
@@ -67,10 +65,7 @@ EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1) FROM pensto
 -- Expired tasks that advance has not reached yet are passed over.
 tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
 -- name: to_lease
--- penstock_ready, in order
-SELECT $leased FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
--- name: to_lease_not_cancelled
--- The same, while tasks of cancelled groups are still to be removed.
+-- penstock_ready, in order. Tasks of cancelled groups are still to be removed.
 SELECT $leased FROM penstock_task WHERE $takeable AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, pk LIMIT ?4;
@@ -92,11 +87,9 @@ SELECT rank1 FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, 
 -- name: delivered_first
 -- penstock_delivered
 SELECT $brief FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL ORDER BY rank1, pk LIMIT ?2;
--- name: add_waiter
-INSERT INTO penstock_waiter (handle, tube, takes) VALUES (?1, ?2, 1)
-ON CONFLICT (handle, tube) DO UPDATE SET takes = takes + 1;
--- name: remove_waiter
-UPDATE penstock_waiter SET takes = takes - 1 WHERE handle = ?1 AND tube = ?2;
+-- name: count_waiter
+INSERT INTO penstock_waiter (handle, tube, takes) VALUES (?1, ?2, ?3)
+ON CONFLICT (handle, tube) DO UPDATE SET takes = takes + ?3;
 -- name: forget_waiter
 DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 
@@ -111,7 +104,7 @@ AND errors IS NULL
 (group_no IS NULL OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.state = 'started'
 AND g.remaining > ?5))
 -- name: ack_alone
--- The same, of a task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
+-- One task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
 DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND address IS NULL AND group_no IS NULL;
 -- name: ack_one
 DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND $not_the_last RETURNING pk, utube, address, group_no;

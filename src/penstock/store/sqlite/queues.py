@@ -6,6 +6,8 @@ waiting, collects here what came and went, and `settle` promotes and demotes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import apsw
 import msgspec
 
@@ -16,21 +18,16 @@ from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, insert_rows
 
 
 class Queues:
-    """The micro-queues of one tube during one transaction; `settle` writes those that were touched."""
+    """Micro-queues of one tube during one transaction; `settle` writes them."""
 
-    def __init__(self, db: apsw.Connection, tube: Tube, now: int) -> None:
+    def __init__(self, db: apsw.Connection, tube: Tube, now: int, labels: set[str]) -> None:
         self._db = db
         self._tube = tube
         self._now = now
-        self._rows: dict[str, LaneState] = {}
-        self._overtaken: set[str] = set()  # where a head may have to give way
-
-    def know(self, labels: set[str]) -> None:
-        """Read the rows of these micro-queues, in one query."""
-        names = msgspec.json.encode(list(labels)).decode()
-        found = self._db.execute(Q.queues_named, (self._tube.no, names))
+        found = db.execute(Q.queues_named, (tube.no, msgspec.json.encode(list(labels)).decode())) if labels else ()
         stored = {label: LaneState(*numbers) for label, *numbers in found}
         self._rows = {label: stored.get(label) or LaneState() for label in labels}
+        self._overtaken: set[str] = set()  # where a head may have to give way
 
     def place(self, record: Record) -> Record:
         """A new task becomes ready: as a head if there is room and nobody waits, else behind the others."""
@@ -46,44 +43,25 @@ class Queues:
         return msgspec.structs.replace(record, rank2=row.turn) if fair else record
 
     def move(self, label: str, before: str, after: str) -> None:
-        """A task that is there changed its state; if it becomes ready, it was written as waiting."""
+        """A task that is there changed its state; if it becomes ready, it was written as waiting. In a fair tube, a
+        hand-out puts its micro-queue behind the others, with the heads it has left."""
         row = self._rows[label]
         if after == "r":
             self._begin_turn(row)
+            row.waiting += 1
+            self._overtaken.add(label)
         if before == "t":
             row.taken -= 1
         elif before == "r":
             row.heads -= 1
         elif before == QUEUED:
             row.waiting -= 1
-        if after == "r":
-            row.waiting += 1
-            self._overtaken.add(label)
-        elif after == "t":
+        if after == "t":
             row.taken += 1
-
-    def serve(self, label: str) -> None:
-        """A head was handed out in a fair tube: its micro-queue goes behind the others, with the heads it has left."""
-        row = self._rows[label]
-        row.heads -= 1
-        row.taken += 1
-        row.turn = next_turn(row.turn, self._now)
-        if row.heads:
-            self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
-
-    def pass_on(self, label: str) -> bool:
-        """Give the place of a taken task that is gone to the first that waits, without reading rows; False if none
-        waits, or the tube is fair.
-
-        While somebody waits there was no room, so nothing else changes. It saves a third of an ack.
-        """
-        if self._tube.fair:
-            return False
-        self._db.execute(Q.pass_on, (self._tube.no, label, self._tube.utube_limit))
-        if not self._db.changes():
-            return False
-        self._db.execute(Q.promote, (self._tube.no, label, None))
-        return True
+            if self._tube.fair:
+                row.turn = next_turn(row.turn, self._now)
+                if row.heads:
+                    self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
     def settle(self) -> int:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
@@ -124,3 +102,26 @@ class Queues:
         self._db.execute(Q.set_head, (last[2], QUEUED, 0 if fair else last[1]))
         self._db.execute(Q.set_head, (first[2], "r", self._rows[label].turn if fair else first[1]))
         return True
+
+
+def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[str, str, str]]) -> int:
+    """Tasks of micro-queues changed their states: their micro-queue, the state before and after. Returns how many more
+    can be taken than before."""
+    queues = Queues(db, tube, now, {label for label, _, _ in moves})
+    for move in moves:
+        queues.move(*move)
+    return queues.settle()
+
+
+def leave(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> int:
+    """Taken tasks of these micro-queues are gone. Returns how many became takeable.
+
+    One task gives its place to the first that waits without reading rows: while somebody waits there was no room, so
+    nothing else changes. It saves a third of an ack.
+    """
+    if len(labels) == 1 and not tube.fair:
+        db.execute(Q.pass_on, (tube.no, labels[0], tube.utube_limit))
+        if db.changes():
+            db.execute(Q.promote, (tube.no, labels[0], None))
+            return 1
+    return move_tasks(db, tube, now, [(label, "t", "-") for label in labels])

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from itertools import takewhile
 from operator import attrgetter
 from types import TracebackType
@@ -36,13 +35,13 @@ from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
-from penstock.errors import NoSuchTube, StoreFull
+from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
-from penstock.store.sql.sql_step import SqlStep, counted_by_ids, encoded_kind, first_pk, group_values, with_waits
+from penstock.store.sql.sql_step import SqlStep, counted_by_ids, encoded_kind, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
-from penstock.store.sqlite.queues import Queues
+from penstock.store.sqlite.queues import Queues, leave, move_tasks
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
 from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, insert_rows
 from penstock.store.sqlite.watching import Watch
@@ -61,7 +60,6 @@ _ANY_RANK = 2**62
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
-_ADD_ACKS = add_counts("taken", "done", "ack")
 _DONE = STATUS_OF["ack"]
 _encode = msgspec.json.Encoder().encode
 
@@ -100,7 +98,7 @@ class SqliteStore(Store):
             return None
         first, at_once, query = tube.no << ID_BITS, self._connection.at_once, Q.put_one
         values = (
-            tube.no, first + (1 << ID_BITS), None, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
+            tube.no, first + (1 << ID_BITS), entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
             entry.extra,
         )  # fmt: skip
         transaction, make = self._transaction((tube,)), record_maker(entry)
@@ -246,23 +244,14 @@ class SqliteStep(SqlStep):
 
     def last_id(self, tube: Tube) -> int:
         """The last id given in a tube; NoSuchTube if it is gone."""
-        base = first_pk(tube)
-        row = self.execute(Q.newest, (tube.no, base + (1 << ID_BITS))).get
-        if row is None:
+        last: int | None = self.execute(Q.last_id, (tube.no,)).get
+        if last is None:
             raise self.no_such_tube(tube)
-        return int(max(row[0], (row[1] or 0) - base))
+        return last
 
-    def counters(self, tube: Tube) -> TubeCounters:
-        last = self.last_id(tube)
-        ms, seq, paused, *numbers = self.execute(Q.counts, (tube.no,)).get
+    def make_counters(self, row: tuple[Any, ...]) -> TubeCounters:
+        _, last, ms, seq, paused, *numbers = row
         return TubeCounters(last, (ms, seq), counted_by_ids(last, numbers), bool(paused))
-
-    def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
-        found: dict[int, TubeCounters] = {}
-        for tube in tubes:
-            with suppress(NoSuchTube):
-                found[tube.no] = self.counters(tube)
-        return with_waits(tubes, found, self.rows(Q.ready_since, ids=[tube.no for tube in tubes]))
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name, number in counts.items() if number and name in COUNTED]
@@ -299,9 +288,9 @@ class SqliteStep(SqlStep):
         if not tube.kind.leased:
             entries = self._named(tube, entries, last + 1)
         records = [new_record(entry, id, now) for id, entry in enumerate(entries, last + 1)]
-        queues = Queues(self.db, tube, now)
-        if tube.kind.per_utube:
-            queues.know({record.utube or NO_UTUBE for record in records})
+        laned = tube.kind.per_utube
+        queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records} if laned else set())
+        if laned:
             records = [queues.place(record) if record.state == "r" else record for record in records]
         insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
@@ -354,7 +343,7 @@ class SqliteStep(SqlStep):
                 handed.alive = False
                 break
             if not paused and place + 1 >= request.forced:
-                handed.records = self._hand_out(tube, request, session, cancelled=bool(moving))
+                handed.records = self._hand_out(tube, request, session)
             if handed.records:
                 handed.tube = tube
                 break
@@ -365,23 +354,24 @@ class SqliteStep(SqlStep):
             self._register(request, bool(handed.records))
         return handed
 
-    def _hand_out(self, tube: Tube, request: Request, session: int, *, cancelled: bool) -> list[Record]:
+    def _hand_out(self, tube: Tube, request: Request, session: int) -> list[Record]:
         if not tube.kind.leased:
-            return self._hand_out_unleased(tube, request.count)
-        query = Q.to_lease_not_cancelled if cancelled else Q.to_lease
+            top = round_limit(tube, self.now) if tube.kind.hand_out == CLOCK else 0
+            found = self.execute(Q.to_hand_out, (tube.no, top, self.now, request.count))
+            return self._hand_over(tube, [Record(*row) for row in found], new=True)
         top = _ANY_RANK if request.max_pri is None else request.max_pri
         # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
         turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
         leased: list[Record] = []
         call = port.new_call()
         for _ in range(turns):
-            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, batch, session, call))]
+            records = [Record(*row) for row in self.execute(Q.to_lease, (tube.no, top, self.now, batch, session, call))]
             if not records:
                 break
             self._lease(tube, records, session, call)
             leased += records
         if leased:
-            self.execute(Q.count_takes, (tube.no, len(leased)))
+            self.add_counts(tube, {"taken": len(leased), "take": len(leased)})
         return leased
 
     def _lease(self, tube: Tube, records: list[Record], session: int, call: int) -> None:
@@ -390,51 +380,31 @@ class SqliteStep(SqlStep):
             self.execute(Q.lease, (base | records[0].id, now, session, call))
         else:  # one statement: a take of 100 with one for each task took 1.5 times as long
             self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session, call))
-        if tube.kind.per_utube:
-            self._serve(tube, [record.utube or NO_UTUBE for record in records])
+        if tube.fair:
+            move_tasks(self.db, tube, now, [(record.utube or NO_UTUBE, "r", "t") for record in records])
+        elif tube.kind.per_utube:
+            self._write(Q.serve_queue, [(tube.no, record.utube) for record in records])
 
-    def _serve(self, tube: Tube, labels: list[str]) -> None:
-        if not tube.fair:
-            self._write(Q.serve_queue, [(tube.no, label) for label in labels])
-            return
-        queues = Queues(self.db, tube, self.now)
-        queues.know(set(labels))
-        for label in labels:
-            queues.serve(label)
-        queues.settle()
-
-    def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
-        is_clock, now = tube.kind.hand_out == CLOCK, self.now
-        top = round_limit(tube, now) if is_clock else 0
-        found = [Record(*row) for row in self.execute(Q.to_hand_out, (tube.no, top, now, count))]
-        if not is_clock:
-            return self._deliver(tube, found, new=True)
-        handed = [dispatched(record, now) for record in found]
-        if handed:
-            base = first_pk(tube)
-            self._write(Q.hand_out, [(base | record.id, "r", now, now) for record in handed])
-            self.add_counts(tube, {"take": len(handed)})
-        return handed
-
-    def _deliver(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
+    def _hand_over(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
+        """Hand out tasks of a kind without leases; `new`: not again."""
         if not records:
             return []
-        count, base = len(records), first_pk(tube)
-        serial = self.execute(Q.count_deliveries, (tube.no, count if new else 0, count)).get - count
-        handed = [delivered(record, self.now, serial + place) for place, record in enumerate(records, 1)]
-        self._write(Q.hand_out, [(base | record.id, "t", record.rank1, self.now) for record in handed])
+        is_clock, count, base, now = tube.kind.hand_out == CLOCK, len(records), first_pk(tube), self.now
+        serial = self.execute(Q.count_hand_outs, (tube.no, count if new and not is_clock else 0, count)).get - count
+        handed = [
+            dispatched(record, now) if is_clock else delivered(record, now, serial + place)
+            for place, record in enumerate(records, 1)
+        ]
+        self._write(Q.hand_out, [(base | record.id, record.state, record.rank1, now) for record in handed])
         return handed
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
-        row = self.execute(Q.look, (tube.no, "")).get
-        if row is None:
-            raise self.no_such_tube(tube)
-        if row[4]:
+        if self.counters(tube).paused:
             return []
         rows = self.execute(Q.delivered_first, (tube.no, count))
         old = list(takewhile(lambda record: (record.taken or 0) + elapsed <= self.now, (Record(*row) for row in rows)))
         rows.close()
-        return self._deliver(tube, old, new=False)
+        return self._hand_over(tube, old, new=False)
 
     def _next_hand_out(self, tube: Tube) -> int | None:
         """When the first element of a round tube may be handed out; None if there is none, or if it may be now."""
@@ -445,9 +415,9 @@ class SqliteStep(SqlStep):
     def _register(self, request: Request, came: bool) -> None:
         for tube in request.tubes:
             if request.blocked == "register" and not came:
-                self.execute(Q.add_waiter, (request.handle, tube.no))
+                self.execute(Q.count_waiter, (request.handle, tube.no, 1))
             elif request.blocked == "unregister" or (request.blocked == "unregister_if_found" and came):
-                self.execute(Q.remove_waiter, (request.handle, tube.no))
+                self.execute(Q.count_waiter, (request.handle, tube.no, -1))
                 self.execute(Q.forget_waiter, (request.handle, tube.no))
 
     # ack
@@ -455,45 +425,36 @@ class SqliteStep(SqlStep):
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         if not tube.kind.leased:
             names = dict(self.execute(Q.ack_named, (tube.no, _json([move.name for move in moves]))))
-            self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
+            if names:
+                self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
             return Acked(set(names))
-        base = tube.no << ID_BITS
-        gone: list[tuple[Any, ...]] = []
-        if len(moves) == 1:
-            move = moves[0]
-            if 0 < move.id <= ID_MASK:
-                values = (base | move.id, move.session, move.lease, self.now)
-                if not tube.kind.per_utube:
-                    self.execute(Q.ack_alone, values)
-                    if self.db.changes():
-                        self._count_acks(tube, (move.id,))
-                        return Acked({move.id})
-                gone = self.execute(Q.ack_one, (*values, 1)).fetchall()
-        else:
-            gone = self._delete_held(base, moves)
-            if len(gone) < len(moves) - 1:  # these may end a group: all but one are acked here, that one by the engine
-                acked = {row[0] & ID_MASK for row in gone}
-                gone += self._delete_held(base, [move for move in moves if move.id not in acked][:-1])
+        if len(moves) == 1 and not tube.kind.per_utube and 0 < (id := moves[0].id) <= ID_MASK:
+            self.execute(Q.ack_alone, (first_pk(tube) | id, moves[0].session, moves[0].lease, self.now))
+            if self.db.changes():
+                self._count_acks(tube, (id,))
+                return Acked({id})
+        gone = self._delete_held(tube, moves)
+        if len(gone) < len(moves) - 1:  # these may end a group: all but one are acked here, that one by the engine
+            acked = {row[0] & ID_MASK for row in gone}
+            gone += self._delete_held(tube, [move for move in moves if move.id not in acked][:-1])
         return self._acked(tube, gone, moves) if gone else Acked(set())
 
-    def _delete_held(self, base: int, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
-        guards: dict[tuple[int | None, int | None], list[Move]] = {}
-        if len({(move.session, move.lease) for move in moves}) == 1:  # of one take, as mostly
-            guards[moves[0].session, moves[0].lease] = list(moves)
-        else:
-            for move in moves:
-                guards.setdefault((move.session, move.lease), []).append(move)
-        gone: list[tuple[Any, ...]] = []
-        for (session, lease), some in guards.items():
-            pks = [base | move.id for move in some if 0 < move.id <= ID_MASK]
-            gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
+    def _delete_held(self, tube: Tube, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
+        base, gone = first_pk(tube), list[tuple[Any, ...]]()
+        guards: dict[tuple[int | None, int | None], list[int]] = {}  # mostly one: that of one take
+        for move in moves:
+            if 0 < move.id <= ID_MASK:
+                guards.setdefault((move.session, move.lease), []).append(base | move.id)
+        for (session, lease), pks in guards.items():
+            query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, _json(pks))
+            gone += self.execute(query, (which, session, lease, self.now, len(moves))).fetchall()
         return gone
 
     def _acked(self, tube: Tube, gone: list[tuple[Any, ...]], moves: Sequence[Move]) -> Acked:
         """What follows for tasks that were deleted, given their pk, micro-queue, address and group."""
         keys = {row[0] & ID_MASK for row in gone}
         self._count_acks(tube, keys)
-        readied = self._leave_queues(tube, [row[1] or NO_UTUBE for row in gone]) if tube.kind.per_utube else 0
+        readied = leave(self.db, tube, self.now, [row[1] for row in gone]) if tube.kind.per_utube else 0
         if grouped := [row[3] for row in gone if row[3] is not None]:
             self._write(Q.count_down, list(Counter(grouped).items()))
         addressed = [row for row in gone if row[2] is not None]
@@ -504,21 +465,9 @@ class SqliteStep(SqlStep):
             ])  # fmt: skip
         return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
 
-    def _leave_queues(self, tube: Tube, labels: list[str]) -> int:
-        """Taken tasks of these micro-queues are gone. Returns how many became takeable."""
-        queues = Queues(self.db, tube, self.now)
-        if len(labels) == 1 and queues.pass_on(labels[0]):
-            return 1
-        queues.know(set(labels))
-        for label in labels:
-            queues.move(label, "t", "-")
-        return queues.settle()
-
     def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
-        if ids:
-            self.execute(_ADD_ACKS, (max(ids), -len(ids), len(ids), len(ids), tube.no))
-            if not self.db.changes():
-                raise self.no_such_tube(tube)
+        count = len(ids)
+        self.add_counts(tube, {"taken": -count, "done": count, "ack": count}, max(ids))
 
     # changes
 
@@ -580,15 +529,10 @@ class SqliteStep(SqlStep):
         if outcomes:
             insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
         self.add_counts(tube, counts, highest)
-        return self._move_queues(tube, rows) if laned else readied
-
-    def _move_queues(self, tube: Tube, rows: list[Row]) -> int:
-        queues = Queues(self.db, tube, self.now)
-        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"]
-        queues.know({row.before.utube or NO_UTUBE for row in moved})
-        for row in moved:
-            queues.move(row.before.utube or NO_UTUBE, row.before.state, row.after.state)
-        return queues.settle()
+        if not laned:
+            return readied
+        states = [(row.before.utube or NO_UTUBE, row.before.state, row.after.state) for row in rows]
+        return move_tasks(self.db, tube, self.now, [move for move in states if move[1] in "rqt" or move[2] in "rt"])
 
     # transfer
 
