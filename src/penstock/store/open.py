@@ -43,9 +43,9 @@ def _kind(scheme: str) -> _Kind:
 
             return _Kind(memory.open_memory, file.parameters, lambda url: Schema(0, 0, []))
         if scheme == "sqlite":
-            from penstock.store.sqlite import file, sqlite_store, sqlite_vault
+            from penstock.store.sqlite import file, sqlite_store
 
-            return _Kind(sqlite_store.open_sqlite, file.locate, sqlite_store.look_at_sqlite, sqlite_vault.SqliteVault)
+            return _Kind(sqlite_store.open_sqlite, file.locate, sqlite_store.look_at_sqlite, sqlite_store.SqliteVault)
         if scheme == "postgresql":
             from penstock.store.postgres import postgres_connection, postgres_store
 

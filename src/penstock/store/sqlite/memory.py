@@ -6,6 +6,7 @@ who wait, in the same process. A forked child must connect again, and finds an e
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
@@ -13,41 +14,28 @@ import apsw
 
 from penstock.core.results import Description
 from penstock.engine.store import Store
-from penstock.errors import StoreUnavailable, UnsupportedOption
-from penstock.store.forks import reset_in_child
+from penstock.errors import UnsupportedOption
 from penstock.store.sqlite.file import parameters
 from penstock.store.sqlite.sqlite_connection import Connection
 from penstock.store.sqlite.sqlite_store import SqliteStore, migrate, wall_clock
 
 
 class MemoryConnection(Connection):
-    """A connection to no file, for all openers of a URL. What is stored is gone when the last of them closes it."""
+    """A connection to no file, for all stores of a URL. What is stored is gone when the last of them is closed."""
 
     def __init__(self, url: str, clock: Callable[[], int]) -> None:
         super().__init__(url, durable=False)
         self.clock = clock
-        self.openers = 0
+        self.stores = set[MemoryStore]()
         migrate(self)
 
-    def open(self) -> apsw.Connection:
-        if self._db is None:
-            if self._closed:
-                raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
-            self._db = apsw.Connection(":memory:")
-            self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as in `open_file`
-        return self._db
+    def connect(self) -> apsw.Connection:
+        db = apsw.Connection(":memory:")
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as in `open_file`
+        return db
 
     def must_be_there(self) -> None:
         """No file can be replaced."""
-
-    def close(self) -> None:
-        with _stores.lock:
-            self.openers -= 1
-            if self.openers > 0:
-                return
-            if opened.get(self.path) is self:
-                del opened[self.path]
-        super().close()
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -58,7 +46,11 @@ class MemoryStore(SqliteStore):
     """The store of one opener."""
 
     shared = False
-    _closed = False
+
+    def __init__(self, connection: MemoryConnection) -> None:
+        super().__init__(connection, connection.path, connection.clock, None)
+        self._stores = connection.stores
+        self._stores.add(self)
 
     def bind(self, connection: object) -> SqliteStore:
         raise UnsupportedOption("memory:// has no transactions to bind to: sqlite:// has")
@@ -68,35 +60,35 @@ class MemoryStore(SqliteStore):
         return Description("memory", "", self.identity, promise, None, [])
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            super().close()
+        with _lock:
+            self._stores.discard(self)
+            if self._stores:
+                return
+            if opened.get(self.identity) is self._connection:
+                del opened[self.identity]
+        super().close()
 
 
-class _Stores:
-    """The open ones of this process, by URL."""
-
-    def __init__(self) -> None:
-        self.opened: dict[str, MemoryConnection] = {}
-        self.lock = threading.Lock()
-        reset_in_child(self)
-
-    def after_fork(self) -> None:
-        """The parent's stores are not open in the child."""
-        self.opened.clear()
-        self.lock = threading.Lock()
+#: The connections of this process, by URL.
+opened: dict[str, MemoryConnection] = {}
+_lock = threading.Lock()
 
 
-_stores = _Stores()
-opened = _stores.opened
+def _forget_in_child() -> None:
+    """The parent's stores are not open in a forked child."""
+    global _lock
+    _lock = threading.Lock()
+    opened.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def open_memory(url: str, clock: Callable[[], int] | None = None) -> Store:
     """The store of that URL in this process. Its clock is that of the first opener."""
     parameters(url)
-    with _stores.lock:
-        connection = opened.get(url)
-        if connection is None:
-            connection = opened[url] = MemoryConnection(url, clock or wall_clock)
-        connection.openers += 1
-    return MemoryStore(connection, url, connection.clock, None)
+    with _lock:
+        if url not in opened:
+            opened[url] = MemoryConnection(url, clock or wall_clock)
+        return MemoryStore(opened[url])

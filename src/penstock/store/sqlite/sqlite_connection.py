@@ -75,11 +75,16 @@ class Connection:
         if self._db is None:
             if self._closed:
                 raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
-            self._db = open_file(self.path, self._busy)
-            self._db.wal_autocheckpoint(_RELAXED_LOG_PAGES if self.durable is self.relaxed else _LOG_PAGES)
+            self._db = self.connect()
             self._synchronous = ""
-            self._file, self._log, self._look_at_log = _inode(self.path), None, 0.0
         return self._db
+
+    def connect(self) -> apsw.Connection:
+        """A new connection to the file."""
+        db = open_file(self.path, self._busy)
+        db.wal_autocheckpoint(_RELAXED_LOG_PAGES if self.durable is self.relaxed else _LOG_PAGES)
+        self._file, self._log, self._look_at_log = _inode(self.path), None, 0.0
+        return db
 
     def begin(self, transaction: Transaction) -> apsw.Connection:
         """Take the lock and begin a write transaction, or one that only reads if it has no sync level."""
@@ -218,16 +223,14 @@ class Connection:
         shared, db = self._shared, self._db
         if shared is None or db is None:
             return
+        failure = None
         try:
             db.execute("COMMIT")
         except apsw.Error as error:
-            self._end_all(shared, error)
-        except BaseException:  # an interrupt, which is raised once the commit is done: others wait for the outcome
-            if not db.in_transaction:
-                self._end_all(shared, None)
-            raise
-        else:
-            self._end_all(shared, None)
+            failure = error
+        finally:  # an interrupt is raised once the commit is done, and others wait for its outcome
+            if failure is not None or not db.in_transaction:
+                self._end_all(shared, failure)
 
     def _end_all(self, shared: Shared, error: apsw.Error | None) -> None:
         """The transaction is over; after an error nothing of it is stored. Those who wait for it continue."""

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
-from types import TracebackType
-from typing import Any
+from types import SimpleNamespace, TracebackType
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import apsw
@@ -37,7 +37,7 @@ from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Reque
 from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
+from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
 from penstock.store.sql.sql_step import SqlStep, counted_by_ids, encoded_kind, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
@@ -45,6 +45,8 @@ from penstock.store.sqlite.queues import Queues, leave, move_tasks
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
 from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, insert_rows
 from penstock.store.sqlite.watching import Watch
+
+T = TypeVar("T")
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 PROMISES = {
@@ -191,6 +193,50 @@ def _stored_schema(db: apsw.Connection, path: str) -> int | None:
     stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else None
     must_fit(path, stored, MIGRATIONS, new="file")
     return stored
+
+
+class _Session:
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[object, ...]]:
+        return self._db.execute(sql.replace("%s", "?"), tuple(arguments)).fetchall()
+
+    def change(self, sql: str, arguments: Sequence[Any] = ()) -> int:
+        self.rows(sql, arguments)
+        return self._db.changes()
+
+    def later(self, sql: str, rows: Sequence[Any]) -> None:
+        self._db.executemany(sql.replace("%s", "?"), rows)
+
+
+class SqliteVault:
+    """Keeps the contract of `store.pool.vault.Database` in one file."""
+
+    queries: SimpleNamespace = load_queries("penstock.store.pool", fragments={
+        "int": "INTEGER", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "for_update": "",
+        "table_end": ") STRICT", "keyed_end": ") STRICT, WITHOUT ROWID",
+    })  # fmt: skip
+    # SQLite's own limit of a row, less what else is in it.
+    most_bytes = 10**9 - 10**6
+
+    def __init__(self, url: str) -> None:
+        self._connection = Connection(*locate(url))
+        self.label = f"SQLite {self._connection.path}"
+
+    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
+        with self._connection.reading as db:
+            return _Session(db).rows(sql, arguments)
+
+    def run(self, work: Callable[[_Session], T]) -> T:
+        with self._connection.durable as db:
+            return work(_Session(db))
+
+    def promise(self) -> str:
+        return PROMISES[self._connection.durable.synchronous]
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def _json(values: Sequence[object]) -> str:
