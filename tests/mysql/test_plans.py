@@ -36,9 +36,9 @@ PACKETS = {
     "take some": ("look", "find_cancelled", "find_some", "lock_some", "lease_many", "show_many"),
     "take heads": ("look", "find_many", "lease_many", "serve_queues", "count_takes", "show_many"),
     "recover": ("look", "find_to_recover", "serials", "last_serial", "hand_out_delivered", "show_many"),
-    "ack": ("lock_held", "count_acks", "show_acked", "delete_acked", "still_held", "ack"),
-    "ack by name": ("lock_named", "count_acks", "show_acked", "delete_acked"),
-    "sweep": ("find_old", "old_outcomes", "forget_old_outcomes", "sweep_groups", "forget_empty_queues"),
+    "ack": ("ack",),
+    "ack by name": ("ack_named",),
+    "sweep": ("sweep_outcomes", "sweep_groups", "forget_idle_queues"),
 }
 
 

@@ -58,6 +58,11 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
 
     Their addresses, groups and micro-queues are known from `Move.seen`.
     """
+    numbers = Raw(f"{-len(moves)},{len(moves)},{len(moves)}")
+    counted = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
+    if not tube.kind.leased:
+        named = fill(Q.ack_named, tube=tube.no, texts=[move.name for move in moves])
+        return [fill(Q.require_tube, tube=tube.no), named, require(f"ROW_COUNT() = {len(moves)}"), counted], []
     base, laned = first_pk(tube), tube.kind.per_utube
     seen = [(move, move.seen) for move in moves if move.seen is not None]
     ended = [(move, task.address) for move, task in seen if task.address is not None]
@@ -77,14 +82,7 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
         packet += [fill(Q.ack, held=held, now=Raw(moment)), require(f"ROW_COUNT() = {count}")]
     if queues:
         packet += [Q.forget_empty_queues, *_make_heads(tube, queues), "SELECT @p_gained"]
-    numbers = Raw(f"{-len(moves)},{len(moves)},{len(moves)}")
-    packet.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
-    return packet, [move for move, _ in ended]
-
-
-def held_by(tube: Tube, moves: Sequence[Move], *, tied: bool) -> Raw:
-    """The condition that tasks are held as these moves say; without `tied`, of those without group and address."""
-    return Raw(" OR ".join(f"({held})" for held, _ in _guards(tube, moves, tied=tied)))
+    return [*packet, counted], [move for move, _ in ended]
 
 
 def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw, int]]:

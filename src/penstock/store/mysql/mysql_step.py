@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import astuple
 
@@ -17,7 +17,7 @@ from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
-from penstock.store.mysql.changes import Flush, ack_packet, held_by
+from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, REPEATABLE, Answer, Refused
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
@@ -114,11 +114,9 @@ class MysqlStep(ServerStep):
             self.change(Q.raise_last, tube=tube.no, last=last_id)
 
     def sweep(self, tube: Tube, limit: int) -> bool:
-        found = [fill(Q.find_old, limit=limit), fill(Q.old_outcomes, limit=limit)]
-        setting = f"SET @p_t={tube.no},@p_now={self.moment},@p_fair={int(tube.fair)}"
-        forget = Q.forget_old_outcomes, Q.sweep_groups, Q.forget_empty_queues
-        oks = self.send(setting, *found, *forget, safe=True).oks
-        return max(ok.changed for ok in oks[1 + len(found) :][: len(forget)]) >= limit
+        forget = Q.sweep_outcomes, Q.sweep_groups, Q.forget_idle_queues
+        oks = self.send(*(self.sql(query, tube=tube.no, limit=limit) for query in forget), safe=True).oks
+        return max(ok.changed for ok in oks[: len(forget)]) >= limit
 
     def next_at(self, tube: Tube) -> int | None:
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]
@@ -206,36 +204,29 @@ class MysqlStep(ServerStep):
     # ack
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack all of these tasks at once.
-
-        If some cannot be acked, leave the last ones of groups to the engine, or ack the others if they are plain.
-        """
-        if not tube.kind.leased:
-            lock = fill(Q.lock_named, tube=tube.no, texts=[str(move.name) for move in moves])
-            return Acked({str(name) for name, _ in self._ack_found(tube, lock)[0]})
-        held = [move for move in moves if 0 < move.id <= ID_MASK]
+        """Ack all of these tasks at once or, if that is refused, all but the last ones of groups. Others are left to
+        the engine."""
+        held = [move for move in moves if 0 < move.id <= ID_MASK] if tube.kind.leased else list(moves)
         seen = [move.seen for move in held if move.seen is not None]
         if not held or (tube.kind.per_utube and len(seen) < len(held)):
             return Acked(set())
-        grouped = any(task.group_no is not None for task in seen)
-        plain = not (grouped or tube.kind.per_utube or any(task.address is not None for task in seen))
-        acked = self._ack_one(tube, held[0]) if plain and len(held) == 1 else None
+        acked = self._ack_one(tube, held[0]) if len(held) == 1 else None
         if acked is None:
             acked = self._ack_all(tube, held)
+        last = {task.group_no: task.id for task in seen if task.group_no is not None}
+        if not acked.keys and last and (most := [move for move in held if move.id not in last.values()]):
+            acked = self._ack_all(tube, most)
         if acked.keys:
             self.count_changes(tube)
-            return acked
-        if plain:
-            held_now = held_by(tube, held, tied=False)
-            found, others = self._ack_found(tube, self.sql(Q.lock_held, held=held_now), held_by(tube, held, tied=True))
-            return Acked({id for _, id in found}, judged=not others[0][0])
-        last = {task.group_no: task.id for task in seen if task.group_no is not None}
-        most = [move for move in held if move.id not in last.values()]
-        return self._ack_all(tube, most) if grouped and most else acked
+        return acked
 
     def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
-        """Ack one plain task; None if the server does not prepare such calls."""
-        if self.given is not None or self.link is not None or move.lease is None:
+        """Ack one plain task; None if it is not plain, or if the server does not prepare such calls."""
+        seen, kind = move.seen, tube.kind
+        tied = seen is not None and (seen.group_no is not None or seen.address is not None)
+        if tied or kind.per_utube or not kind.leased or move.lease is None:
+            return None
+        if self.given is not None or self.link is not None:
             return None
         held = packed(first_pk(tube) | move.id, move.session or -1, move.lease)
         answers = self._server.run_prepared((Q.ack_one, held), (Q.count_one, packed(tube.no)))
@@ -247,18 +238,8 @@ class MysqlStep(ServerStep):
             results = self.send(*packet).results
         except Refused:
             return Acked(set())
-        return Acked({move.id for move in moves}, int(results[0][0][0]) if results else 0, [move.id for move in ended])
-
-    def _ack_found(self, tube: Tube, lock: str, held: str = "FALSE") -> list[list[Row]]:
-        """Ack what a statement has locked. Returns that, and how many of `held` are left."""
-        with self._refusals(tube):
-            found = self.send(
-                f"SET @p_t={tube.no}", fill(Q.require_tube, tube=tube.no), lock, Q.count_acks, Q.show_acked,
-                Q.delete_acked, self.sql(Q.still_held, held=Raw(held)),
-            ).results  # fmt: skip
-        if found[0]:
-            self.count_changes(tube)
-        return found
+        keys = cast("set[int] | set[str]", {move.shown for move in moves})
+        return Acked(keys, int(results[0][0][0]) if results else 0, [move.id for move in ended])
 
     # changes
 

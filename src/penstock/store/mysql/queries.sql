@@ -109,16 +109,16 @@ SELECT $group FROM penstock_group WHERE tube = :tube AND live = :name;
 SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY live LIMIT :limit;
 -- name: add_group
 INSERT IGNORE INTO penstock_group (tube, name, state) VALUES (:tube, :name, 'open');
--- name: find_old
--- Without locks: a range that ends before the last row would wait for a lock on that row.
-SELECT (SELECT CONCAT('[', GROUP_CONCAT(x.no), ']') FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group)
-WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit) x),
-(SELECT CONCAT('["', GROUP_CONCAT(HEX(x.utube) SEPARATOR '","'), '"]') FROM (SELECT utube FROM penstock_utube
-FORCE INDEX (penstock_idle_utube) WHERE tube = @p_t AND @p_fair AND idle_turn < @p_now ORDER BY idle_turn LIMIT :limit) x)
-INTO @p_over, @p_us;
 -- name: sweep_groups
-DELETE g FROM JSON_TABLE(CAST(@p_over AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
-STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = j.i;
+DELETE g FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group) WHERE tube = :tube AND until <= $now
+ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED) old STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = old.no;
+-- name: sweep_outcomes
+DELETE o FROM (SELECT pk FROM penstock_outcome FORCE INDEX (penstock_outcome_until) WHERE tube = :tube AND until <= $now
+ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED) old STRAIGHT_JOIN penstock_outcome o FORCE INDEX (PRIMARY) ON o.pk = old.pk;
+-- name: forget_idle_queues
+DELETE l FROM (SELECT utube FROM penstock_utube FORCE INDEX (penstock_idle_utube) WHERE tube = :tube AND idle_turn < $now
+ORDER BY idle_turn LIMIT :limit FOR UPDATE SKIP LOCKED) old STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
+ON l.tube = :tube AND l.utube = old.utube;
 -- name: held
 -- penstock_ready, tube by tube, of the kinds that lease.
 SELECT k.tube, k.pk FROM penstock_tube t STRAIGHT_JOIN penstock_task k FORCE INDEX (penstock_ready)
@@ -253,33 +253,21 @@ ORDER BY pk;
 
 -- ack
 
--- fragment: acked
-(:held) AND at > $now AND reply_to IS NULL AND errors IS NULL
 -- name: ack
-DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY) WHERE $acked;
+DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
+WHERE :held AND at > $now AND reply_to IS NULL AND errors IS NULL;
+-- name: ack_named
+DELETE penstock_task FROM penstock_task FORCE INDEX (penstock_address)
+WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0;
 -- name: ack_one
 DELETE FROM penstock_task WHERE pk = ? AND owner = ? AND lease = ? AND at > $time AND state = 't' AND reply_to IS NULL
 AND group_no IS NULL AND address IS NULL AND errors IS NULL;
 -- name: count_one
 INSERT INTO penstock_counter (tube, taken, done, ack_calls) SELECT ?, -1, 1, 1 FROM DUAL WHERE ROW_COUNT() = 1;
--- name: lock_held
-SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got
-FROM (SELECT pk FROM penstock_task FORCE INDEX (PRIMARY) WHERE $acked FOR UPDATE) x;
--- name: still_held
-SELECT COUNT(*) FROM penstock_task FORCE INDEX (PRIMARY) WHERE (:held) AND at > $now;
 -- name: count_down
 UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND state = 'started' AND remaining > :count;
 -- name: add_outcomes
 INSERT INTO penstock_outcome (pk, tube, address, result, until) VALUES :rows;
--- name: lock_named
-SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (SELECT pk FROM penstock_task
-FORCE INDEX (penstock_address) WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0 FOR UPDATE) x;
--- name: count_acks
-INSERT INTO penstock_counter (tube, taken, done, ack_calls) SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
--- name: show_acked
-SELECT address, pk & 1099511627775 FROM $chosen;
--- name: delete_acked
-DELETE penstock_task FROM $chosen;
 -- name: keep_outcomes
 -- Of the tasks that this packet removes.
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
@@ -292,14 +280,6 @@ STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_n
 -- With few rows the optimizer prefers penstock_outcome_until. The last one of an address comes last.
 SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
 WHERE tube = :tube AND address IN $texts AND until + 0 > $now ORDER BY pk;
--- name: old_outcomes
--- penstock_outcome_until
-SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']') INTO @p_old FROM (SELECT pk FROM penstock_outcome
-FORCE INDEX (penstock_outcome_until) WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit
-FOR UPDATE SKIP LOCKED) x;
--- name: forget_old_outcomes
-DELETE o FROM JSON_TABLE(CAST(@p_old AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
-STRAIGHT_JOIN penstock_outcome o FORCE INDEX (PRIMARY) ON o.pk = j.i;
 
 -- micro-queues: a packet has locked the rows of @p_us. The first (@p_l - taken) ready tasks of each are its heads.
 
