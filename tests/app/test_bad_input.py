@@ -64,6 +64,35 @@ def test_a_function_that_a_call_does_not_run(app: App, function: Any) -> None:
     assert app.handlers == {}
 
 
+@pytest.mark.parametrize("call", [5, None, "send", send, "the handler"])
+def test_what_is_not_a_call(app: App, call: Any) -> None:
+    handler, group = app.task(send), app.group("g")
+    given: Any = handler if call == "the handler" else call
+    uses: list[Callable[[], object]] = [
+        lambda: penstock.chain(handler.call(), given),
+        lambda: group.put(given),
+        lambda: group.then(given),
+        lambda: app.schedules.set("s", 5, given),
+    ]
+    for use in uses:
+        with pytest.raises(penstock.BadValue, match="is not a call of a handler"):
+            use()
+    assert tasks(app.broker.tube("default")) == {}
+
+
+async def awaits(*_: object) -> None: ...
+
+
+@pytest.mark.parametrize("hook", ["put", "start", "end", "retry", "bury", "startup", "shutdown"])
+def test_what_cannot_be_a_hook(app: App, hook: str) -> None:
+    register: Any = getattr(app, f"on_{hook}")
+    refused: list[Any] = [5, None] if hook in ("startup", "shutdown") else [5, None, awaits]
+    for callback in refused:
+        with pytest.raises(penstock.BadValue, match=f"on_{hook}"):
+            register(callback)
+    assert register(halves) is halves
+
+
 BAD_PUTS: dict[str, Callable[[Any], object]] = {
     "put_many of a number": lambda handler: handler.put_many(5),
     "put_many of None": lambda handler: handler.put_many(None),

@@ -9,7 +9,7 @@ from penstock.app.app_connection import AppConnection
 from penstock.app.call_group import CallGroup
 from penstock.app.handle import Handle
 from penstock.app.handler import Handler, NamedHandler
-from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart
+from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart, must_be_hook
 from penstock.app.rules import HandlerOptions, TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
@@ -160,36 +160,43 @@ class App:
 
     def on_put(self, callback: F) -> F:
         """Register a callback that receives the handles of tasks after they are stored: `@app.on_put`."""
+        must_be_hook("on_put", callback)
         self.hooks.put.append(callback)
         return callback
 
     def on_start(self, callback: G) -> G:
         """Register a callback that a worker calls with each task before its handler runs."""
+        must_be_hook("on_start", callback)
         self.hooks.start.append(callback)
         return callback
 
     def on_end(self, callback: H) -> H:
         """Register a callback for the end of a handler: it receives the task, the error or None, and the seconds."""
+        must_be_hook("on_end", callback)
         self.hooks.end.append(callback)
         return callback
 
     def on_retry(self, callback: E) -> E:
         """Register a callback for tasks that are about to be retried: it receives the task and the error."""
+        must_be_hook("on_retry", callback)
         self.hooks.retry.append(callback)
         return callback
 
     def on_bury(self, callback: E) -> E:
         """Register a callback for tasks that are about to be buried: it receives the task and the error."""
+        must_be_hook("on_bury", callback)
         self.hooks.bury.append(callback)
         return callback
 
     def on_startup(self, callback: S) -> S:
         """Register a function, plain or async, that every worker and child process runs before its first task."""
+        must_be_hook("on_startup", callback, may_be_async=True)
         self.hooks.startup.append(callback)
         return callback
 
     def on_shutdown(self, callback: S) -> S:
         """Register a function, plain or async, that every worker and child process runs after its last task."""
+        must_be_hook("on_shutdown", callback, may_be_async=True)
         self.hooks.shutdown.append(callback)
         return callback
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from penstock.app.arguments import CallOptions
 from penstock.broker.tube import Tube
+from penstock.core.names import shown
 from penstock.core.options import TimedOptions
+from penstock.errors import BadValue
 
 if TYPE_CHECKING:
     from penstock.app.async_handler import AwaitedCall
@@ -67,3 +69,9 @@ class Call(Generic[R]):
 
     def _item(self, tube: Tube, stored: dict[str, object]) -> tuple[dict[str, Any], TimedOptions]:
         return self.handler.make_item(tube, stored, {**self.put_options})
+
+
+def must_be_call(given: object) -> None:
+    """Raise BadValue for anything but a call."""
+    if not isinstance(given, Call):
+        raise BadValue(f"{shown(given)} is not a call of a handler: give handler.call(…)")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from penstock.app.app_connection import AppConnection
+from penstock.app.call import Call, must_be_call
 from penstock.app.handle import Handle
 from penstock.app.tracing import Sending
 from penstock.broker.group import Group, Progress, member_address
@@ -15,9 +16,6 @@ from penstock.broker.tube import Tube
 from penstock.core import group as rules
 from penstock.core import names
 from penstock.errors import BadValue
-
-if TYPE_CHECKING:
-    from penstock.app.call import Call
 
 R = TypeVar("R")
 
@@ -77,9 +75,9 @@ class CallGroup:
 
     def then(self, call: Call[Any]) -> None:
         """Set the call that is put when all others have ended; a second `then` replaces the first."""
+        tube = self._tube(call)
         if call.put_options:
             raise BadValue(f"then of group {self.name} accepts no put options: remove {', '.join(call.put_options)}")
-        tube = self._tube(call)
         data, _ = call.item(tube)
         with Sending(call.handler.name, tube.name, 1) as sending:
             self._begin(tube).on_end({**data, **sending.kept})
@@ -118,6 +116,7 @@ class CallGroup:
 
     def _tube(self, call: Call[Any]) -> Tube:
         """The group's tube. Raises BadValue if the call has another tube or app, or options that the group sets."""
+        must_be_call(call)
         wanted = call.handler.rules.tube
         if self._tube_name is None:
             self._tube_name = wanted

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from penstock.app.call import Call, must_be_call
 from penstock.app.handle import Found, Handle, find
 from penstock.app.tracing import Sending
 from penstock.broker.outcome import Outcome, await_task
@@ -29,7 +30,6 @@ from penstock.operations.operation import Operation, blocking
 from penstock.operations.store_ops import put_entries
 
 if TYPE_CHECKING:
-    from penstock.app.call import Call
     from penstock.app.handler import Handler
 
 R = TypeVar("R")
@@ -42,6 +42,8 @@ def chain(*calls: Call[Any]) -> Chain:
     """Calls that run one after the other; each receives the previous result as its first positional argument."""
     if not calls:
         raise BadValue("a chain has no calls: give at least one, such as handler.call(1)")
+    for call in calls:
+        must_be_call(call)
     connections = {id(call.handler.connection) for call in calls}
     if len(connections) > 1:
         raise BadValue("the calls of a chain belong to several apps: use calls of one app")

@@ -98,6 +98,14 @@ class Hooks:
         _tell(self.bury, task, error)
 
 
+def must_be_hook(where: str, callback: object, *, may_be_async: bool = False) -> None:
+    """Raise BadValue for what `where` cannot call: a coroutine would never run, but for those of a process."""
+    if not callable(callback):
+        raise BadValue(f"{where} got {shown(callback)}, which is not a function: put @app.{where} before a def")
+    if inspect.iscoroutinefunction(callback) and not may_be_async:
+        raise BadValue(f"{where} got {shown(callback)}, which is async: give a plain function")
+
+
 def _call(callback: OnProcess, run_async: Callable[[Any], object]) -> None:
     answer = callback()
     if inspect.iscoroutine(answer):

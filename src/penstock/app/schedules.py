@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.app.app_connection import AppConnection
+from penstock.app.call import Call, must_be_call
 from penstock.broker.tube import Tube
 from penstock.core import names
 from penstock.core.values import Seconds, flag
@@ -16,9 +17,6 @@ from penstock.schedule.plan import Cron, Every, Plan
 from penstock.schedule.schedule_status import SCHEDULE_TUBE, Schedule
 from penstock.schedule.scheduler import Declared, make_record
 from penstock.schedule.ticks import check_catch_up
-
-if TYPE_CHECKING:
-    from penstock.app.call import Call
 
 # Put options that the schedule sets itself.
 _OWN = ("address", "at", "delay", "on_duplicate", "timeout")
@@ -43,8 +41,7 @@ class Schedules:
         name, plan = names.name("schedule", name), _plan(when, timezone)
         checked = check_catch_up("none" if catch_up is None else catch_up)
         overlaps = overlap is None or flag("overlap", overlap)
-        if not hasattr(call, "handler") or not hasattr(call, "put_options"):
-            raise BadValue(f"call {names.shown(call)} is not a call of a handler: give handler.call(…)")
+        must_be_call(call)
         for option in _OWN:
             if call.put_options.get(option) is not None:
                 raise BadValue(f"a schedule sets {option} itself: leave it out of the call")
