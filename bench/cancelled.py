@@ -21,13 +21,13 @@ def cancel(size: Size) -> Iterator[Line]:
     handlers = size.pick(200, 1_000)
     for store in STORES:
         with fresh_store(store) as (url, folder):
-            yield from _told(store, url, Path(folder, "told"), handlers)
+            yield from _notified(store, url, Path(folder, "notified"), handlers)
 
 
-def _told(store: str, url: str, told: Path, handlers: int) -> Iterator[Line]:
+def _notified(store: str, url: str, notified: Path, handlers: int) -> Iterator[Line]:
     with penstock.connect(url) as broker, worker_process(url, "sleep", "--concurrency", str(handlers)) as pid:
         sleep.connection.use(url)
-        ids = [handle.id for handle in sleep.put_many([str(told)] * handlers)]
+        ids = [handle.id for handle in sleep.put_many([str(notified)] * handlers)]
         sleep.connection.close()
         tube = broker.tube("sleep")
         while tube.stats().tasks.taken < handlers:
@@ -40,12 +40,15 @@ def _told(store: str, url: str, told: Path, handlers: int) -> Iterator[Line]:
         for id in ids:
             tube.cancel(id)
             cancelled[id] = time.monotonic_ns()
-        while len(lines := told.read_text().splitlines() if told.exists() else []) < handlers:
+        while len(lines := notified.read_text().splitlines() if notified.exists() else []) < handlers:
             time.sleep(0.1)
     waits = [(int(at) - cancelled[int(id)]) / 1e9 for id, at in map(str.split, lines)]
     second = (Target("SPEC 10", 1, "s", at_most=True, absolute=True),)
-    yield Line(f"{store}: cancel→told, {handlers:,} running handlers, p50", quantiles(waits, n=100)[49], "s")
+    yield Line(f"{store}: cancel→notice, {handlers:,} running handlers, p50", quantiles(waits, n=100)[49], "s")
     yield Line(
-        f"{store}: cancel→told, {handlers:,} running handlers, p99", quantiles(waits, n=100)[98], "s", targets=second
+        f"{store}: cancel→notice, {handlers:,} running handlers, p99",
+        quantiles(waits, n=100)[98],
+        "s",
+        targets=second,
     )
     yield Line(f"{store}: a worker with {handlers:,} running handlers that do nothing", share, "% of a core")

@@ -15,12 +15,12 @@ from tests.support.verbs import take
 
 def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:
     def come_and_go(_: int) -> set[str]:
-        locks, told = Locks(tmp_path, "store"), set()
+        locks, held = Locks(tmp_path, "store"), set()
         for _ in range(1000):  # the last one removes the folder, which another may have just found
             handle = uuid4().hex
-            told.add(locks.hold(handle))
+            held.add(locks.hold(handle))
             locks.let_go(handle)
-        return told
+        return held
 
     locus = Locks(tmp_path, "store").locus
     with ThreadPoolExecutor(4) as pool:

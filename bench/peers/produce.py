@@ -1,4 +1,4 @@
-"""`python -m bench.peers.produce MODULE FIRST COUNT`: put COUNT tasks with `MODULE.produce`, when told to start."""
+"""`python -m bench.peers.produce MODULE FIRST COUNT`: put COUNT tasks with `MODULE.produce`, after a start signal."""
 
 from __future__ import annotations
 

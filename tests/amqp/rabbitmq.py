@@ -116,10 +116,10 @@ class Program:
 
     def end(self) -> dict[str, int]:
         """Wait until the process ends. Returns its counts, none if it was killed."""
-        told, log = self.process.communicate(timeout=120)
+        output, log = self.process.communicate(timeout=120)
         assert self.process.returncode in (0, -signal.SIGKILL), log
-        assert "guest:guest" not in told + log
-        lines = [json.loads(line) for line in told.splitlines()]
+        assert "guest:guest" not in output + log
+        lines = [json.loads(line) for line in output.splitlines()]
         return next((line["counts"] for line in lines if line["event"] == "stopped"), {})
 
 

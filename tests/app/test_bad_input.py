@@ -133,11 +133,11 @@ def test_a_progress_outside_0_to_1_is_refused(app: App, value: Any) -> None:
         task.progress = 0.5
         with pytest.raises(penstock.BadValue, match=r"progress .* give a share, from 0 to 1"):
             task.progress = value
-        told = [task.progress]
+        reported = [task.progress]
         task.progress = sum([0.01] * 100)  # a little more than 1
-        told.append(task.progress)
+        reported.append(task.progress)
         task.progress = None
-        return [*told, task.progress]
+        return [*reported, task.progress]
 
     handle = report.put()
     run_queued(app)

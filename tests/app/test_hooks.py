@@ -39,7 +39,7 @@ def app(store_url: str) -> Iterator[App]:
     app.close()
 
 
-def told(app: App) -> list[Any]:
+def recorded(app: App) -> list[Any]:
     """Records every hook call of the app, in order."""
     seen: list[Any] = []
     app.on_put(lambda handles: seen.append(("put", [handle.id for handle in handles])))
@@ -49,7 +49,7 @@ def told(app: App) -> list[Any]:
 
 
 def test_hooks_run_for_puts_starts_and_ends(app: App) -> None:
-    seen = told(app)
+    seen = recorded(app)
 
     @app.task
     def work(number: int) -> int:
@@ -68,7 +68,7 @@ def test_worker_metrics_cover_sync_and_async_handlers(app: App) -> None:
     @app.task
     async def awaited() -> None: ...
 
-    seen = told(app)
+    seen = recorded(app)
     plain.put()
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
@@ -159,7 +159,7 @@ def test_the_span_of_a_put_continues_in_chains_and_groups(app: App) -> None:
     @app.task
     def last() -> None: ...
 
-    seen = told(app)
+    seen = recorded(app)
     with trace.get_tracer("test").start_as_current_span("request"):
         penstock.chain(first.call(), second.call()).put()
         with app.group("g") as group:

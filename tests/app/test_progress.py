@@ -53,6 +53,6 @@ def test_the_callback_gets_the_event(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["x", "y"])
     tube.on_change(lambda task, event: seen.append(task.progress))
-    for told in (0.25, 0.5):
-        tell(tube, take(tube), 0, told)
+    for share in (0.25, 0.5):
+        tell(tube, take(tube), 0, share)
     assert seen == [None, 0.25, None, 0.5]

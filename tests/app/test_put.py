@@ -93,8 +93,8 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
     [{}, {"pri": 3, "ttl": 60, "ttr": 5, "max_attempts": 2, "callback": "https://example.org/"}, {"delay": 99}],
 )
 def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any]) -> None:
-    told: list[int] = []
-    app.on_put(lambda handles: told.extend(handle.id for handle in handles))
+    put_ids: list[int] = []
+    app.on_put(lambda handles: put_ids.extend(handle.id for handle in handles))
 
     def function(to: str) -> None: ...
 
@@ -110,7 +110,7 @@ def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any])
         each["address"] = each["address"] is not None  # random, where the end by ttl must be reported
         del each["id"]
     assert shown[0] == shown[1] == shown[2]
-    assert told == [1, 2, 3]
+    assert put_ids == [1, 2, 3]
     assert app.broker.tube("default").stats().calls.put == 3
 
 

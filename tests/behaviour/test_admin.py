@@ -1,4 +1,4 @@
-"""Operator calls: settle one task whoever holds it, and list what is busy and what fails."""
+"""Operator calls: settle one task whichever session holds it, and list what is busy and what fails."""
 
 from __future__ import annotations
 

@@ -326,8 +326,8 @@ def test_why_describes_either_state(queue: penstock.Tube, clock: Clock) -> None:
     assert queue.why(b.id) == f"task {b.id} is ready: 1 task ahead of it; the take after that gets it"
     take(queue)
     clock.advance(3)
-    told = queue.why(a)
-    assert told == (f"task {a.id} is delivered: handed out 3 s ago, delivery 1, not acked; recover hands it out again")
+    why = queue.why(a)
+    assert why == (f"task {a.id} is delivered: handed out 3 s ago, delivery 1, not acked; recover hands it out again")
 
 
 # as any other tube
@@ -369,14 +369,21 @@ def test_drop_is_refused_while_messages_are_delivered(broker: penstock.Broker, q
 
 
 def test_changes_are_reported(queue: penstock.Tube) -> None:
-    told: list[tuple[str, str]] = []
-    queue.on_change(lambda task, event: told.append((event, f"{task.data}{task.attempts}{task.status}")))
+    events: list[tuple[str, str]] = []
+    queue.on_change(lambda task, event: events.append((event, f"{task.data}{task.attempts}{task.status}")))
     queue.put_many([*"ab"])
     task = take(queue)
     queue.recover(1, 0)
     task.ack()
     queue.delete(queue.inspect(0, 1)[0])
-    assert told == [("put", "a0r"), ("put", "b0r"), ("take", "a1t"), ("take", "a2t"), ("ack", "a2-"), ("delete", "b0-")]
+    assert events == [
+        ("put", "a0r"),
+        ("put", "b0r"),
+        ("take", "a1t"),
+        ("take", "a2t"),
+        ("ack", "a2-"),
+        ("delete", "b0-"),
+    ]
 
 
 def test_undecodable_records_are_skipped(queue: penstock.Tube, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,8 +331,8 @@ def test_truncate_and_drop(broker: penstock.Broker, feeds: penstock.Tube) -> Non
 
 
 def test_changes_are_reported(feeds: penstock.Tube, clock: Clock) -> None:
-    told: list[tuple[str, str, str]] = []
-    feeds.on_change(lambda task, event: told.append((event, task.id, str(task.status))))
+    reported: list[tuple[str, str, str]] = []
+    feeds.on_change(lambda task, event: reported.append((event, task.id, str(task.status))))
     feeds.put(1, id="a", ttl=3)
     feeds.put(1, id="b")
     feeds.put(2, id="a")
@@ -341,7 +341,7 @@ def test_changes_are_reported(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.delete("b")
     clock.advance(3)
     feeds.stats()
-    assert told == [
+    assert reported == [
         ("put", "a", "r"), ("put", "b", "r"), ("put", "a", "r"), ("take", "a", "r"), ("delete", "b", "-"),
         ("ttl", "a", "-"),
     ]  # fmt: skip

@@ -115,8 +115,8 @@ def test_a_shard_keeps_the_order_of_its_tasks(broker: penstock.Broker) -> None:
 
 
 def test_every_verb_finds_its_shard(broker: penstock.Broker, tube: penstock.Tube) -> None:
-    tube.on_change(lambda task, event: told.append((task.data, event)))
-    told: list[tuple[object, str]] = []
+    tube.on_change(lambda task, event: reported.append((task.data, event)))
+    reported: list[tuple[object, str]] = []
     one, two, three, four, *_ = held = tube.take_many(6)
     session = next(session for session in broker.sessions() if session.held)
     assert sorted(session.held) == sorted(("t", task.id) for task in held)
@@ -128,10 +128,10 @@ def test_every_verb_finds_its_shard(broker: penstock.Broker, tube: penstock.Tube
     assert "odd" in tube.why(two.id)
     assert "session" in tube.why(four.id)
     tube.delete(one.id)
-    assert told[6:] == [
+    assert reported[6:] == [
         (one.data, "release"), (two.data, "bury"), (three.data, "fail"), (four.data, "touch"), (one.data, "delete"),
     ]  # fmt: skip
-    assert {(id, "take") for id in range(6)} == set(told[:6])
+    assert {(id, "take") for id in range(6)} == set(reported[:6])
     assert tube.release_all() == 3
     assert tasks(tube) == {"ready": 3, "buried": 1, "done": 2, "total": 4}
     with pytest.raises(penstock.NotTaken):

@@ -197,5 +197,5 @@ def test_an_element_that_was_cleaned_up_can_be_enqueued_again(tube: penstock.Tub
     tube.put("somedata", id="123")
     take(tube)
     clock.advance(10)
-    tube.put("anew", id="123")
-    assert all_due(tube) == [("123", "anew")]
+    tube.put("again", id="123")
+    assert all_due(tube) == [("123", "again")]

@@ -259,13 +259,13 @@ def test_tasks_by_state(broker: penstock.Broker, kind: str) -> None:
 @every_kind
 def test_the_change_callback(broker: penstock.Broker, kind: str) -> None:
     tube = broker.create_tube("test", kind)
-    told: list[str] = []
+    reported: list[str] = []
 
     def first(task: penstock.Task, event: str) -> None:
-        told.append(f"first {event}")
+        reported.append(f"first {event}")
 
     def second(task: penstock.Task, event: str) -> None:
-        told.append(f"second {event}")
+        reported.append(f"second {event}")
 
     def work() -> None:
         tube.put(123)
@@ -277,4 +277,4 @@ def test_the_change_callback(broker: penstock.Broker, kind: str) -> None:
     work()
     assert tube.on_change(None) is second
     work()
-    assert told == ["first put", "first take", "first ack", "second put", "second take", "second ack"]
+    assert reported == ["first put", "first take", "first ack", "second put", "second take", "second ack"]

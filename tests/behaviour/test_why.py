@@ -44,9 +44,9 @@ def test_why_names_the_task_that_blocks_a_micro_queue(broker: penstock.Broker) -
     tube.put_many(["a", ("b", {"utube": "elsewhere"})], utube="customer-7")
     tube.put("c", utube="customer-7")
     take(tube)
-    told = tube.why(3)
-    assert "customer-7" in told
-    assert "1" in told.replace("customer-7", "")
+    reason = tube.why(3)
+    assert "customer-7" in reason
+    assert "1" in reason.replace("customer-7", "")
 
 
 def test_why_says_that_the_tube_is_paused(broker: penstock.Broker) -> None:

@@ -123,7 +123,7 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
         )
         task = broker.tube("sent").take(60)
         worker.send_signal(signal.SIGTERM)
-        told, log = worker.communicate(timeout=60)
+        output, log = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert task is not None
     assert task.data == "sent to ada"
@@ -133,7 +133,7 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
     assert counts.pop("taken") - counts.pop("released") == 1  # a busy worker releases what it has not started
     others = ("running", "waiting", "failed", "retried", "buried", "dropped", "lost", "stuck")
     assert counts == {"done": 1, **dict.fromkeys(others, 0)}
-    working, stopped = map(json.loads, told.splitlines())
+    working, stopped = map(json.loads, output.splitlines())
     assert working == {"event": "working", "store": f"{folder}/{how}.db", "tubes": ["mail"], "concurrency": 16}
     assert (stopped["event"], stopped["counts"]["done"]) == ("stopped", 1)
 

@@ -67,8 +67,8 @@ def test_every_event_allows_the_transition_it_reports() -> None:
     wrong = [
         (event, task, change)
         for event, task, change in decisions()
-        for told in change.events
-        if change.state not in TRANSITIONS[told].get(task.state, "")
+        for event_name in change.events
+        if change.state not in TRANSITIONS[event_name].get(task.state, "")
     ]
     assert wrong == []
 

@@ -75,9 +75,9 @@ def test_the_size_of_data_is_what_the_caller_gave(data: object, size: int) -> No
 
 
 def test_the_error_of_a_callback_has_no_password() -> None:
-    with pytest.raises(BadValue, match=r"callback '\*\*\*@example\.org/' is not a callback") as told:
+    with pytest.raises(BadValue, match=r"callback '\*\*\*@example\.org/' is not a callback") as raised:
         callback_url("callback", "https://ada:secret@example.org/")
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(raised.value)
 
 
 def test_what_no_database_reads_is_one_text() -> None:

@@ -148,20 +148,20 @@ def test_a_task_uses_the_database(backend: Any) -> None:
 
 
 def test_signals_are_sent_for_every_step(backend: Any) -> None:
-    told: list[tuple[str, Any]] = []
+    reported: list[tuple[str, Any]] = []
     connected = []
     for name in ("enqueued", "started", "finished"):
 
         def tell(sender: Any, task_result: Any, name: str = name, **_: Any) -> None:
             assert sender is type(backend)
             assert (sys.exc_info()[0] is tasks.Declined) == (task_result.status == Status.FAILED)
-            told.append((f"{name} {task_result.status} {len(task_result.errors)}", task_result.id))
+            reported.append((f"{name} {task_result.status} {len(task_result.errors)}", task_result.id))
 
         connected.append(tell)
         getattr(signals, f"task_{name}").connect(tell)
     good, bad = tasks.note.enqueue(), tasks.decline.enqueue()
     work(backend)
-    assert told == [
+    assert reported == [
         ("enqueued READY 0", good.id), ("enqueued READY 0", bad.id), ("started RUNNING 0", good.id),
         ("finished SUCCESSFUL 0", good.id), ("started RUNNING 0", bad.id), ("finished FAILED 1", bad.id),
     ]  # fmt: skip

@@ -115,7 +115,7 @@ def test_a_signal_stops_the_worker(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--concurrency", "0"), "concurrency 0"),
         (("--limit", "1=4", "--limit", "x"), "limit 'x' is not P=N"),
@@ -123,9 +123,9 @@ def test_a_signal_stops_the_worker(run: Run) -> None:
         (("--backend", "here"), "is not a PenstockBackend"),
     ],
 )
-def test_a_wrong_option_is_refused(use: Use, words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_option_is_refused(use: Use, words: tuple[str, ...], message: str) -> None:
     use()
-    with pytest.raises(CommandError, match=told):
+    with pytest.raises(CommandError, match=message):
         call_command("penstock_worker", *words)
 
 

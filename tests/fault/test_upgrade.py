@@ -102,8 +102,8 @@ def test_this_one_meets_a_migration_of_a_newer_one(url: str) -> None:
             for statement in MIGRATION:
                 db.cursor().execute(f"{statement} WHERE name = 'schema'" if "meta" in statement else statement)
         for verb in (partial(tube.put, "b", pri=1), partial(tube.take, 0), partial(tube.tasks)):
-            with pytest.raises(penstock.SchemaMismatch) as told:
+            with pytest.raises(penstock.SchemaMismatch) as raised:
                 verb()
-            assert is_clear(f"SchemaMismatch: {told.value}")
+            assert is_clear(f"SchemaMismatch: {raised.value}")
         with pytest.raises(penstock.SchemaMismatch, match="has schema 9999.*upgrade penstock"):
             penstock.connect(url)

@@ -141,9 +141,9 @@ class Broker(Session):
         """Begin a call of this broker."""
         if self.closed:
             raise penstock.StoreUnavailable
-        self.model.told = self._told
+        self.model.on_change = self._on_change
 
-    def _told(self, stored: naive.Tube, event: str, item: Item) -> None:
+    def _on_change(self, stored: naive.Tube, event: str, item: Item) -> None:
         if stored in self.listeners:
             tube, callback = self.listeners[stored]
             callback(Task(item, tube), event)

@@ -118,9 +118,9 @@ class Item:
 
 
 class Model:
-    """Everything that a store holds. `told` is called with every change: the tube, the event and the task."""
+    """Everything that a store holds. `on_change` is called with every change: the tube, the event and the task."""
 
-    told: Callable[[Tube, str, Item], object]
+    on_change: Callable[[Tube, str, Item], object]
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
@@ -291,7 +291,7 @@ class Tube:
     def tell(self, item: Item, *events: str, count: int = 1) -> None:
         for event in events:
             self.counts[event] += count
-            self.model.told(self, event, item)
+            self.model.on_change(self, event, item)
 
     def expired(self, item: Item) -> bool:
         return item.status != TAKEN and item.expires is not None and item.expires <= self.now
@@ -313,9 +313,9 @@ class Tube:
 
     def reply(self, item: Item, ended: Outcome) -> None:
         if item.reply_to is not None:
-            told: dict[str, object] = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
-            told |= {"id": item.no, "address": item.address, "status": ended.status}
-            self.model.works.append((item.reply_to, told))
+            reply: dict[str, object] = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
+            reply |= {"id": item.no, "address": item.address, "status": ended.status}
+            self.model.works.append((item.reply_to, reply))
 
     def give_back(self, item: Item, event: str, delay: int = 0) -> None:
         """End a lease, by release, ttr or the end of its session."""

@@ -47,7 +47,7 @@ class ShardedMachine(RuleBasedStateMachine):
         kind, limits = ("utubettl", {"utube_limit": limit}) if laned else ("fifottl", {})
         self.tube = self.broker.create_tube("t", kind, ttr=TTR, shards=shards, utube_limit=limit if laned else None)
         model = Model(self.clock)
-        model.told = lambda tube, event, item: None
+        model.on_change = lambda tube, event, item: None
         self.model = naive.Tube(model, "t", kind, {"ttr": TTR, **limits})
         self.session = Session(0)
         self.numbers = count()

@@ -58,10 +58,10 @@ def test_the_end_of_a_session_is_reported_by_any_process(
     broker: penstock.Broker, connect: Connect, clock: Clock, look: str
 ) -> None:
     """A session that ended during a heartbeat woke nobody, and on_change was not called."""
-    told: list[str] = []
+    reported: list[str] = []
     theirs, other = connect(), connect()
     tube = broker.tube("t", kind="fifo")
-    tube.on_change(lambda task, event: told.append(event))
+    tube.on_change(lambda task, event: reported.append(event))
     tube.put("x")
     take(theirs.tube("t"))
     clock.advance(15)
@@ -72,7 +72,7 @@ def test_the_end_of_a_session_is_reported_by_any_process(
     }
     looks[look]()
     tube.stats()
-    assert told == ["put", "release"]
+    assert reported == ["put", "release"]
     assert calls(tube) == {"put": 1, "take": 1, "release": 1}
 
 
@@ -99,9 +99,9 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
 
 def test_a_refused_drop_loses_no_event(broker: penstock.Broker, clock: Clock) -> None:
     """The drop applied what was due, then raised, and lost the events: a call that raises must change nothing."""
-    told: list[str] = []
+    reported: list[str] = []
     tube = broker.tube("t")
-    tube.on_change(lambda task, event: told.append(event))
+    tube.on_change(lambda task, event: reported.append(event))
     tube.put("held")
     take(tube)
     tube.put("x", ttl=1)
@@ -109,7 +109,7 @@ def test_a_refused_drop_loses_no_event(broker: penstock.Broker, clock: Clock) ->
     with pytest.raises(penstock.TubeBusy):
         tube.drop()
     tube.stats()
-    assert told == ["put", "take", "put", "ttl"]
+    assert reported == ["put", "take", "put", "ttl"]
 
 
 def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock.Broker) -> None:

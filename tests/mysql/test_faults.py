@@ -143,13 +143,13 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
         return answer
 
     monkeypatch.setattr(Link, "send", lose)
-    told: list[tuple[object, str]] = []
-    tube.on_change(lambda task, event: told.append((task.data, event)))
+    reported: list[tuple[object, str]] = []
+    tube.on_change(lambda task, event: reported.append((task.data, event)))
     task = broker.take(["other", "t"], 0)
     assert task is not None
     assert len(lost) == 1
     assert (task.data, task.attempts, task.lease) == ("a", 1, 2)
-    assert told == [("a", "take")]
+    assert reported == [("a", "take")]
     stats = tube.stats()
     assert (stats.tasks.taken, stats.calls.take, stats.calls.release) == (1, 1, 0)
     task.ack()

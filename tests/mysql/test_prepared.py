@@ -35,16 +35,16 @@ def ask(own: Connection, sql: str) -> tuple[tuple[object, ...], ...]:
 @pytest.mark.parametrize("options", OPTIONS)
 def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, options: dict[str, object]) -> None:
     tube = broker.tube("t", **options)  # type: ignore[arg-type]
-    told = [tube.put("x")]
+    stored = [tube.put("x")]
     if "MariaDB" in str(ask(own, "SELECT VERSION()")):
         assert ask(own, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1] != "0"
     texts(broker)
-    told.append(tube.put("x"))
+    stored.append(tube.put("x"))
     columns = "state, place, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, extra, data"
     first, second = ask(own, f"SELECT {columns} FROM penstock_task ORDER BY pk")
     assert first == second
-    assert [task.id for task in told] == [1, 2]
-    for task in told:
+    assert [task.id for task in stored] == [1, 2]
+    for task in stored:
         seen = tube.peek(task.id)
         assert (seen.created, seen.expires, seen.pri) == (task.created, task.expires, task.pri)
 

@@ -10,15 +10,15 @@ from tests.mysql.conftest import Connection
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [(18, "export its tubes"), (104, "export its tubes"), (MIGRATIONS[-1].number + 1, "upgrade penstock")],
 )
-def test_another_schema_is_refused(url: str, own: Connection, schema: int, told: str) -> None:
+def test_another_schema_is_refused(url: str, own: Connection, schema: int, message: str) -> None:
     with penstock.connect(url) as broker:
         broker.tube("t").put("kept")
     cursor = own.cursor()
     cursor.execute(f"UPDATE penstock_meta SET value = '{schema}' WHERE name = 'schema'")
-    with pytest.raises(penstock.SchemaMismatch, match=rf"has schema {schema}.*{told}"):
+    with pytest.raises(penstock.SchemaMismatch, match=rf"has schema {schema}.*{message}"):
         penstock.connect(url)
     cursor.execute(f"UPDATE penstock_meta SET value = '{MIGRATIONS[-1].number}' WHERE name = 'schema'")
     with penstock.connect(url) as broker:

@@ -22,10 +22,10 @@ def test_values_are_the_drivers_own(own: Connection) -> None:
     cursor = own.cursor()
     cursor.execute(VALUES)
     read = cursor.fetchall()
-    (rows,), told = ask(own, VALUES, raw=True)
+    (rows,), warnings = ask(own, VALUES, raw=True)
     assert rows == list(read)
     assert [type(value) for value in rows[0]] == [type(value) for value in read[0]]
-    assert told == []
+    assert warnings == []
 
 
 def test_names_are_texts_and_data_is_bytes(own: Connection) -> None:

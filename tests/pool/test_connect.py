@@ -72,8 +72,8 @@ def test_a_database_of_another_format_is_refused(
 def test_its_promise_is_reported(front: str, database: str) -> None:
     """It depends on the database's settings only: Redis may lose everything."""
     with penstock.connect(front, pool=database) as broker:
-        told = broker.runtime.store.describe()
+        described = broker.runtime.store.describe()
     with penstock.connect(database) as behind:
         its_own = behind.runtime.store.describe()
-    assert told.store == "pool behind Redis"
-    assert told.durability == f"{its_own.durability}; all of Redis may be lost"
+    assert described.store == "pool behind Redis"
+    assert described.durability == f"{its_own.durability}; all of Redis may be lost"

@@ -47,9 +47,9 @@ def test_progress_is_reported_page_by_page(front: str, database: str) -> None:
     with penstock.connect(front, pool=database) as broker:
         broker.tube("a").put_many(range(250))
         broker.tube("b").put("x")
-    told: list[tuple[int, int]] = []
-    rebuild_index(with_pool(front, database), lambda done, total: told.append((done, total)))
-    assert told == [(200, 251), (250, 251), (251, 251)]
+    reported: list[tuple[int, int]] = []
+    rebuild_index(with_pool(front, database), lambda done, total: reported.append((done, total)))
+    assert reported == [(200, 251), (250, 251), (251, 251)]
 
 
 def test_the_command_prints_json(front: str, database: str, tmp_path: Path) -> None:

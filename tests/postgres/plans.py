@@ -46,7 +46,7 @@ class Teller:
         self.plans: list[str] = []
         self.db = server.connect()
         self.db.execute(_TELL)
-        self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
+        self.db.add_notice_handler(lambda notice: self.plans.append(notice.message_primary or ""))
 
     @contextmanager
     def listening(self) -> Iterator[list[str]]:

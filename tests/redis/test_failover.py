@@ -90,9 +90,9 @@ def test_connections_that_have_ended_do_not_count() -> None:
 
 def test_sentinels_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
-    with pytest.raises(penstock.StoreUnavailable) as told:
+    with pytest.raises(penstock.StoreUnavailable) as raised:
         penstock.connect("redis+sentinel://127.0.0.1:1/mymaster").tube("t")
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "redis+sentinel://127.0.0.1:1 cannot be used now (No master found for 'mymaster'): "
         "check the sentinels, and the name"
     )

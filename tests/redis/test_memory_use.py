@@ -28,5 +28,5 @@ def test_a_queued_task_is_small(own_server: Redis, kind: str, options: dict[str,
 
 def _used(server: Redis) -> int:
     """The memory of the stored data, without buffers that wait for a slow disk."""
-    told = dict(line.split(":") for line in server.ask("INFO", "memory").splitlines() if ":" in line)
-    return int(told["used_memory"]) - int(told["mem_not_counted_for_evict"])
+    info = dict(line.split(":") for line in server.ask("INFO", "memory").splitlines() if ":" in line)
+    return int(info["used_memory"]) - int(info["mem_not_counted_for_evict"])

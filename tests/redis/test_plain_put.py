@@ -64,10 +64,10 @@ def test_where_more_is_to_be_decided_there_is_none(broker: penstock.Broker, kind
 
 def test_each_shard_has_its_own(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttl=60, shards=3)
-    told: list[int] = []
-    tube.on_change(lambda task, event: told.append(task.id))
+    reported: list[int] = []
+    tube.on_change(lambda task, event: reported.append(task.id))
     assert tube._plain is not None
     ids = [tube.put(n).id for n in range(6)]
     assert sorted(ids) == [1, 2, 3, 4, 5, 6]
-    assert told == ids
+    assert reported == ids
     assert sorted(task.id for task in tube.take_many(9)) == [1, 2, 3, 4, 5, 6]

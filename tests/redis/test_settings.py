@@ -127,13 +127,13 @@ def advice(url: str) -> list[str]:
 def test_snapshots_alone_are_advised_against(own_server: Redis) -> None:
     own_server.ask("CONFIG", "SET", "appendonly", "no")
     own_server.ask("CONFIG", "SET", "save", "3600 1")
-    [told] = advice(own_server.fresh_url())
-    assert "a crash loses every task since the last one" in told
+    [advised] = advice(own_server.fresh_url())
+    assert "a crash loses every task since the last one" in advised
 
 
 def test_a_cluster_node_is_refused_as_a_single_server(cluster: RedisCluster) -> None:
-    told = advice(cluster.url.replace("redis+cluster", "redis"))
-    assert ["use a redis+cluster:// URL" in line for line in told] == [True]
+    advised = advice(cluster.url.replace("redis+cluster", "redis"))
+    assert ["use a redis+cluster:// URL" in line for line in advised] == [True]
 
 
 def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
@@ -146,10 +146,10 @@ def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
         careless.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
         lost.start()
         cluster.await_answer()
-    told = {line.split(": ")[0]: line for line in seen.advice}
-    assert "maxmemory-policy is allkeys-lru" in told[f"node 127.0.0.1:{careless.port}"]
-    assert "cannot be reached now" in told[f"node 127.0.0.1:{lost.port}"]
-    assert (len(told), seen.store) == (2, f"{cluster.product} Cluster")
+    advised = {line.split(": ")[0]: line for line in seen.advice}
+    assert "maxmemory-policy is allkeys-lru" in advised[f"node 127.0.0.1:{careless.port}"]
+    assert "cannot be reached now" in advised[f"node 127.0.0.1:{lost.port}"]
+    assert (len(advised), seen.store) == (2, f"{cluster.product} Cluster")
     assert f"node 127.0.0.1:{careless.port}: none" in seen.durability
     assert advice(url) == []
 

@@ -35,11 +35,11 @@ def test_each_is_answered_even_without_listeners(broker: penstock.Broker, clock:
     stale = take(tube)
     clock.advance(5)
     tasks = tube.take_many(9)
-    late, failed, told = tasks[1], tasks[2], tasks[3]
+    late, failed, touched = tasks[1], tasks[2], tasks[3]
     late.release()
     again = take(tube)
     failed.release()
-    move = Move("touch", told.id, record_of(told).owner, record_of(told).lease, 0, progress=0.5)
+    move = Move("touch", touched.id, record_of(touched).owner, record_of(touched).lease, 0, progress=0.5)
     assert settle(tube.runtime, tube.stored, [move])[0] is not None
     with broker.session() as other:
         others = take(other.tube("t"))
@@ -48,7 +48,7 @@ def test_each_is_answered_even_without_listeners(broker: penstock.Broker, clock:
         others.ack()
     assert tube.stats().calls.ack == 8
     assert heard.count("ack") == (8 if listening else 0)
-    assert [task.status for task in (told, again)] == [penstock.Status.DONE] * 2
+    assert [task.status for task in (touched, again)] == [penstock.Status.DONE] * 2
 
 
 def test_tasks_with_relations_are_settled_with_all_effects(broker: penstock.Broker) -> None:

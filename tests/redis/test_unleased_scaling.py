@@ -39,8 +39,8 @@ def step_for_each_ms(server: Redis) -> float:
 
 def cpu_ms(server: Redis) -> float:
     """CPU time of its main thread, which unlike a clock does not count the time of other processes."""
-    told = dict(line.split(":") for line in server.ask("INFO", "cpu").splitlines() if ":" in line)
-    return 1000 * (float(told["used_cpu_user_main_thread"]) + float(told["used_cpu_sys_main_thread"]))
+    info = dict(line.split(":") for line in server.ask("INFO", "cpu").splitlines() if ":" in line)
+    return 1000 * (float(info["used_cpu_user_main_thread"]) + float(info["used_cpu_sys_main_thread"]))
 
 
 def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:

@@ -13,8 +13,8 @@ def must_repair(broker: penstock.Broker, found: str, tube: str = "t") -> None:
     """Assert that check finds it in that tube, twice; that repair reports it and leaves nothing to find."""
     findings = broker.check()
     assert broker.check() == findings
-    for told in (findings, broker.check(repair=True)):
-        assert any(found in finding.what and finding.tube == tube for finding in told), told
+    for report in (findings, broker.check(repair=True)):
+        assert any(found in finding.what and finding.tube == tube for finding in report), report
     assert broker.check() == []
 
 

@@ -135,9 +135,9 @@ def test_the_last_run_is_kept(app: App, clock: Clock) -> None:
     clock.advance(2)
     task = schedule_tube.take(0)
     assert task is not None
-    for error, told in ((None, None), (ValueError("no"), "ValueError: no")):
+    for error, expected in ((None, None), (ValueError("no"), "ValueError: no")):
         working.ended(task, error, 0.25)
         working.save_runs()
-        assert schedule_status.listed(schedule_tube)[0].last == schedule_status.Run(clock.seconds, 0.25, told)
+        assert schedule_status.listed(schedule_tube)[0].last == schedule_status.Run(clock.seconds, 0.25, expected)
     schedule_status.forget(schedule_tube, declared(app.schedules)[0].key)
     assert schedule_status.read_all(schedule_tube).runs == {}

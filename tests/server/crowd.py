@@ -193,12 +193,12 @@ def main() -> int:
         seen = Crowd(server, given.connections).run(given.seconds)
     sizes = ", ".join(f"{size / MEBIBYTE:.0f}" for size in seen.memory)
     wrong = problems(seen)
-    told = [
+    lines = [
         f"{seen.connections} connections, {seen.hostile} hostile, {seen.honest} honest rounds of put, take and ack",
         f"slowest {seen.slowest:.3f} s; memory {sizes} MiB: alone, with all of them, at the end",
         *(f"wrong: {line}" for line in wrong),
     ]
-    sys.stdout.write("\n".join(told) + "\n")
+    sys.stdout.write("\n".join(lines) + "\n")
     return 1 if wrong else 0
 
 

@@ -41,10 +41,10 @@ def ended(pid: int) -> None:
 
 
 def _tell(line: str) -> None:
-    ear = _guard(os.getpid()).stdin
-    assert ear is not None
-    ear.write(line.encode())
-    ear.flush()
+    pipe = _guard(os.getpid()).stdin
+    assert pipe is not None
+    pipe.write(line.encode())
+    pipe.flush()
 
 
 @cache

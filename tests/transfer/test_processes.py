@@ -38,7 +38,7 @@ def program(role: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def told(process: subprocess.Popen[str]) -> list[int]:
+def numbers_of(process: subprocess.Popen[str]) -> list[int]:
     """Stop the process. Returns the numbers that it put or ran."""
     output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -76,8 +76,8 @@ def test_nothing_is_lost_or_run_twice(sides: tuple[str, str], tmp_path: Path, mo
         producers = [started.enter_context(program("put", *urls))]
         workers = [started.enter_context(program("run", *urls)) for _ in range(2)]
         assert move(old, new) > 0
-        put = [number for process in producers for number in told(process)]
-        ran = [number for process in workers for number in told(process)]
+        put = [number for process in producers for number in numbers_of(process)]
+        ran = [number for process in workers for number in numbers_of(process)]
     assert sorted(ran) == [*range(backlog, 2 * backlog), *sorted(put)]
     with penstock.connect(new) as broker:
         tube = broker.tube(TUBE)

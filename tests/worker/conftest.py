@@ -96,7 +96,7 @@ def heard(app: App) -> Callable[[], object]:
 @pytest.fixture
 def tell(app: App) -> Callable[[str], None]:
     """Let a handler continue."""
-    return lambda word: void(app.broker.tube(f"told-{word}").put("go"))
+    return lambda word: void(app.broker.tube(f"go-{word}").put("go"))
 
 
 def hold(tube: penstock.Tube) -> penstock.Task:

@@ -54,7 +54,7 @@ def buried(task: penstock.Task, error: BaseException) -> None:
 @app.task(tube="hooked", executor="process")
 def pid(fail: bool) -> int:
     if fail:
-        raise penstock.Bury("told to")
+        raise penstock.Bury("as requested")
     record = logging.getLogger("shop").makeRecord("shop", logging.INFO, "", 0, "inside", (), None)
     say(f"log of {vars(record)['penstock_id']}")
     return os.getpid()

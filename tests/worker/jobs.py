@@ -1,6 +1,6 @@
 """The app of the worker tests: handlers that report what they do, and wait until a test lets them continue.
 
-They report by tasks in the tube `said`, and wait for tasks in the tubes `told-…`, on the store of the app.
+They report by tasks in the tube `said`, and wait for tasks in the tubes `go-…`, on the store of the app.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(what: object) -> None:
 
 def await_word(word: str) -> None:
     """Wait until the test has sent this word."""
-    app.broker.tube(f"told-{word}").take(120)
+    app.broker.tube(f"go-{word}").take(120)
 
 
 @app.task

@@ -26,12 +26,12 @@ def test_hooks_run_once_in_the_worker_and_in_every_child(
     try:
         buried.result(PATIENCE)
     except Exception as error:
-        assert "told to" in str(error)  # noqa: PT017
+        assert "as requested" in str(error)  # noqa: PT017
     worker.stop()
     hooks_app.app.close()
     said = [line.split(maxsplit=1) for line in (tmp_path / "said").read_text().splitlines()]
     assert [what for pid, what in said if int(pid) == os.getpid()] == [
-        "startup", "async startup", "bury 2 told to", "async shutdown", "shutdown",
+        "startup", "async startup", "bury 2 as requested", "async shutdown", "shutdown",
     ]  # fmt: skip
     assert [what for pid, what in said if int(pid) == child] == [
         "startup", "async startup", "around 1", "log of 1", "over 1", "around 2", "over 2", "async shutdown",

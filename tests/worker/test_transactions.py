@@ -86,12 +86,12 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
 
 
 def test_hooks_run_for_bound_puts(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[list[object]] = []
-    monkeypatch.setattr(shop.hooks, "put", [lambda handles: told.append([handle.id for handle in handles])])
+    put_ids: list[list[object]] = []
+    monkeypatch.setattr(shop.hooks, "put", [lambda handles: put_ids.append([handle.id for handle in handles])])
     with transaction_app.database() as db:
         db.execute("BEGIN IMMEDIATE")
         handle = transaction_app.note.bind(db).put("a")
-        assert told == [[handle.id]]
+        assert put_ids == [[handle.id]]
         db.execute("COMMIT")
 
 

@@ -36,13 +36,13 @@ class Found(NamedTuple):
 def find(tube: Tube, key: int | str) -> Found:
     """Look up the task with that id, or the last one with that address."""
     while True:
-        sought = tube.runtime.store.outcomes(tube.stored, [key])[0]
-        if sought.ending is not None:
-            return Found(sought.ending.status, sought.last, outcome=make_outcome(sought.ending))
-        if sought.id is None:
-            word = "unknown" if sought.unknown or isinstance(key, str) else "gone"
+        found = tube.runtime.store.outcomes(tube.stored, [key])[0]
+        if found.ending is not None:
+            return Found(found.ending.status, found.last, outcome=make_outcome(found.ending))
+        if found.id is None:
+            word = "unknown" if found.unknown or isinstance(key, str) else "gone"
             return Found(word, outcome=Outcome(word))
-        record = current_record(tube, sought.id)
+        record = current_record(tube, found.id)
         if record is not None:
             outcome = buried_outcome(record) if record.state == "!" else None
             return Found(STATUS[record.state].name.lower(), record.id, record, outcome)

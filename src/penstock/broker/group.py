@@ -120,13 +120,13 @@ class Group:
         for start in range(0, total, _PAGE):
             places = range(start, min(start + _PAGE, total))
             found = store.outcomes(self._stored, [member_address(self, place) for place in places])
-            live = [sought.id for sought in found if sought.id is not None]
+            live = [lookup.id for lookup in found if lookup.id is not None]
             buried = {record.id: record for record in store.get(self._stored, live) if record and record.state == "!"}
-            for sought in found:
-                if sought.ending is not None and sought.last is not None:
-                    yield sought.last, make_outcome(sought.ending)
-                elif sought.id in buried:
-                    yield sought.id, buried_outcome(buried[sought.id])
+            for lookup in found:
+                if lookup.ending is not None and lookup.last is not None:
+                    yield lookup.last, make_outcome(lookup.ending)
+                elif lookup.id in buried:
+                    yield lookup.id, buried_outcome(buried[lookup.id])
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[str]:

@@ -118,5 +118,5 @@ class _Progress:
 
 
 def _listed(counts: Counter[str]) -> str:
-    told = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
-    return ", ".join(told) or "nothing moved"
+    parts = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count)
+    return ", ".join(parts) or "nothing moved"

@@ -48,8 +48,8 @@ def test_a_stream_of_one_tube_has_events_of_no_other(record: Record) -> None:
         stream.counted(Sample(0.0, {}, {}), Sample(1.0, {}, {"other": Counts(ready=3)}))
         return await stream.next()
 
-    told = json.loads(asyncio.run(read()).rpartition(b"data: ")[2])
-    assert (told["tubes"], told["total"]["ready"]) == ({}, 0)
+    event = json.loads(asyncio.run(read()).rpartition(b"data: ")[2])
+    assert (event["tubes"], event["total"]["ready"]) == ({}, 0)
 
 
 def test_labels_of_metrics_are_bounded() -> None:

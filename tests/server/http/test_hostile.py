@@ -113,7 +113,7 @@ def test_a_bad_number_or_id(server: Serving) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "told"),
+    ("method", "path", "body", "message"),
     [
         ("POST", "/tasks", {"data": 1, "pri": -1}, "pri -1 of the body is not accepted: Expected `int` >= 0"),
         ("POST", "/tasks/1/touch", {"seconds": "x"}, 'seconds "x" of the body is not accepted: Expected `float`'),
@@ -127,11 +127,11 @@ def test_a_bad_number_or_id(server: Serving) -> None:
     ],
 )
 def test_a_refusal_names_the_field_and_its_value(
-    server: Serving, method: str, path: str, body: object, told: str
+    server: Serving, method: str, path: str, body: object, message: str
 ) -> None:
     answer = server.client.request(method, MAIL + path, json=body)
     assert refused(answer) == (400, "BadValue")
-    assert told in answer.json()["message"]
+    assert message in answer.json()["message"]
 
 
 QUERIES = "limit=-1 limit=0 limit=1000000000 limit=NaN limit=1.5 after=x after=-1 status=z page=NaN x=1".split()

@@ -173,22 +173,22 @@ def test_events_carry_counters_and_changes(server: Serving, beside: penstock.Bro
     beside.tube("mail").put("before")
     with server.client.stream("GET", "/api/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
-        told = events(stream.iter_lines())
-        name, first = next(told)
+        stream_events = events(stream.iter_lines())
+        name, first = next(stream_events)
         assert name == "counters"
         assert first["tubes"]["mail"]["ready"] == 1  # type: ignore[index]
         httpx.post(f"{server.url}{MAIL}/tasks", json={"data": 1}, timeout=PATIENCE)
         httpx.post(f"{server.url}/api/tubes/new/tasks", json={"data": 1}, timeout=PATIENCE)
         seen: list[object] = []
         while len(seen) < 2:
-            name, event = next(told)
+            name, event = next(stream_events)
             seen += [event] if name == "task" else []
         assert seen == [
             {"event": "put", "tube": "mail", "id": 2, "status": "r"},
             {"event": "put", "tube": "new", "id": 1, "status": "r"},
         ]
         beside.tube("mail").put("of another program")
-        counted = next(event for name, event in told if name == "counters" and "mail" in event["tubes"])  # type: ignore[operator]
+        counted = next(event for name, event in stream_events if name == "counters" and "mail" in event["tubes"])  # type: ignore[operator]
         assert counted["tubes"]["mail"]["ready"] in (2, 3)  # type: ignore[index]
 
 

@@ -86,8 +86,8 @@ class Stream:
         if len(self._events) >= MAX_WAITING:
             self._lost += 1
             return
-        told = {"event": event.name, "tube": name, "id": event.record.id, "status": STATUS[event.record.state].value}
-        self._events.append(_encode("task", told))
+        data = {"event": event.name, "tube": name, "id": event.record.id, "status": STATUS[event.record.state].value}
+        self._events.append(_encode("task", data))
         self.wake.set()
 
     def counted(self, before: Sample, now: Sample) -> None:
@@ -101,8 +101,8 @@ class Stream:
         wanted = now if self._tube is None else {self._tube: now[self._tube]} if self._tube in now else {}
         changed = {name: counts for name, counts in wanted.items() if before.get(name) != counts}
         gone = [name for name in before if name not in now]
-        told = {"at": round(sample.at, 3), "tubes": changed, "gone": gone, "total": total(wanted)}
-        return _encode("counters", told)
+        data = {"at": round(sample.at, 3), "tubes": changed, "gone": gone, "total": total(wanted)}
+        return _encode("counters", data)
 
     async def next(self) -> bytes:
         """Wait for events. Returns them encoded, or a comment after some seconds without any."""
