@@ -112,17 +112,17 @@ def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
     def send(to: str) -> None: ...
 
     app.schedules.set("ada", 2, send.call("ada@example.org"))
-    desk, mail, worker = app.broker.tube(SCHEDULE_TUBE), app.broker.tube("mail"), scheduler(app)
-    key = schedule_status.key_of(desk, "ada")
-    schedule_status.pause(desk, key)
+    saved, mail, worker = app.broker.tube(SCHEDULE_TUBE), app.broker.tube("mail"), scheduler(app)
+    key = schedule_status.key_of(saved, "ada")
+    schedule_status.pause(saved, key)
     assert [(each.paused, each.next) for each in app.schedules.list()] == [(True, None)]
     worker.look()
-    schedule_status.run_now(desk, key)
+    schedule_status.run_now(saved, key)
     assert mail.stats().tasks.total == 1
-    schedule_status.resume(desk, key)
+    schedule_status.resume(saved, key)
     worker.look()
     assert mail.stats().tasks.delayed == 2
-    schedule_status.forget(desk, key)
+    schedule_status.forget(saved, key)
     worker._read_at = 0.0  # as a worker's clock notices within a second
     worker.look()
     assert mail.stats().tasks.delayed == 0

@@ -130,7 +130,7 @@ def counted(what: str, tube: Tube, count: int, json: bool) -> None:
         click.echo(f"{_DONE[what]} {count:,} task{'' if count == 1 else 's'} {where} {tube.name}")
 
 
-def steered(tube: str, what: str, json: bool) -> None:
+def tube_changed(tube: str, what: str, json: bool) -> None:
     """Print what a verb did to a tube."""
     if json:
         as_json({"tube": tube, "verb": what})

@@ -23,7 +23,7 @@ _COUNTS = ("ready", "taken", "delayed", "buried", "done")
 _STATUSES = {status.name.lower(): status for status in Status if status is not Status.DONE}
 
 
-class TubeLook(msgspec.Struct, frozen=True):
+class TubeRow(msgspec.Struct, frozen=True):
     """A tube in a list."""
 
     name: str
@@ -60,7 +60,7 @@ def tubes(url: str, as_json: bool) -> None:
     penstock tubes
     """
     with connect_existing(url) as broker:
-        found = [_looked_at(broker, info) for info in broker.tubes()]
+        found = [_tube_row(broker, info) for info in broker.tubes()]
         moved = broker.runtime.store.load_tubes(frozen=True)
     if as_json:
         return output.as_json(found)
@@ -75,9 +75,9 @@ def tubes(url: str, as_json: bool) -> None:
     return None
 
 
-def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
+def _tube_row(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeRow:
     tube = find_tube(broker.runtime, broker.session_handle, info.name)
-    return TubeLook(info.name, info.kind, info.options, is_paused(tube), tube.stats().tasks)
+    return TubeRow(info.name, info.kind, info.options, is_paused(tube), tube.stats().tasks)
 
 
 @click.command()

@@ -112,7 +112,7 @@ def pause(url: str, tube: str, as_json: bool) -> None:
     """
     with params.opened(url, tube) as opened:
         opened.pause()
-    output.steered(tube, "pause", as_json)
+    output.tube_changed(tube, "pause", as_json)
 
 
 @click.command()
@@ -127,7 +127,7 @@ def resume(url: str, tube: str, as_json: bool) -> None:
     """
     with params.opened(url, tube) as opened:
         opened.resume()
-    output.steered(tube, "resume", as_json)
+    output.tube_changed(tube, "resume", as_json)
 
 
 @click.command()
@@ -165,7 +165,7 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
         _agree(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
         with output.working(f"dropping {tube}"):
             opened.drop()
-    output.steered(tube, "drop", as_json)
+    output.tube_changed(tube, "drop", as_json)
 
 
 def _agree(question: str, yes: bool) -> None:

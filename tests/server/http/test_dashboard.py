@@ -458,10 +458,10 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     @app.every(3600, tube="hourly")
     def collect() -> None: ...
 
-    desk, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
-    schedule_status.save(desk, [schedule.record(beside.tube("hourly"))])
-    desk.put({"tick": 2}, address="late #1", delay=7200)
-    desk.put({"tick": 1}, address="soon #1", delay=3600)
+    saved, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
+    schedule_status.save(saved, [schedule.record(beside.tube("hourly"))])
+    saved.put({"tick": 2}, address="late #1", delay=7200)
+    saved.put({"tick": 1}, address="soon #1", delay=3600)
     page.reload()
     expect(page.locator("table.schedules tbody td").first).to_have_text("every 3600 s")
     expect(page.locator("table.schedules time")).to_contain_text("in ")
@@ -471,10 +471,10 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     assert beside.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
-    assert schedule_status.paused_keys(desk, [schedule.key])
+    assert schedule_status.paused_keys(saved, [schedule.key])
     press(page, "Resume")
     expect(page.get_by_role("status")).to_have_text("Schedule resumed.")
-    assert not schedule_status.paused_keys(desk, [schedule.key])
+    assert not schedule_status.paused_keys(saved, [schedule.key])
     page.get_by_text("Forget", exact=True).click()
     press(page, "Yes, forget")
     expect(page.locator(".empty")).to_contain_text("No application has put a schedule")

@@ -81,8 +81,8 @@ def test_schedules(server: Serving, beside: penstock.Broker) -> None:
     @app.every(3600)
     def collect() -> None: ...
 
-    desk, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
-    schedule_status.save(desk, [schedule.record(desk)])
+    saved, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
+    schedule_status.save(saved, [schedule.record(saved)])
     own = f"/api/schedules/{schedule.key}"
     (listed,) = server.get("/api/schedules").json()
     assert (listed["plan"], listed["paused"], listed["next"] % 3600) == ("every 3600 s", False, 0)

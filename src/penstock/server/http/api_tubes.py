@@ -153,32 +153,32 @@ def _group(group: Group) -> GroupAnswer:
 async def list_schedules(call: Call) -> list[ScheduleStatus]:
     """List the schedules of all applications, by name."""
     try:
-        return await _on_desk(call, schedule_status.listed)
+        return await _on_schedules(call, schedule_status.listed)
     except NoSuchTube:
         return []
 
 
 async def run_schedule(call: Call, body: requests.NoBody) -> TaskAnswer:
     """Run a schedule now: put its task."""
-    return responses.task(await _on_desk(call, schedule_status.run_now, call.path["key"]))
+    return responses.task(await _on_schedules(call, schedule_status.run_now, call.path["key"]))
 
 
 async def pause_schedule(call: Call, body: requests.NoBody) -> None:
     """Pause a schedule. Ticks of the next few seconds, which are already put, still run."""
-    await _on_desk(call, schedule_status.pause, call.path["key"])
+    await _on_schedules(call, schedule_status.pause, call.path["key"])
 
 
 async def resume_schedule(call: Call, body: requests.NoBody) -> None:
     """Resume a schedule. Its `catch_up` decides about the ticks it missed."""
-    await _on_desk(call, schedule_status.resume, call.path["key"])
+    await _on_schedules(call, schedule_status.resume, call.path["key"])
 
 
 async def forget_schedule(call: Call) -> None:
     """Forget a schedule. A worker whose application has it saves it again when it starts."""
-    await _on_desk(call, schedule_status.forget, call.path["key"])
+    await _on_schedules(call, schedule_status.forget, call.path["key"])
 
 
-async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def _on_schedules(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function on the tube of saved schedules. If the tube was dropped, the next call opens it again."""
     schedule_tube = await call.access.tube(SCHEDULE_TUBE)
     try:

@@ -65,7 +65,7 @@ class App:
         routes += pages.routes()
 
         async def http_fault(request: Request, error: HTTPException) -> Response:
-            return _astray(pages, request, error)
+            return _no_route(pages, request, error)
 
         handlers = {HTTPException: http_fault, Exception: _any_fault}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._live)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def _must_run(tending: asyncio.Future[None]) -> None:
         log.error(message, exc_info=tending.exception())
 
 
-def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
+def _no_route(pages: Pages, request: Request, error: HTTPException) -> Response:
     """The response if no route matches: a page for browsers, JSON for programs, which are all callers below /api/."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     words = _PEOPLE if browser else _PROGRAMS

@@ -102,7 +102,7 @@ class Authentication:
             waiting = self._tokens.wait(peer)
             found = self._tokens.check(token.strip(), peer)
             if found is None and waiting:
-                raise await self.hasty(peer)
+                raise await self.refuse_peer(peer)
             return found
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie) if cookie else None
@@ -130,7 +130,7 @@ class Authentication:
         """Seconds that this peer is asked to wait after wrong tokens."""
         return self._tokens.wait(peer)
 
-    async def hasty(self, peer: str) -> Refused:
+    async def refuse_peer(self, peer: str) -> Refused:
         """Delay, then return the 429 response for a peer that sent too many wrong tokens."""
         await asyncio.sleep(self._tokens.delay(peer))
         wait = str(int(self._tokens.wait(peer)) + 1)

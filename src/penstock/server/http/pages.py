@@ -132,7 +132,7 @@ class Pages:
         waiting = self._authentication.wait(peer)
         cookie = self._authentication.logins.enter(form.get("token", "").strip(), peer)
         if cookie is None and waiting:
-            return self.refuse(request, await self._authentication.hasty(peer))
+            return self.refuse(request, await self._authentication.refuse_peer(peer))
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "The token is not valid on this server.")
         response = RedirectResponse(formatting.local_path(form.get("next", "/")), 303)
