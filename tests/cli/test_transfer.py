@@ -48,11 +48,11 @@ def test_a_damaged_file_is_one_line_that_names_the_place(shell: Shell) -> None:
 def test_an_import_does_not_touch_a_tube_that_is_there(shell: Shell) -> None:
     shell("put", "mail", "hello")
     shell("export", "mail", "--out", "mail.jsonl")
-    assert shell.refused("import", "mail.jsonl").startswith("tube mail is there, and is not empty: drop it, or import")
+    assert shell.refused("import", "mail.jsonl").startswith("tube mail exists and is not empty: drop it, or import")
     shell("create", "empty")
     assert shell("import", "mail.jsonl", "--tube", "empty") == "imported 1 task into empty"
     shell("create", "other", "fifo")
-    assert shell.refused("import", "mail.jsonl", "--tube", "other").startswith("tube other is there with another kind")
+    assert shell.refused("import", "mail.jsonl", "--tube", "other").startswith("tube other exists with another kind")
     assert shell.refused("import", "mail.jsonl", "--tube", "a b").startswith("tube 'a b' is not a name")
     assert shell.refused("import", "missing.jsonl").startswith("missing.jsonl cannot be read: No such file")
     assert shell.refused("export", "mail", "--out", "no/where").startswith("no/where cannot be written (No such file")
@@ -71,7 +71,7 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
     assert Shell(tmp_path, new).json("take", "mail", "--timeout", "0")["data"] == "hello"
     for words, why in {
         (shell.url, shell.url): "both URLs lead to the same store",
-        (shell.url, new, "--tube", "nothing"): "tube nothing is not in the store to move from",
+        (shell.url, new, "--tube", "nothing"): "tube nothing is not in the source store",
         (shell.url, new, "--wait", "-1"): "wait -1.0 is out of range",
         (shell.url, "nosuch://x"): "store URL 'nosuch://x' has no known scheme",
         (new, "memory://x"): "memory://x exists only in this process",

@@ -74,10 +74,10 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
             f"{head}\n": "line 2: the file ends here, without its last line",
             f"{head}\n{task}\n{task[:40]}": "line 3: .*it was cut off",
             f"{head}\n{task}\n{task}\n{end}\n": "line 3: task 1 comes after task 1",
-            f"{head}\n{end}\n": "line 2: there were 2 lines before the last one, and 1 are here",
-            f"{text}{task}\n": "line 4: there is a line after the last one",
-            f"{head}\n{head}\n{end}\n": "line 2: only the first line says what the tube is",
-            f"{head}\n{{}}\n{end}\n": "line 2: a line is one tube, group, task, outcome or end",
+            f"{head}\n{end}\n": "line 2: the last line counts 2 lines before it, but the file has 1",
+            f"{text}{task}\n": "line 4: there is a line after the end line",
+            f"{head}\n{head}\n{end}\n": "line 2: only the first line may describe the tube",
+            f"{head}\n{{}}\n{end}\n": "line 2: a line must have exactly one of tube",
             text.replace('"version":1', '"version":9'): "line 1: it has version 9, this penstock reads 1",
             text.replace('"name":"mail"', '"name":"../x"'): "line 1: tube '../x' is not a name",
             text.replace('"options":{}', '"options":{"ttl":-1}'): "line 1: ttl -1 is out of range",
@@ -136,7 +136,7 @@ def test_the_highest_numbers_of_a_file_stop_no_tube(store_url: str, clock: Clock
 def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:
     with opened("memory://damaged", clock) as broker:
         broker.tube("mail").put_many([("a", {"address": "x"}), ("b", {"address": "y"})])
-        with pytest.raises(penstock.BadValue, match="line 3: x is here for the second time"):
+        with pytest.raises(penstock.BadValue, match="line 3: x appears twice"):
             imported(broker, exported(broker, "mail").replace(b'"address":"y"', b'"address":"x"'), "copy")
         broker.tube("news", "reliable").put_many(["a", "b"])
         content, late = exported(broker, "news"), broker.tube("news").tasks()[1].id.encode()

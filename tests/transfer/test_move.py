@@ -138,12 +138,12 @@ def test_a_take_from_several_tubes_names_the_dropped_one(store_url: str) -> None
 def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put(1)
-        with pytest.raises(penstock.NoSuchTube, match="tube missing is not in the store to move from"):
+        with pytest.raises(penstock.NoSuchTube, match="tube missing is not in the source store"):
             moved(old, new, "jobs", "missing")
         with pytest.raises(penstock.BadValue, match="same store"):
             moved(old, old, "jobs")
         new.tube("jobs")
-        with pytest.raises(penstock.TubeExists, match="tube jobs is in the store to move to already"):
+        with pytest.raises(penstock.TubeExists, match="tube jobs already exists in the target store"):
             moved(old, new, "jobs")
         new.tube("jobs").drop()
         assert old.tube("jobs").take(0) is not None

@@ -192,5 +192,5 @@ def test_what_does_not_fit_is_refused(app: App) -> None:
         own.task(batch=3)(plain).put(1)  # type: ignore[arg-type,call-overload]
     with pytest.raises(penstock.BadValue, match="Expected `int`"):
         jobs.store_rows.put("x")  # type: ignore[call-overload]
-    with pytest.raises(penstock.BadValue, match="places and exceptions"):
+    with pytest.raises(penstock.BadValue, match="indexes and exceptions"):
         penstock.Failures({0: "no"})  # type: ignore[dict-item]

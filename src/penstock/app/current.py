@@ -70,10 +70,10 @@ class Failures(Exception):
     def __init__(self, failures: Mapping[int, BaseException]) -> None:
         given: object = failures
         if not isinstance(given, Mapping):
-            raise BadValue(f"failures {names.shown(failures)}: give a dict of places and exceptions")
+            raise BadValue(f"failures {names.shown(failures)}: give a dict of indexes and exceptions")
         for index, error in given.items():
             if type(index) is not int or not isinstance(error, BaseException):
-                raise BadValue(f"failures has {names.shown(index)}: {names.shown(error)}; give places and exceptions")
+                raise BadValue(f"failures has {names.shown(index)}: {names.shown(error)}; give indexes and exceptions")
         self.failures = dict(failures)
         super().__init__(self.failures)
 

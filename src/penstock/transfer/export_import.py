@@ -13,8 +13,8 @@ from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
 from penstock.transfer.importer import (
     STEP_BYTES,
-    Arrival,
     Tell,
+    TubeImport,
     discard,
     read_groups,
     read_outcomes,
@@ -75,14 +75,14 @@ class Import:
         header = self._reader.header
         tube = self._store.save_tube(importing(self.name), header.kind, header.options, exist_ok=False)
         try:
-            return self._read_in(Arrival(self._store, tube), tell)
+            return self._read_in(TubeImport(self._store, tube), tell)
         except BaseException:
             if load_tube(self._store, tube.name) is not None:  # else it is activated
                 discard(self._store, tube)
             raise
 
-    def _read_in(self, arrival: Arrival, tell: Tell) -> int:
-        self._store.write_tube(arrival.tube, paused=self._reader.header.paused)
+    def _read_in(self, target: TubeImport, tell: Tell) -> int:
+        self._store.write_tube(target.tube, paused=self._reader.header.paused)
         count = 0
         for item in self._reader.items():
             if isinstance(item, Record):
@@ -95,13 +95,13 @@ class Import:
             full = self._bytes >= STEP_BYTES or len(self._records) + len(self._outcomes) >= MOVE_STEP
             if full or isinstance(item, (Group, End)):
                 tell(len(self._records))
-                self._flush(arrival)
+                self._flush(target)
             if isinstance(item, Group):
-                arrival.begin_group(item)
+                target.begin_group(item)
             elif isinstance(item, End):
-                arrival.take_in([], item.last_id)
+                target.take_in([], item.last_id)
                 self._make_way()
-                arrival.activate(self.name, item.counters)
+                target.activate(self.name, item.counters)
         return count
 
     def _make_way(self) -> None:
@@ -117,16 +117,16 @@ class Import:
             return None
         header = self._reader.header
         if there.kind != header.kind or there.given != header.options:
-            raise TubeMismatch(f"tube {self.name} is there with another kind or options: {_REMEDY}")
+            raise TubeMismatch(f"tube {self.name} exists with another kind or options: {_REMEDY}")
         if self._store.counters(there).counts.stored:
-            raise TubeExists(f"tube {self.name} is there, and is not empty: {_REMEDY}")
+            raise TubeExists(f"tube {self.name} exists and is not empty: {_REMEDY}")
         return there
 
-    def _flush(self, arrival: Arrival) -> None:
+    def _flush(self, target: TubeImport) -> None:
         if self._records:
-            arrival.take_in(self._records, self._records[-1].id)
+            target.take_in(self._records, self._records[-1].id)
         if self._outcomes:
-            arrival.keep(self._outcomes)
+            target.keep(self._outcomes)
         self._records, self._outcomes, self._bytes = [], [], 0
 
 

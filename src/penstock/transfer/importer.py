@@ -27,7 +27,7 @@ STEP_BYTES = 4 * 1024 * 1024
 _FIRST_PAGE = 16
 
 
-class Arrival:
+class TubeImport:
     """The import of one tube. Every step can be repeated after a crash."""
 
     def __init__(self, store: Store, tube: Tube) -> None:

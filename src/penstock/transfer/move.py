@@ -37,7 +37,7 @@ from penstock.core.transfer import (
 from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.runtime.runtime import BrokerRuntime
-from penstock.transfer.importer import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
+from penstock.transfer.importer import Tell, TubeImport, discard, read_groups, read_outcomes, read_tasks
 
 # Seconds between two checks whether the taken tasks were settled.
 _LOOK_SECONDS = 0.05
@@ -73,7 +73,7 @@ class Move:
         for name in tubes:
             self._must_be_movable(name)
         fresh = [name for name in tubes if self._frozen(name) is None]
-        failures = self._seal_all([self._begin(name) for name in fresh])
+        failures = self._freeze_all([self._begin(name) for name in fresh])
         # A tube that another move has frozen meanwhile is copied by that move.
         frozen = [tube for name in tubes if name not in failures and (tube := self._frozen(name)) is not None]
         copied = [(tube, *self._copy(tube)) for tube in frozen]
@@ -89,22 +89,22 @@ class Move:
         """Raise if the tube cannot be moved, before anything has changed."""
         frozen = self._frozen(name)
         if frozen is not None and moved_to(frozen) != self._to:
-            raise BadValue(f"tube {name} went to {moved_to(frozen)}, or is on its way there: continue with that URL")
+            raise BadValue(f"tube {name} was or is being moved to {moved_to(frozen)}: continue with that URL")
         if frozen is not None:
             return
         tube = _visible(self._source, name)
         if tube is None:
-            raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
+            raise NoSuchTube(f"tube {name} is not in the source store: penstock tubes lists those that are")
         if _visible(self._target, name) is not None:
-            raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
+            raise TubeExists(f"tube {name} already exists in the target store: drop it there, or leave it out")
         left = load_tube(self._target, moved(name))
         if left is not None and not is_erased(left):
-            raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
+            raise TubeExists(f"tube {name} is still being moved from there to {moved_to(left)}: finish that move first")
         coming = load_tube(self._target, importing(name))
         if coming is not None and self._target.counters(coming).last_id:  # ours is empty until the tube is frozen
             raise TubeExists(
-                f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
-                "or was interrupted: continue that one, or begin the import again with --discard-partial"
+                f"an import or another move of tube {name} into the target store is running "
+                "or was interrupted: continue it, or repeat the import with --discard-partial"
             )
 
     def _frozen(self, name: str) -> Tube | None:
@@ -131,7 +131,7 @@ class Move:
             coming = self._target.write_tube(coming, paused=True, changes=NO_PAUSE_DUE)
         return tube, coming
 
-    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
+    def _freeze_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
         """Step 2. Returns the errors of tubes that were not frozen, by name. Holders of tasks get time to finish."""
         ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
         try:
@@ -189,22 +189,22 @@ class Move:
                 return count, replies
             # Somebody removed what had come; the source has all of it.
             coming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
-        arrival = Arrival(self._target, coming)
-        last, there = self._source.counters(tube).last_id, arrival.last_id
+        target = TubeImport(self._target, coming)
+        last, there = self._source.counters(tube).last_id, target.last_id
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
-                arrival.begin_group(group)
+                target.begin_group(group)
         else:
-            arrival.find_groups(list(read_groups(self._source, tube)))
+            target.find_groups(list(read_groups(self._source, tube)))
         for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
             replies.update(to for record in page if (to := reply_tube(record.reply_to)) is not None)
             if missing := [record for record in page if record.id > there]:
-                arrival.take_in(missing, page[-1].id)
+                target.take_in(missing, page[-1].id)
             count += len(missing)
             self._tell(len(page))
-        arrival.take_in([], last)
+        target.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):
-            arrival.keep(outcomes)
+            target.keep(outcomes)
         return count, replies
 
     def _has_activated(self, tube: Tube) -> bool:
@@ -219,9 +219,9 @@ class Move:
         name = plain_name(tube.name)
         coming = load_tube(self._target, importing(name))
         if coming is not None:
-            arrival = Arrival(self._target, coming)
-            arrival.find_groups(list(read_groups(self._source, tube)))
-            arrival.activate(name, self._source.counters(tube))
+            target = TubeImport(self._target, coming)
+            target.find_groups(list(read_groups(self._source, tube)))
+            target.activate(name, self._source.counters(tube))
         if not is_erased(tube):
             self._source.erase_tube(tube)
         activated = _visible(self._target, name)

@@ -165,7 +165,7 @@ class Reader:
             item = self._checked(line)
             ended = isinstance(item, End)
             if ended and self._next() is not None:
-                raise self._bad("there is a line after the last one")
+                raise self._bad("there is a line after the end line: remove it")
             yield item
             if ended:
                 return
@@ -199,7 +199,7 @@ class Reader:
             cut = "" if text.endswith(b"\n") else ", and the file ends in it: it was cut off"
             raise self._bad(f"{error}{cut}") from None
         if sum(part is not None for part in (line.tube, line.group, line.task, line.outcome, line.end)) != 1:
-            raise self._bad("a line is one tube, group, task, outcome or end")
+            raise self._bad("a line must have exactly one of tube, group, task, outcome and end")
         return line
 
     def _checked(self, line: _Line) -> Item:
@@ -212,7 +212,7 @@ class Reader:
         if line.group is not None:
             group = read_group(line.group)
             if group.no in self._groups or group.name in self._groups.values():
-                raise BadValue(f"group {group.name} is here for the second time")
+                raise BadValue(f"group {group.name} appears twice")
             self._groups[group.no] = group.name
             return group
         if line.task is not None:
@@ -226,9 +226,12 @@ class Reader:
             address = names.label("address", line.outcome.address)
             return Kept(line.outcome.id, address, read_ending(line.outcome), line.outcome.until)
         if line.end is None:
-            raise BadValue("only the first line says what the tube is")
+            raise BadValue("only the first line may describe the tube")
         if line.end.lines != self._number - 1:
-            raise BadValue(f"there were {line.end.lines} lines before the last one, and {self._number - 1} are here")
+            raise BadValue(
+                f"the last line counts {line.end.lines} lines before it, but the file has {self._number - 1}: "
+                "export the tube again"
+            )
         self._check_end(line.end)
         return line.end
 
@@ -244,7 +247,7 @@ class Reader:
         elif self._own_addresses:
             return
         elif hash(address) in self._addresses:
-            raise BadValue(f"{address} is here for the second time, and is one task's only")
+            raise BadValue(f"{address} appears twice: only one task can have it")
         else:
             self._addresses.add(hash(address))
 
