@@ -569,6 +569,11 @@ def find_records(
         after, limit = page[-1].id, limit - want
 
 
+def task_number(tube: Tube, id: TaskOrId) -> int:
+    """The store's own number of a task, by which `find_records` continues."""
+    return tube._number(id)
+
+
 def per_call(tube: StoredTube, size: int = READ_BYTES) -> int:
     """How many tasks one store call may return, so that they have at most `size` bytes together."""
     return max(1, min(MAX_PAGE, size // (tube.max_payload + TEXT_BYTES)))

@@ -10,12 +10,19 @@ import click
 import penstock
 from penstock.broker.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
-from penstock.cli.text import for_a_shell
+from penstock.errors import NoSuchTube, NotFound, PenstockError, TubeExists
 from penstock.store.open import with_pool
 
 EXIT_FAILED = 1  # the command failed, or found something wrong
 EXIT_USAGE = 2  # click's code for a wrong command line
 EXIT_INTERRUPTED = 130
+
+# Remedies for the shell, in place of Python calls.
+_REMEDIES: dict[type[PenstockError], str] = {
+    NoSuchTube: "penstock tubes lists the tubes, penstock create creates one",
+    TubeExists: "use it as it is, remove it with penstock drop, or choose another name",
+    NotFound: "take again; penstock sessions lists the live sessions",
+}
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,8 +60,8 @@ def main() -> None:
     except BrokenPipeError:  # the reader has closed the pipe: the rest of the buffer must not be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
-    except (penstock.PenstockError, TimeoutError) as error:
-        _complain(for_a_shell(error))
+    except (PenstockError, TimeoutError) as error:
+        _complain(_for_a_shell(error))
     except Exception as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
@@ -73,3 +80,14 @@ def _usage(error: click.ClickException) -> str:
 def _complain(message: str, code: int = EXIT_FAILED) -> None:
     click.echo(f"penstock: {' '.join(message.split())}", err=True)
     sys.exit(code)
+
+
+def _for_a_shell(error: Exception) -> str:
+    """The error as one line, with a remedy for the shell."""
+    # The problem is before the last ": ", which no name can contain, and the remedy after it.
+    wrong, colon, remedy = " ".join(str(error).split()).rpartition(": ")
+    if "broker." in remedy:
+        remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), remedy)
+    # Verbs are commands here, and None is an option that is left out.
+    remedy = remedy.replace("()", "").replace("on_duplicate", "--on-duplicate").removesuffix(", or None")
+    return wrong + colon + remedy

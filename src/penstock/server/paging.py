@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.broker.tube import Tube, find_records, per_call
+from penstock.broker.tube import Tube, find_records, per_call, task_number
 from penstock.core import codec
 from penstock.core.select import Deliveries
 from penstock.core.task import Facts, Record, Task, make_task, record_of
@@ -38,7 +38,7 @@ class Page(NamedTuple):
 
 def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | None) -> Page:
     """Tasks in id order, of one status if given. Their JSON is checked and not decoded."""
-    found = list(within(find_records(tube, status, limit, 0 if after is None else tube._number(after))))
+    found = list(within(find_records(tube, status, limit, 0 if after is None else task_number(tube, after))))
     more = len(found) == limit or sum(map(weigh, found)) > PAGE_BYTES
     return Page([undecoded(tube, record) for record in found], more)
 

@@ -1,8 +1,10 @@
-"""Parses and binds the addresses to listen on, and loads their TLS files, before anything is served."""
+"""Parses and binds the addresses to listen on, loads their TLS files, and limits replies that peers do not read."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import logging
 import re
 import socket
 import ssl
@@ -12,6 +14,10 @@ from pathlib import Path
 from penstock.core.names import shown
 from penstock.errors import BadValue
 
+log = logging.getLogger("penstock")
+
+# The most unread bytes of all peers. A slow reader has one or two replies of some megabytes.
+MAX_UNREAD_BYTES = 128 * 1024 * 1024
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^:\[\]/]+)):([0-9]{1,5})")
 
 
@@ -94,3 +100,26 @@ def tls_of(certificate: Path | None, key: Path | None) -> Tls | None:
             raise BadValue(f"--tls-key {key} without a certificate: give --tls-cert as well")
         return None
     return Tls(certificate, key)
+
+
+class Unread:
+    """Closes the connections that stopped reading first, if all together have too many unread bytes."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[
+            asyncio.Transport, int
+        ] = {}  # transport -> unread bytes, in the order in which they stopped reading
+
+    def add(self, transport: asyncio.Transport) -> None:
+        """Add a connection whose peer has stopped reading."""
+        self._sizes[transport] = transport.get_write_buffer_size()
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > MAX_UNREAD_BYTES:
+            oldest = next(iter(self._sizes))
+            peer = oldest.get_extra_info("peername")
+            log.warning("too many unread reply bytes; disconnecting %s, which stopped reading first", peer)
+            self.remove(oldest)
+            oldest.abort()
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Remove a connection whose peer reads again or is gone."""
+        self._sizes.pop(transport, None)

@@ -60,7 +60,7 @@ def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     try:
         from penstock.server.http.app import make_app
         from penstock.server.http.http_listener import HttpListener
-        from penstock.server.http.options import LOOPBACK, Options
+        from penstock.server.http.request_parsing import LOOPBACK, Options
     except ImportError as error:
         raise BadValue(f"--http needs an extra package ({error}): pip install 'penstock[server]'") from error
 

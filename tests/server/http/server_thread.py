@@ -16,7 +16,7 @@ from penstock import aio
 from penstock.server.auth import Tokens
 from penstock.server.http.app import App, make_app
 from penstock.server.http.http_listener import HttpListener
-from penstock.server.http.options import Options
+from penstock.server.http.request_parsing import Options
 from penstock.server.serve import opened
 from penstock.server.sockets import Address, Tls
 from tests.conftest import STORES

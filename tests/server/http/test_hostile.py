@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from penstock.server.http import http_listener
-from penstock.server.http.options import Options
+from penstock.server.http.request_parsing import Options
 from tests.server.http.server_thread import PATIENCE, Serving, serving
 from tests.server.http.test_tasks import MAIL, refused
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import BadValue
 from penstock.server.auth import FREE_FAILURES, Failures, Role, Tokens, token_line
 from penstock.server.http.authentication import COOKIE
-from penstock.server.http.options import Options
+from penstock.server.http.request_parsing import Options
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.sockets import Tls
 from tests.server.certificates import self_signed

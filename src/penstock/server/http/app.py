@@ -26,8 +26,8 @@ from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
 from penstock.server.http.history import History
 from penstock.server.http.operations import Call, Operation, Server, route
-from penstock.server.http.options import Options
 from penstock.server.http.pages import Pages
+from penstock.server.http.request_parsing import Options
 from penstock.server.http.requests import Watch
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.http.sampler import Sampler

@@ -15,8 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import BadValue
 from penstock.server.http.app import App
-from penstock.server.sockets import Address, Tls
-from penstock.server.unread import Unread
+from penstock.server.sockets import Address, Tls, Unread
 
 # The time for the headers of a request, from the connection or its first byte; and, after a response that did not wait
 # for the body, the time for the rest of the body.

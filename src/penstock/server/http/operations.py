@@ -24,8 +24,7 @@ from penstock.server.http.audit import Audit
 from penstock.server.http.authentication import Authentication
 from penstock.server.http.bulk import Jobs
 from penstock.server.http.http_errors import Refused
-from penstock.server.http.options import Options
-from penstock.server.http.request_parsing import read_body, read_json, read_query
+from penstock.server.http.request_parsing import Options, read_body, read_json, read_query
 from penstock.server.http.requests import Body, Query
 from penstock.server.http.store_access import Access, Visit
 

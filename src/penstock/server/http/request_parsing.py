@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -16,11 +16,29 @@ from starlette.requests import Request
 from penstock.core.names import shown
 from penstock.errors import BadValue
 from penstock.server.http.http_errors import Refused
-from penstock.server.http.options import Options
+
+MEBIBYTE = 1024 * 1024
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 T = TypeVar("T", bound=msgspec.Struct)
 # The end of msgspec's message about one field.
 _AT = re.compile(r" - at `\$\.(\w+)`$")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of the HTTP server: its names and limits. The defaults are for one host."""
+
+    #: Accepted names in the header `Host`, without ports.
+    hosts: tuple[str, ...] = LOOPBACK
+    #: Whether browsers use https, so that the cookie is only sent over https.
+    secure: bool = False
+    max_body: int = 8 * MEBIBYTE
+    #: The time for the body of a request.
+    body_seconds: float = 30.0
+    #: Open streams of events, and sessions of HTTP callers.
+    max_streams: int = 200
+    max_sessions: int = 1000
 
 
 def read_query(text: str, kind: type[T]) -> T:

@@ -17,7 +17,7 @@ from penstock.engine.store import load_tube
 from penstock.operations.operation import Operation
 from penstock.server.auth import Tokens
 from penstock.server.paging import MAX_LARGE_READS
-from penstock.server.unread import Unread
+from penstock.server.sockets import Unread
 
 P = ParamSpec("P")
 R = TypeVar("R")
