@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 
 import penstock
 from penstock.store.postgres.postgres_connection import locate
+from penstock.store.postgres.wire import Call, Row, Wire
 from tests.servers.postgres import Postgres
 
 
@@ -22,3 +25,20 @@ def test_a_process_that_runs_while_another_migrates_says_what_to_do(server: Post
         for call in (tube.take_many, lambda _: tube.tasks()):
             with pytest.raises(penstock.SchemaMismatch, match="upgrade penstock and restart"):
                 call(1)
+
+
+def test_nothing_is_prepared_before_its_tables_are_there(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PgBouncer remembers the name of a statement that could not be prepared, and ends the connection at the next."""
+    run, failed_prepared = Wire._run, list[bool]()
+
+    def noted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
+        try:
+            return run(wire, calls)
+        except psycopg.Error:
+            failed_prepared.append(wire.prepares)
+            raise
+
+    monkeypatch.setattr(Wire, "_run", noted)
+    penstock.connect(server.fresh_url()).close()
+    assert failed_prepared
+    assert not any(failed_prepared)

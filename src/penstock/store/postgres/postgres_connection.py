@@ -155,7 +155,7 @@ class PostgresServer(Server[Link]):
                 except BaseException:
                     link.close()
                     raise
-                link.wire.prepares, link.each = self.prepares, self.each
+                link.each = self.each
                 return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
@@ -163,7 +163,9 @@ class PostgresServer(Server[Link]):
             time.sleep(0.1)
 
     def connect(self, seconds: float = 0) -> Link:
-        return self.open(seconds, self._begin)
+        link = self.open(seconds, self._begin)
+        link.wire.prepares = self.prepares  # only here, where the tables exist: a failed prepare keeps its name in use
+        return link
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements at once, as one transaction, and return the rows of each. Conflict where a guard failed."""
