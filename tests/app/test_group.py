@@ -143,6 +143,15 @@ def test_what_does_not_fit_is_refused(app: App) -> None:
     assert group.progress().total == 1
 
 
+def test_a_sharded_tube_refuses_them(app: App) -> None:
+    report, tube = app.handlers["report"], app.broker.tube("reports", shards=2)
+    with pytest.raises(penstock.UnsupportedOption, match="shards=2"), app.group("nightly") as group:
+        group.put(report.call("a"))
+    with pytest.raises(penstock.UnsupportedOption, match="shards=2"), app.group("nightly", tube="reports"):
+        pass
+    assert tube.stats().tasks.total == 0
+
+
 def test_an_ended_group_is_found_by_its_name(app: App) -> None:
     report, tube = app.handlers["report"], app.broker.tube("reports")
     with pytest.raises(penstock.NotFound):

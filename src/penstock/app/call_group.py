@@ -15,6 +15,7 @@ from penstock.broker.outcome import Outcome
 from penstock.broker.tube import Tube
 from penstock.core import group as rules
 from penstock.core import names
+from penstock.core.shards import refuse_sharded
 from penstock.errors import BadValue
 
 R = TypeVar("R")
@@ -38,7 +39,7 @@ class CallGroup:
 
     def __enter__(self) -> CallGroup:
         if self._tube_name is not None:
-            stored = self._connection.tube(self._tube_name)
+            stored = self._open(self._tube_name)
             found = stored.runtime.store.groups(stored.stored, name=self.name)
             if found and found[0].state in rules.LIVE:
                 raise rules.is_live(self.name)
@@ -131,7 +132,12 @@ class CallGroup:
                     f"{call.handler.name} has {option}, but group {self.name} sets its calls' addresses: "
                     f"remove {option}"
                 )
-        return self._connection.tube(wanted)
+        return self._open(wanted)
+
+    def _open(self, name: str) -> Tube:
+        tube = self._connection.tube(name)
+        refuse_sharded("groups", name, tube.stored.shards)
+        return tube
 
     def _begin(self, tube: Tube) -> Group:
         if self._group is None:
