@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.core.lifecycle import Move, became_due
-from penstock.core.results import Effects
+from penstock.core.results import Effects, Presence
 from penstock.core.task import record_of
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
@@ -123,6 +123,27 @@ def test_a_taker_that_applies_deadlines_waits_for_no_lock(broker: penstock.Broke
         assert [begin(lambda: take(tube)).result(30).data, len(begin(lambda: tube.take_many(9)).result(30))] == [2, 1]
         begin(mine.ack).result(30)
         own.rollback()
+
+
+def test_the_last_of_two_handles_that_leave_at_once_ends_their_session(
+    patient: None, broker: penstock.Broker, own: Connection, held: tuple[MysqlStep, HeldServer]
+) -> None:
+    store, cursor, (step, server) = broker.runtime.store, own.cursor(), held
+    joined = store.join(Presence("a", "host", 1, "here"), None, 60_000)
+    store.join(Presence("b", "host", 2, "here"), joined.id, 60_000)
+
+    def waits() -> bool:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+        return str(cursor.fetchall()[0][1]) != "0"
+
+    step.link = server.connection  # so that nothing is committed
+    step.remove_handle(step.handles(["a"])[0], step.now)
+    leaving = begin(lambda: store.leave(["b"]))
+    until(lambda: leaving.done() or waits())
+    server.end(commit=True)
+    leaving.result(30)
+    cursor.execute(f"SELECT until IS NULL FROM penstock_session WHERE no = {joined.session}")
+    assert cursor.fetchall() == ((0,),)
 
 
 @pytest.mark.parametrize("count", [1, 2])
