@@ -50,7 +50,7 @@ class Change(msgspec.Struct, frozen=True):
     error: StoredAttempt | None = None  # the error of the attempt that this change ends
 
 
-class Move(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True, gc=False):
     """One verb on one task, with its guard.
 
     ack, fail, release, touch: only by the session that holds the live lease. bury, delete, cancel: by anyone, or, with

@@ -17,7 +17,7 @@ ADVANCE_STEP = 1000
 Blocked = Literal["register", "unregister_if_found", "unregister"] | None
 
 
-class Event(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """One change of a task, for on_change. `tube` is the tube's number; `record` is the task after the change."""
 
     tube: int

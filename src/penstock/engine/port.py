@@ -120,7 +120,7 @@ class Loaded(msgspec.Struct, frozen=True):
 # ---- what to write
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One task before and after. State "-" is gone; "r" becomes "q" where its micro-queue has no room.
 
     Guard: state (r and q are the same), lease, at and rank1 are those of `before`, the database's clock is before
