@@ -96,14 +96,15 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "set_head": ((KEY | 1, "r", 0), (_PK,)),
     # what is due
     "due": (NAMED, ("penstock_timer (tube=? AND at<?)",)),
-    "any_moving": (NAMED, ("penstock_moving_group (tube=?)",)),
     "moving_groups": (NAMED, ("penstock_moving_group (tube=?)",)),
     "members": (NAMED, ("penstock_grouped (group_no=?)",)),
     "unstarted": (NAMED, ("penstock_unstarted (group_no=?)",)),
     "sweep_groups": (NAMED, ("penstock_over_group (tube=? AND until",)),
     "buried": (NAMED, ("penstock_buried (tube=?)",)),
-    "any_taken": (NAMED, ("penstock_aside (tube=? AND state=?",)),
-    "any_waiting": (NAMED, ("penstock_waiter_tube (tube=?)",)),
+    "busy": (
+        NAMED,
+        ("penstock_aside (tube=? AND state=?", "penstock_waiter_tube (tube=?)", "penstock_moving_group (tube=?)"),
+    ),
     "erase": (NAMED, (_PKS,)),
     # sessions
     "beat": (NAMED, (_HANDLE,)),
@@ -203,4 +204,5 @@ RARE = {
     "import_members", "set_group_total", "set_mark", "all_groups", "count_states", "stranded", "orphans",
     "unsound", "count_queues", "stored_queues", "ready_in_queues", "count_members", "strays", "early_outcomes",
     "set_altered", "newest_record", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
+    "import_task", "import_outcome",
 }  # fmt: skip

@@ -24,7 +24,7 @@ def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> li
     run = Wire._run
 
     def recorded(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
-        sizes = [sum(len(value or b"") for value in pack(*one)[1].given) for one in calls]
+        sizes = [sum(len(value or b"") for value in pack(*one)[1]) for one in calls]
         sent.append(calls[: sizes.index(max(sizes))])
         return run(wire, calls)
 
@@ -62,8 +62,8 @@ def test_what_comes_before_the_long_statement_locks_no_row(
                 pgconn = stopped.pgconn
                 pgconn.enter_pipeline_mode()
                 for call in calls:
-                    query, packed = pack(*call)
-                    pgconn.send_query_params(query.sent, packed.given, None, packed.formats, Format.BINARY)
+                    query, values, formats = pack(*call)
+                    pgconn.send_query_params(query.sent, values, None, formats, Format.BINARY)
                 pgconn.send_flush_request()
                 for _ in calls:
                     stopped.wire._next()
@@ -82,8 +82,8 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.open
-        _, packed = pack(opening, {"tube": tube.stored.no})
-        pgconn.send_query_params(opening.sent, packed.given, None, packed.formats, Format.BINARY)
+        _, values, formats = pack(opening, {"tube": tube.stored.no})
+        pgconn.send_query_params(opening.sent, values, None, formats, Format.BINARY)
         pgconn.send_flush_request()
         stopped.wire._next()
         assert [task.data for task in tube.take_many(40)] == list(range(40))

@@ -23,7 +23,7 @@ _INDEXES = {
     "penstock_timer": ["due"],
     "penstock_grouped": ["members"],
     "penstock_ready": [
-        "any_taken", "buried", "find_taken", "find_delivered", "find_delayed", "find_buried",
+        "busy", "buried", "find_taken", "find_delivered", "find_delayed", "find_buried",
         "find_unstarted", "holders", "undelivered", "undelivered_back", "delivered", "delivered_back",
     ],
 }  # fmt: skip
@@ -32,6 +32,7 @@ _INDEXES = {
 _RECORD = [
     f"NULLIF(penstock_task.{column}, {_NONE[field]})" if field in _NONE else column for field, column in COLUMNS.items()
 ]
+_GIVEN = {field: f"IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f":{field}" for field in COLUMNS}
 #: The columns of counters; "delayed" is a word of SQL here.
 COUNTED = {name: f"`{column}`" for name, column in sql_queries.COUNTED.items()}
 _FRAGMENTS = {
@@ -41,10 +42,8 @@ _FRAGMENTS = {
     "untimed": f"IFNULL(at, {NEVER}) = {NEVER}",
     "record": ", ".join(_RECORD),
     "brief": ", ".join(_RECORD[:-1]),
-    "mutable": ", ".join(
-        f"{COLUMNS[field]} = IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f"{COLUMNS[field]} = :{field}"
-        for field in MUTABLE
-    ),
+    "mutable": ", ".join(f"{COLUMNS[field]} = {_GIVEN[field]}" for field in MUTABLE),
+    "import": ", ".join(value for field, value in _GIVEN.items() if field != "id"),
     "counters": ", ".join(COUNTED.values()),
     "sums": ", ".join(f"IFNULL(SUM(c.{column}), 0)" for column in COUNTED.values()),
 }

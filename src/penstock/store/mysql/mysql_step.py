@@ -3,26 +3,22 @@ shared step in a longer transaction (`together`). It decides nothing; the engine
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
-
-from msgspec.structs import astuple
 
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
-from penstock.core.refusals import tube_full
-from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept, TubeCounters
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
+from penstock.core.task import Record
+from penstock.core.transfer import TubeCounters
+from penstock.engine.port import Acked, Audit, Delta, Flushed, Handed, Request
 from penstock.store.mysql.changes import Flush, ack_packet
-from penstock.store.mysql.mysql_connection import DUPLICATE_KEY, REPEATABLE, Answer, Refused
+from penstock.store.mysql.mysql_connection import REPEATABLE, Answer, Refused
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
-from penstock.store.mysql.wire import Raw, fill, joined, literal, packed
+from penstock.store.mysql.wire import Raw, fill, literal, packed
 from penstock.store.sql.server_step import Looked, Lost, ServerStep
-from penstock.store.sql.sql_queries import COLUMNS, ID_MASK
+from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Row, counted_by_ids, encoded_kind, first_pk
 
 if TYPE_CHECKING:
@@ -36,7 +32,6 @@ _MORE = 100
 _TURNS = 20
 # Give messages their serials, and deliver them.
 _DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
-_IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")
 
 
 class MysqlStep(ServerStep):
@@ -72,20 +67,6 @@ class MysqlStep(ServerStep):
 
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
         return self.send(*(self.sql(query, **values) for query, values in asked), safe=True).results
-
-    @contextmanager
-    def _refusals(self, tube: Tube, new: int = 0) -> Iterator[None]:
-        """Raise why a packet was refused: NoSuchTube, TubeFull, or else Conflict."""
-        try:
-            yield
-        except Refused as refused:
-            if refused.code != DUPLICATE_KEY:
-                self.must_live(tube)
-                if new and tube.capacity is not None:
-                    stored = self.counters(tube).counts.stored
-                    if stored + new > tube.capacity:
-                        raise tube_full(tube, stored, new) from None
-            raise Conflict from None
 
     # tubes and counters
 
@@ -134,15 +115,7 @@ class MysqlStep(ServerStep):
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
         return super()._groups(self._reading(query), tube, **values)
 
-    # put and take
-
-    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        if not entries:
-            return []
-        with self._refusals(tube, len(entries)):
-            records = self._flush(Delta(tube, fresh=list(entries))).fresh
-        self.note_clock(records[0].created)
-        return records
+    # take
 
     def take_once(self, request: Request, call: int) -> Handed:
         results = self.send(*self._take_packet(request, call)).results
@@ -244,10 +217,6 @@ class MysqlStep(ServerStep):
     # changes
 
     def flush(self, delta: Delta) -> Flushed:
-        with self._refusals(delta.tube):
-            return self._flush(delta)
-
-    def _flush(self, delta: Delta) -> Flushed:
         flush = Flush(delta, self.moment)
         flushed = flush.read(self.send(*flush.statements()).results)
         self.count_changes(delta.tube)
@@ -265,22 +234,6 @@ class MysqlStep(ServerStep):
         return super().audit(tube)
 
     # transfer
-
-    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
-        base, none = first_pk(tube), {"taken": 0, "at": NEVER, "owner": 0}
-        tasks = (
-            literal((base | record.id, tube.no, *(
-                none.get(field) if value is None else value
-                for field, value in zip(record.__struct_fields__, astuple(record), strict=True) if field != "id"
-            )))
-            for record in records
-        )  # fmt: skip
-        for part in joined(tasks):
-            self.send(f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES {part}")
-        columns = "pk, tube, address, status, result, error, code, errors, until"
-        kept = (literal((base | one.id, tube.no, one.address, *astuple(one.ending), one.until)) for one in outcomes)
-        for part in joined(kept):
-            self.send(f"INSERT IGNORE INTO penstock_outcome ({columns}) VALUES {part}")
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         self.change(Q.raise_serial, tube=tube.no, serial=serial)

@@ -7,10 +7,10 @@
 
 -- fragment: now
 :now
--- fragment: ids
-:ids
--- fragment: texts
-:texts
+-- fragment: in_ids
+IN :ids
+-- fragment: in_texts
+IN :texts
 -- fragment: for_update
 FOR UPDATE
 -- fragment: first_moment
@@ -65,7 +65,7 @@ INSERT INTO penstock_counter (tube, :columns) VALUES (:tube, :numbers);
 -- name: counters
 -- Counters keep the positive number.
 SELECT i.tube, last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = i.tube), $sums
-FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = ABS(i.tube) WHERE i.tube IN $ids GROUP BY i.tube;
+FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = ABS(i.tube) WHERE i.tube $in_ids GROUP BY i.tube;
 -- name: stored
 -- How many tasks there are; the packet has locked the last id. Not in a SET, which would lock the differences.
 SELECT last - (SELECT IFNULL(SUM(done), 0) FROM penstock_counter WHERE tube = :tube) INTO @p_stored
@@ -147,7 +147,7 @@ SELECT CONCAT('reply-', :id, REPEAT('-', COUNT(*))) INTO :name FROM penstock_tas
 WHERE tube = :tube AND address IN (:used);
 -- name: supersede
 UPDATE penstock_outcome FORCE INDEX (penstock_outcome_address) SET until = @p_now + :most
-WHERE tube = :tube AND address IN $texts AND until > @p_now + :most;
+WHERE tube = :tube AND address $in_texts AND until > @p_now + :most;
 
 -- take
 
@@ -240,7 +240,7 @@ WHERE tube = @p_t AND state = 't' AND @p_paused = 0 ORDER BY rank1, rank2, pk LI
 WHERE d.young = 0;
 -- name: add_waiter
 INSERT IGNORE INTO penstock_waiter (handle, tube, number)
-SELECT :handle, no, :number FROM penstock_tube WHERE no IN $ids AND @p_all = 0 AND @p_ses IS NOT NULL AND NOT @p_due;
+SELECT :handle, no, :number FROM penstock_tube WHERE no $in_ids AND @p_all = 0 AND @p_ses IS NOT NULL AND NOT @p_due;
 -- name: remove_waiter
 DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number AND :condition;
 -- name: lock_handle
@@ -258,7 +258,7 @@ DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
 WHERE :held AND at > $now AND reply_to IS NULL AND errors IS NULL;
 -- name: ack_named
 DELETE penstock_task FROM penstock_task FORCE INDEX (penstock_address)
-WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0;
+WHERE tube = :tube AND address $in_texts AND state = 't' AND owner = 0;
 -- name: ack_one
 DELETE FROM penstock_task WHERE pk = ? AND owner = ? AND lease = ? AND at > $time AND state = 't' AND reply_to IS NULL
 AND group_no IS NULL AND address IS NULL AND errors IS NULL;
@@ -279,7 +279,7 @@ STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_n
 -- name: outcomes_by_address
 -- With few rows the optimizer prefers penstock_outcome_until. The last one of an address comes last.
 SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
-WHERE tube = :tube AND address IN $texts AND until + 0 > $now ORDER BY pk;
+WHERE tube = :tube AND address $in_texts AND until + 0 > $now ORDER BY pk;
 
 -- micro-queues: a packet has locked the rows of @p_us. The first (@p_l - taken) ready tasks of each are its heads.
 

@@ -16,13 +16,12 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.refusals import tube_full
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
 from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
 from penstock.store.postgres.postgres_queries import WEIGHTS
-from penstock.store.postgres.wire import Call, Packed, Row
+from penstock.store.postgres.wire import Call, Row
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
@@ -42,31 +41,8 @@ def bounded(tube: Tube) -> bool:
 # new tasks
 
 
-def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-    """Store tasks in order; TubeFull if the capacity does not allow them all."""
-    if not entries:
-        return []
-    opening, calls = step.locks(tube), _put_calls(step, tube, entries, tube.capacity)
-    try:
-        found = step.run([*opening, *calls])[len(opening)]
-    except Conflict:
-        stored = 0 if tube.capacity is None else step.counters(tube).counts.stored
-        if tube.capacity is not None and stored + len(entries) > tube.capacity:
-            raise tube_full(tube, stored, len(entries)) from None
-        raise
-    if not found:
-        raise step.no_such_tube(tube)
-    if found[0][5] is None:
-        raise tube_full(tube, found[0][1], len(entries))
-    step.count_changes(tube)
-    return _stored(step, tube, entries, found[0])
-
-
-def _put_calls(
-    step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None, *, strict: bool = False
-) -> list[Call]:
-    """The statement that stores these, and those that must follow it. It refuses what exceeds the `capacity`; if
-    `strict`, by a Conflict."""
+def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None) -> list[Call]:
+    """The statement that stores these, and those that must follow it. Conflict where the capacity does not allow it."""
     kind, on, no = tube.kind, step.on(tube), tube.no
     addresses = [entry.address for entry in entries if entry.address is not None]
     shapes = [_shape(entry) for entry in entries]
@@ -82,16 +58,15 @@ def _put_calls(
     for number, ranks in (("1", rank1), ("2", rank2)):
         for field in ("base", "clock", "newest"):
             values[field + number] = [getattr(rank, field) for rank in _one(ranks)]
-    queued = _queued(step, tube, entries) if kind.per_utube else {"queue": [], "after": []}
     calls = [
         step.call(
-            on.insert_queued if kind.per_utube else on.insert, tube=no, process=step.db.notifier.name,
-            capacity=capacity, strict=strict and capacity is not None, marked=kind.hand_out == DELIVER,
-            named=kind.hand_out == CLOCK, addresses=addresses, ready=len(entries) - delayed, delayed=delayed,
-            soonest=min(waits, default=None), limit=tube.utube_limit, fair=tube.fair, **values, **queued,
+            on.insert_queued if kind.per_utube else on.insert, tube=no, capacity=capacity, addresses=addresses,
+            process=None if kind.per_utube and not delayed else step.db.notifier.name, ready=len(entries) - delayed,
+            marked=kind.hand_out == DELIVER, named=kind.hand_out == CLOCK, delayed=delayed, fair=tube.fair,
+            queued=kind.per_utube, soonest=min(waits, default=None), **values,
         )
     ]  # fmt: skip
-    if kind.per_utube and kind.order[0] != "id":  # else an arrival overtakes nobody
+    if kind.per_utube:
         calls.append(_heads(step, tube))
     if addresses and kind.leased:
         calls.append(step.call(step.Q.supersede, tube=no, texts=addresses, later=SUPERSEDED_MS))
@@ -110,39 +85,28 @@ def _one(items: Sequence[T]) -> Sequence[T]:
     return items[:1] if items.count(items[0]) == len(items) else items
 
 
-def _queued(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> dict[str, list[Any]]:
-    """The micro-queues of ready tasks, in the order in which they are locked, and how many each gets; and of each task
-    the number of its micro-queue, and how many of this call come after it there."""
-    ready = [place for place, entry in enumerate(entries) if not (entry.unstarted or entry.delay)]
-    places = [(entry.rank1, entry.rank2) for entry in entries]
-    if places.count(places[0]) < len(places) or places[0][0].newest or places[0][1].newest:
-        now, fair = step.now, tube.fair
-        ready.sort(key=lambda at: (places[at][0].value(at, now), 0 if fair else places[at][1].value(at, now)))
-    counts: dict[str, int] = {}
-    after: list[int | None] = [None] * len(entries)
-    for place in reversed(ready):
-        label = entries[place].utube or NO_UTUBE
-        after[place] = behind = counts.get(label, 0)
-        counts[label] = behind + 1
-    labels = sorted(counts, key=str.encode)
-    numbers = {label: number for number, label in enumerate(labels, 1)}
-    queue = [None if one is None else numbers[entry.utube or ""] for one, entry in zip(after, entries, strict=True)]
-    return {"queues": labels, "counts": [counts[label] for label in labels], "queue": queue, "after": after}
-
-
 def _heads(step: PostgresStep, tube: Tube, *, acked: bool = False) -> Call:
-    return step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair, acked=acked)
+    values = {"limit": tube.utube_limit, "fair": tube.fair, "acked": acked, "process": step.db.notifier.name}
+    return step.call(step.on(tube).heads, tube=tube.no, **values)
 
 
-def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:
-    """The tasks as they were stored."""
-    clock, _, notified, _, _, pks, ms, seq, heads = row
+def _promoted(step: PostgresStep, rows: list[Row]) -> int:
+    """How many tasks became takeable by `heads`."""
+    gained, notified = rows[0]
+    if notified is not None:
+        step.db.notifier.sent()
+    return int(gained)
+
+
+def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]]) -> list[Record]:
+    """The tasks as they were stored, by the answers to `_put_calls`."""
+    clock, ms, seq, notified, _, pks, *_ = answers[0][0]
     step.note_clock(clock)
     if notified:
         step.db.notifier.sent()
     records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in zip(entries, pks, strict=True)]
     if tube.kind.per_utube:
-        return mark_queued(records, heads)
+        return mark_queued(records, _promoted(step, answers[1]))
     if ms is not None:
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
     if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is made again with another id
@@ -158,14 +122,13 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     query, lives_query, make = database.queries.durable.put_plain, database.queries.tube_lives, record_maker(entry)
     shape = {
         "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
-        "extra": entry.extra, "data": None, "process": None, "now": None,
+        "extra": entry.extra,
     }  # fmt: skip
-    packed = Packed(query, shape)
 
     def put(payload: bytes) -> Record | None:
-        values = packed.replace(data=payload, process=notifier.name, now=None if clock is None else clock())
+        now = None if clock is None else clock()
         try:
-            rows = server.send([(query, values)])[0]
+            rows = server.send([(query, {**shape, "data": payload, "process": notifier.name, "now": now})])[0]
         except StoreError as error:  # nextval fails if the tube was hidden just now
             lives = type(error) is not StoreError or server.send([(lives_query, {"tube": tube.no})], safe=True)[0]
             if lives:
@@ -206,17 +169,17 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     }  # fmt: skip
     calls.append(step.call(on.ack_queued if queued else on.ack, **values))
     if queued:
-        calls += [_heads(step, tube, acked=True), *step.notify_call(tube, ready=True)]
+        calls.append(_heads(step, tube, acked=True))
     try:
         answers = step.run(calls)[at:]
     except Conflict:
         return Acked(set())
     acked, kept, gone, ended, notified, *_ = answers[0][0]
-    if notified or (len(answers) > 2 and answers[2]):
+    if notified:
         step.db.notifier.sent()
     step.count_changes(tube)
     keys = {pk & ID_MASK for pk in gone or (pks if acked else ())}
-    readied = answers[1][0][0] if queued else 0
+    readied = _promoted(step, answers[1]) if queued else 0
     return Acked(keys, readied, [pk & ID_MASK for pk in ended or ()] if kept < acked else list(keys))
 
 
@@ -238,7 +201,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     """Write a Delta. Statements that lock tasks come first, and groups, which many calls share, last."""
     tube, works = delta.tube, delta.works
     calls = step.locks(tube, *(other for other, _ in works))
-    if delta.whole:
+    if delta.whole and (delta.rows or delta.groups or works):  # new tasks alone are not stored if the tube is gone
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
     if delta.rows:
         calls += _lowered(step, tube, delta.rows)
@@ -251,7 +214,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
             puts.append((len(calls), into, entries))
-            calls += _put_calls(step, into, entries, tube.capacity if place == 0 else None, strict=True)
+            calls += _put_calls(step, into, entries, tube.capacity if place == 0 else None)
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
@@ -266,9 +229,11 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
-        flushed.note_rows(delta, changed, answers[rows_at + 1][0][0] if tube.kind.per_utube else None)
+        flushed.note_rows(delta, changed, _promoted(step, answers[rows_at + 1]) if tube.kind.per_utube else None)
     for at, into, entries in puts:
-        records = _stored(step, into, entries, answers[at][0])
+        if not answers[at]:
+            raise step.no_such_tube(into)
+        records = _stored(step, into, entries, answers[at:])
         flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
     if answers[notify_at:] and answers[notify_at]:
         step.db.notifier.sent()
@@ -338,9 +303,9 @@ def _queues(delta: Delta) -> list[str]:
 
 
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
-    """A notification if something may have become takeable or have ended. New tasks have their own."""
+    """A notification if something may have become takeable or have ended. New tasks and heads have their own."""
     tube, rows = delta.tube, delta.rows
-    ready = any(row.after.state in "r~" or (tube.kind.per_utube and row.after.state in "!-") for row in rows)
+    ready = any(row.after.state == "~" or (row.after.state == "r" and not tube.kind.per_utube) for row in rows)
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)
     ended = ended or any(row.after.state in OVER for row in delta.groups)
     room = tube.capacity is not None and any(row.after.state == "-" for row in rows)

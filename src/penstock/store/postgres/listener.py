@@ -26,18 +26,12 @@ SECOND_LOOK_SECONDS = 0.025
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
 
-class _Process:
+_PROGRAM = uuid4().hex[:8]
+
+
+def this_process() -> str:
     """This process's name in notifications, another one after a fork."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        reset_in_child(self)
-
-    def after_fork(self) -> None:
-        self.name = f"{os.getpid()}-{uuid4().hex[:8]}"
-
-
-PROCESS = _Process()
+    return f"{os.getpid()}-{_PROGRAM}"
 
 
 class Notifier:
@@ -52,7 +46,7 @@ class Notifier:
     @property
     def name(self) -> str | None:
         """The sender to notify as: this process's name, or None within the pause."""
-        return PROCESS.name if self.on and time.monotonic() >= self._until else None
+        return this_process() if self.on and time.monotonic() >= self._until else None
 
     def sent(self) -> None:
         """A call has notified."""
@@ -68,7 +62,7 @@ class BoundNotifier(Notifier):
     @property
     def name(self) -> str | None:
         """A sender that this process does not ignore."""
-        return f"{PROCESS.name}-bound" if self.on else None
+        return f"{this_process()}-bound" if self.on else None
 
 
 class Listener:
@@ -160,7 +154,7 @@ class Listener:
             return over
 
     def _listen(self, db: psycopg.Connection, stopped: socket.socket) -> None:
-        second_look = False
+        second_look, process = False, this_process()
         while not self._closed:
             timeout = SECOND_LOOK_SECONDS if second_look else UNWATCHED_SECONDS
             readable, _, _ = select.select([db.fileno(), stopped.fileno()], [], [], timeout)
@@ -170,7 +164,7 @@ class Listener:
                 db.pgconn.consume_input()
                 changed = False
                 while (notification := db.pgconn.notifies()) is not None:
-                    changed = changed or notification.extra.decode() != PROCESS.name
+                    changed = changed or notification.extra.decode() != process
                 second_look = second_look or changed
             elif not second_look and time.monotonic() - self._watched > UNWATCHED_SECONDS:
                 return

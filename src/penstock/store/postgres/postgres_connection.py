@@ -252,7 +252,7 @@ class BoundServer(PostgresServer):
             with self._db.transaction():
                 (before,), _ = self._wire.run([(self.queries.settings_now, settings), (query, settings)])
                 yield self._wire
-                self._wire.run([(query, {**settings, "setting": before[0]})])  # type: ignore[dict-item]
+                self._wire.run([(query, {**settings, "setting": before[0]})])
         except psycopg.Error as error:
             raise self.conflict(error) or self.translated(error) from error
 

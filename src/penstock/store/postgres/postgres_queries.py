@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 
 from penstock.store.postgres.wire import Query
-from penstock.store.sql.sql_queries import BRIEF, COLUMNS, COUNTERS, RECORD, load_queries
+from penstock.store.sql.sql_queries import BRIEF, COUNTERS, RECORD, load_queries
 
 # The counters that a change of tasks may add to.
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
@@ -22,7 +22,6 @@ _FRAGMENTS = {
     "weights": ", ".join(f"n * w[{place}]" for place in range(1, len(WEIGHTS) + 1)),
     "for_update": "FOR UPDATE",
     "skip_locked": "FOR UPDATE SKIP LOCKED",
-    "imported": ", ".join(column for field, column in COLUMNS.items() if field != "id"),
 }
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")

@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts
 from penstock.core.task import Record
-from penstock.core.transfer import Kept, TubeCounters
+from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
-from penstock.store.postgres.listener import PROCESS
+from penstock.store.postgres.listener import this_process
 from penstock.store.postgres.wire import Call, Query, Row
 from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
-from penstock.store.sql.sql_queries import COLUMNS, COUNTERS, ID_MASK
+from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
 from penstock.store.sql.sql_step import encoded_kind
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class PostgresStep(ServerStep):
     def watch(self, tube: Tube) -> None:
         """An end in flight may not know of this watcher: this process looks once more."""
         if self.db.watcher is not None and not self.write:
-            calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=PROCESS.name)]
+            calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=this_process())]
             if self.run(calls, safe=True)[1]:
                 self.db.watcher.look_again()
 
@@ -198,8 +197,9 @@ class PostgresStep(ServerStep):
     # sessions
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        calls = [self.call(self.Q.relax), self.call(self.Q.beat, texts=list(handles), lapse=lapse_ms)]
-        return {row[0] for row in self.run(calls, safe=True)[1]}
+        queries, texts = (self.Q.relax, self.Q.beat, self.Q.beating), list(handles)
+        calls = [self.call(query, texts=texts, lapse=lapse_ms) for query in queries]
+        return {row[0] for row in self.run(calls, safe=True)[-1]}
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until
@@ -221,7 +221,7 @@ class PostgresStep(ServerStep):
 
     # hot calls and changes
 
-    insert, ack, flush = changes.insert, changes.ack, changes.flush
+    ack, flush = changes.ack, changes.flush
 
     def take_once(self, request: Request, call: int) -> Handed:
         tubes, handle, blocked = request.tubes, request.handle, request.blocked
@@ -231,7 +231,7 @@ class PostgresStep(ServerStep):
         calls += [self._take_call(request, place, tube, mark, call) for place, tube in enumerate(tubes)]
         waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": request.waiter, "mark": mark}
         if blocked in ("register", "unregister_if_found"):
-            calls.append(self.call(self.Q.enter, process=PROCESS.name, **waits))
+            calls.append(self.call(self.Q.enter, process=this_process(), **waits))
         if blocked in ("unregister_if_found", "unregister"):
             calls.append(self.call(self.Q.leave, always=blocked == "unregister", **waits))
         answers = self.run(calls)[first : first + len(tubes)]
@@ -281,15 +281,6 @@ class PostgresStep(ServerStep):
         return [Record(*row[3:]) for row in rows if row[2] is not None]
 
     # transfer
-
-    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
-        names = {**COLUMNS, "id": "id"}
-        tasks = {name: [getattr(record, field) for record in records] for field, name in names.items()}
-        self.change(self.Q.import_tasks, tube=tube.no, **tasks)
-        kept = {name: [getattr(one, name) for one in outcomes] for name in ("id", "address", "until")}
-        for name in Ending.__struct_fields__:
-            kept[name] = [getattr(one.ending, name) for one in outcomes]
-        self.change(self.Q.import_outcomes, tube=tube.no, **kept)
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         self.rows(self.Q.set_sequences, tube=tube.no, serial=serial)

@@ -9,10 +9,12 @@
 floor(date_part('epoch', clock_timestamp()) * 1000)::bigint
 -- fragment: now
 coalesce(:now::bigint, $server_clock)
--- fragment: ids
-(SELECT unnest(:ids::bigint[]))
--- fragment: texts
-(SELECT unnest(:texts::text[]))
+-- fragment: in_ids
+= ANY (:ids::bigint[])
+-- fragment: in_texts
+= ANY (:texts::text[])
+-- fragment: key
+pk + 0
 -- fragment: first_moment
 -- From the tube's bound on; a kind without bounds has none.
 (SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= CASE WHEN t.heads_no = t.heads::oid
@@ -225,89 +227,6 @@ SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::d
 FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
--- fragment: putting
--- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
--- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. Before that, the put is
--- refused for an address that is in use and, if it is part of a flush (`strict`), for lack of capacity.
-room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began,
-    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
-m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
-    last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
-    WHERE :marked AND tube = :tube AND (stored IS NULL OR stored + new <= :capacity)
-    RETURNING last_ms AS ms, last_seq - new AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS awaited,
-    m.*, room.*,
-    1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
-        SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
-    THEN 0 WHEN :strict AND stored + new > :capacity THEN 0 ELSE 1 END = 1
-    AND coalesce(stored + new <= :capacity, true) AS fits
-    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
-counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls)
-    SELECT :tube::integer, nullif(:ready::integer, 0), nullif(:delayed::integer, 0), n.new FROM n WHERE n.fits)
--- fragment: put_columns
-penstock_task (pk, tube, created, rank1, rank2, state, address, expires, at, ttr, pri, utube, extra, data, reply_to,
-    group_name, group_no)
--- fragment: put_key
-:tube::bigint << 40 | e.id, :tube, e.clock, e.base1 + e.clock1 * e.clock - e.newest1 * e.id
--- fragment: put_rank2
-e.base2 + e.clock2 * e.clock - e.newest2 * e.id
--- fragment: put_values
-e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, e.pri, e.utube,
-e.extra, e.data, e.reply_to, e.group_name, e.group_no
--- fragment: entries
-(SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea, place ordinality |
-    address text | utube text, queue integer, after integer | ttl bigint, ttr bigint, delay bigint | pri integer,
-    base1 double precision, clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
-    extra text, reply_to text | group_name text, group_no integer, unstarted integer) WHERE n.fits OFFSET 0) e
--- name: insert
-WITH $putting, soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_dues,
-new AS (INSERT INTO $put_columns SELECT $put_key, $put_rank2,
-    CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char",
-    CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
-    ELSE e.address END, $put_values FROM $entries RETURNING pk)
-SELECT n.clock, n.stored, n.awaited AND n.fits, CASE WHEN n.awaited AND n.fits THEN $notify END,
-(SELECT count(*) FROM lowered), (SELECT array_agg(pk) FROM new), n.ms, n.seq, NULL FROM n;
--- name: insert_queued
--- Into micro-queues, in the order of their names. If no task waited, the first new ones become heads at once: those
--- with at least as many tasks of this call behind them (`after`) as wait now. RETURNING reads the newest version of a
--- row, whatever the snapshot. If tasks waited before, the statement `heads` must follow.
-WITH $putting,
-came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
-    SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit),
-    CASE WHEN :fair THEN n.clock ELSE 0 END FROM n CROSS JOIN unnest(:queues::text[], :counts::integer[]) s(utube, c)
-    WHERE n.fits
-    ON CONFLICT (tube, utube) DO UPDATE SET idle = false,
-    heads = l.heads + CASE WHEN l.waiting = 0
-        THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
-    waiting = l.waiting + excluded.heads + excluded.waiting - CASE WHEN l.waiting = 0
-        THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
-    turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
-        ELSE l.turn END
-    RETURNING utube, heads + waiting AS ready, waiting, turn),
-w AS MATERIALIZED (SELECT array_agg(waiting) AS waiting, array_agg(turn) AS turns,
-    array_agg(utube) FILTER (WHERE ready > (:counts::integer[])[number]) AS joined
-    FROM (SELECT came.*, row_number() OVER () AS number FROM came) c),
-new AS (INSERT INTO $put_columns SELECT $put_key, CASE WHEN NOT :fair THEN $put_rank2
-        WHEN e.after >= w.waiting[e.queue] THEN w.turns[e.queue] ELSE 0 END,
-    CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' WHEN e.after >= w.waiting[e.queue] THEN 'r'
-        ELSE 'q' END::"char", e.address, $put_values FROM w CROSS JOIN $entries RETURNING pk, state),
-p AS MATERIALIZED (SELECT array_agg(pk) AS pks, count(*) FILTER (WHERE state = 'r') AS heads,
-    bool_or(state <> 'q') AND n.awaited AS awaited FROM n, new GROUP BY n.awaited)
-SELECT n.clock, n.stored, p.awaited, CASE WHEN p.awaited THEN $notify END,
-set_config('penstock.utubes', coalesce(w.joined, '{}')::text, true), p.pks, NULL, NULL, p.heads
-FROM n CROSS JOIN w LEFT JOIN p ON true;
--- fragment: of_tube
-pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
--- name: supersede
--- penstock_outcome_address
-UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
-CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now + :later
-    ORDER BY pk LIMIT 1000) o));
--- name: outcomes_by_id
-SELECT $kept FROM penstock_outcome WHERE pk = ANY (:ids::bigint[]) AND until > $now;
-
--- micro-queues
-
 -- fragment: came
 -- Adds s(utube, taken, heads, waiting) to the rows of micro-queues.
 queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, turn)
@@ -320,11 +239,58 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- fragment: pass_queues
 -- To the statement `heads`, which follows.
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
+-- fragment: putting
+-- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
+-- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. The put is refused for
+-- an address that is in use, and for lack of capacity.
+room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
+m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
+    last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
+    WHERE :marked AND tube = :tube RETURNING last_ms AS ms, last_seq - new AS seq),
+n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS awaited,
+    m.*, room.new, 1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
+        SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) THEN 0
+    WHEN :capacity::bigint IS NULL THEN 1 WHEN $stored + room.new > :capacity THEN 0 ELSE 1 END AS admitted
+    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
+counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls)
+    SELECT :tube::integer, nullif(:ready::integer, 0), nullif(:delayed::integer, 0), n.new FROM n),
+new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, address, expires, at, ttr, pri, utube, extra,
+        data, reply_to, group_name, group_no)
+    SELECT :tube::bigint << 40 | e.id, :tube, e.clock, e.base1 + e.clock1 * e.clock - e.newest1 * e.id,
+    CASE WHEN :fair THEN 0 ELSE e.base2 + e.clock2 * e.clock - e.newest2 * e.id END,
+    CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' WHEN :queued THEN 'q' ELSE 'r' END::"char",
+    CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
+    ELSE e.address END, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr,
+    e.pri, e.utube, e.extra, e.data, e.reply_to, e.group_name, e.group_no
+    FROM (SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea, place ordinality |
+        address text | utube text | ttl bigint, ttr bigint, delay bigint | pri integer, base1 double precision,
+        clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
+        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e
+-- fragment: put
+n.clock, n.ms, n.seq, n.awaited, CASE WHEN n.awaited THEN $notify END, (SELECT array_agg(pk) FROM new)
+-- name: insert
+WITH $putting RETURNING pk),
+soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_dues
+SELECT $put, (SELECT count(*) FROM lowered) FROM n;
+-- name: insert_queued
+-- Into micro-queues, as tasks that wait; the statement `heads` must follow.
+WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting FROM new
+    WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
+-- fragment: of_tube
+pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
+-- name: supersede
+-- penstock_outcome_address
+UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
+CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now + :later
+    ORDER BY pk LIMIT 1000) o));
+
+-- micro-queues
+
 -- name: heads
 -- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no
 -- others. A separate statement, so that its snapshot is younger than the locks. It also counts out the tasks that an
 -- ack removed (`acked`), and removes empty micro-queues once their turn cannot matter. Returns how many tasks became
--- takeable. (SELECT 'r') avoids penstock_ready.
+-- takeable, and whether others were notified of them. (SELECT 'r') avoids penstock_ready.
 WITH q AS MATERIALIZED (SELECT l.*, greatest(least(:limit - l.taken, l.ready), 0) AS room,
         l.taken = 0 AND l.ready = 0 AS empty, NOT :fair OR l.turn < $now AS over
     FROM unnest(nullif(current_setting('penstock.utubes', true), '')::text[],
@@ -347,7 +313,8 @@ forgotten AS (DELETE FROM penstock_utube l USING q WHERE l.ctid = q.place AND q.
 kept AS (UPDATE penstock_utube l SET taken = q.taken, heads = q.room, waiting = q.ready - q.room, idle = q.empty
     FROM q WHERE l.ctid = q.place AND NOT (q.empty AND q.over)
     AND (l.taken, l.heads, l.idle) <> (q.taken, q.room, q.empty))
-SELECT coalesce(sum(room - heads), 0)::integer FROM q;
+SELECT g.gained, CASE WHEN g.gained > 0 AND $others_wait THEN $notify END
+FROM (SELECT coalesce(sum(room - heads), 0)::integer AS gained FROM q) g;
 -- name: forget_idle_queues
 -- penstock_idle_utube
 DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
@@ -569,8 +536,6 @@ SELECT :tube::integer, :name::text, 'open', 0, 0, 0 FROM penstock_tube WHERE no 
 -- Wraps a load: its tasks, each with its group.
 SELECT * FROM ({load}) k
 LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
--- name: by_ids
-SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
 -- name: outcomes_by_address
 -- penstock_outcome_address, in pk order
 SELECT o.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (SELECT $kept FROM penstock_outcome
@@ -584,10 +549,6 @@ SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
 WITH b AS MATERIALIZED (SELECT $bounds FROM penstock_tube WHERE no = :tube)
 SELECT $record FROM (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
     WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f) f ORDER BY at, pk;
--- name: find_taken
--- penstock_held; the + 0 keeps the planner from scanning all tasks in pk order for the few taken ones.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk + 0 > :low AND pk + 0 <= :high
-ORDER BY pk + 0 LIMIT :limit;
 -- name: next_moment
 SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no = :tube) b CROSS JOIN LATERAL (
     SELECT at FROM penstock_task WHERE tube = :tube AND at >= b.soonest ORDER BY at LIMIT 1) k),
@@ -596,9 +557,6 @@ SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no
 
 -- sessions
 
--- name: beat
-UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id = ANY (:texts::text[]) AND until > $now
-RETURNING id;
 -- name: forget_session
 -- Not while it holds anything: a take that was undone may have returned a task to it.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
@@ -608,16 +566,3 @@ CROSS JOIN LATERAL (SELECT 1 FROM penstock_task k WHERE k.tube = t.no AND k.stat
 SELECT k.tube, k.pk FROM (SELECT no FROM penstock_tube ORDER BY name) t CROSS JOIN LATERAL (
     SELECT tube, pk FROM penstock_task WHERE tube = t.no AND state = 't' AND owner = :session ORDER BY pk LIMIT :limit)
 k LIMIT :limit;
-
--- transfer
-
--- name: import_tasks
-INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id, :tube, $imported FROM ROWS u(id bigint,
-    state text, rank1 double precision, rank2 double precision, pri integer, utube text, attempts integer, lease bigint,
-    created bigint, taken bigint, expires bigint, at bigint, ttr bigint, owner integer, reason text, extra text,
-    data bytea, address text, reply_to text, group_name text, group_no integer, progress double precision, errors bytea);
--- name: import_outcomes
-INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
-SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.errors, u.until FROM ROWS u(
-    id bigint, address text, status text, result bytea, error text, code text, errors bytea, until bigint)
-ON CONFLICT (pk) DO NOTHING;

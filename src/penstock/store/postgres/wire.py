@@ -99,38 +99,16 @@ class Query(str):
         return _ROWS.sub(rf"(SELECT {shown} FROM unnest({listed}){numbered} v({', '.join(arrays)})) \1", text)
 
 
-class Packed:
-    """Values as they are sent, in the order of a statement's parameters."""
-
-    __slots__ = ("formats", "given", "names")
-
-    def __init__(self, query: Query, values: Mapping[str, Any]) -> None:
-        packed = [_dumped(values[name], query.arrays.get(name)) for name in query.names]
-        self.given = [value for value, _ in packed]
-        self.formats = [form for _, form in packed]
-        self.names = query.names
-
-    def replace(self, **values: Any) -> Packed:
-        """The same with some other values, for a call that is made often."""
-        other = object.__new__(Packed)
-        other.given, other.formats, other.names = self.given.copy(), self.formats.copy(), self.names
-        for name, value in values.items():
-            place = self.names.index(name)
-            other.given[place], other.formats[place] = _DUMPS[type(value)](value)
-        return other
+Call = tuple[Query, Mapping[str, Any]]
 
 
-Call = tuple[Query, Mapping[str, object] | Packed]
-
-
-def pack(query: Query, values: Mapping[str, object] | Packed) -> tuple[Query, Packed]:
-    """A call as it is sent."""
-    if isinstance(values, Packed):
-        return query, values
+def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | None], list[Format]]:
+    """A call as it is sent: a form of the statement, the values of its parameters, and their formats."""
     if query.columns:
         values = dict(values)
         query = query.form(values)
-    return query, Packed(query, values)
+    packed = [_dumped(values[name], query.arrays.get(name)) for name in query.names]
+    return query, [value for value, _ in packed], [form for _, form in packed]
 
 
 def _dumped(value: Any, numbers: str | None) -> tuple[bytes | None, Format]:
@@ -210,8 +188,8 @@ class Wire:
     def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
         if len(calls) == 1 and calls[0][0].called in prepared:  # without a pipeline, a put is a tenth faster
-            query, packed = pack(*calls[0])
-            pgconn.send_query_prepared(query.called, packed.given, packed.formats, _BINARY)
+            query, values, formats = pack(*calls[0])
+            pgconn.send_query_prepared(query.called, values, formats, _BINARY)
             result = self._next()
             pgconn.get_result()
             if result.status == _FAILED:
@@ -220,15 +198,15 @@ class Wire:
         expected: list[bytes | Query] = []  # the name of a statement to prepare, or one to run
         pgconn.enter_pipeline_mode()
         for call in calls:
-            query, packed = pack(*call)
+            query, values, formats = pack(*call)
             called = query.called
             if not (self.prepares and called):
-                pgconn.send_query_params(query.sent, packed.given, None, packed.formats, _BINARY)
+                pgconn.send_query_params(query.sent, values, None, formats, _BINARY)
             else:
                 if called not in prepared and called not in expected:
                     pgconn.send_prepare(called, query.sent)
                     expected.append(called)
-                pgconn.send_query_prepared(called, packed.given, packed.formats, _BINARY)
+                pgconn.send_query_prepared(called, values, formats, _BINARY)
             expected.append(query)
         pgconn.pipeline_sync()
         answers, failure = list[list[Row]](), None

@@ -1,5 +1,5 @@
 -- Queries that all SQL stores share. A store's own queries.sql is read before this file: it defines the
--- fragments now, ids and texts (lists of numbers and of texts), and a query of the same name there replaces one here.
+-- fragments now, in_ids and in_texts (of lists of numbers and of texts), and a query of the same name there replaces one here.
 -- A task's pk is tube << 40 | id. Queries name the index that they rely on.
 -- fragment: unowned
 owner IS NULL
@@ -7,6 +7,9 @@ owner IS NULL
 at IS NULL
 -- fragment: tube
 no, name, kind, options
+-- fragment: key
+-- So written where a planner would walk the tube in pk order for the few that are taken.
+pk
 -- fragment: for_update
 -- fragment: skip_locked
 -- fragment: live
@@ -17,7 +20,7 @@ no, name, kind, options
 -- name: all_tubes
 SELECT $tube FROM penstock_tube ORDER BY name;
 -- name: tubes_named
-SELECT $tube FROM penstock_tube WHERE name IN $texts ORDER BY name;
+SELECT $tube FROM penstock_tube WHERE name $in_texts ORDER BY name;
 -- name: clock
 SELECT $now;
 -- name: look_at_tube
@@ -43,14 +46,11 @@ paused = coalesce(:paused, paused) WHERE no = :tube;
 -- name: set_altered
 INSERT INTO penstock_meta (name, value) VALUES ('altered', :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
--- name: any_taken
--- penstock_aside
-SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't' LIMIT 1;
--- name: any_waiting
-SELECT 1 FROM penstock_waiter WHERE tube = :tube LIMIT 1;
--- name: any_moving
--- penstock_moving_group
-SELECT 1 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1;
+-- name: busy
+-- penstock_aside, penstock_moving_group
+SELECT EXISTS (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't'),
+EXISTS (SELECT 1 FROM penstock_waiter WHERE tube = :tube),
+EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND moving = 1);
 -- name: hide_counter
 UPDATE penstock_counter SET tube = -tube WHERE tube = :tube;
 -- name: hide_tube
@@ -76,10 +76,10 @@ DELETE FROM penstock_task WHERE pk > :low AND pk <= :high;
 -- name: by_id
 SELECT $record FROM penstock_task WHERE pk = :pk;
 -- name: by_ids
-SELECT $record FROM penstock_task WHERE pk IN $ids ORDER BY pk;
+SELECT $record FROM penstock_task WHERE pk $in_ids ORDER BY pk;
 -- name: by_names
 -- penstock_address
-SELECT $record FROM penstock_task WHERE tube = :tube AND address IN $texts;
+SELECT $record FROM penstock_task WHERE tube = :tube AND address $in_texts;
 -- name: due
 -- penstock_timer
 SELECT $record FROM penstock_task WHERE tube = :tube AND at <= $now ORDER BY at, pk LIMIT :limit;
@@ -101,9 +101,9 @@ SELECT $record FROM penstock_task
 WHERE pk > :low AND pk <= :high AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > $now)
 ORDER BY pk LIMIT :limit;
 -- name: find_taken
--- penstock_aside
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk > :low AND pk <= :high
-ORDER BY pk LIMIT :limit;
+-- penstock_aside; sorted where `key` is no column, but never more than there are leases.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $key > :low AND $key <= :high
+ORDER BY $key LIMIT :limit;
 -- name: find_delivered
 -- penstock_aside, in order: what has no owner is no lease.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND pk > :low AND pk <= :high
@@ -147,7 +147,7 @@ CASE WHEN taken > created THEN taken ELSE created END
 SELECT $now, t.no, (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1),
 (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' AND rank1 = (SELECT rank1 FROM penstock_task
     WHERE tube = t.no AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1)
-    ORDER BY rank1, rank2, pk LIMIT 1) FROM penstock_tube t WHERE t.no IN $ids;
+    ORDER BY rank1, rank2, pk LIMIT 1) FROM penstock_tube t WHERE t.no $in_ids;
 -- name: ahead
 -- penstock_ready
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 'r'
@@ -156,7 +156,7 @@ AND (rank1, rank2, pk) < (:rank1, :rank2, :pk) LIMIT 1000) found;
 -- groups
 
 -- name: groups_by_no
-SELECT $group FROM penstock_group WHERE no IN $ids AND tube = :tube;
+SELECT $group FROM penstock_group WHERE no $in_ids AND tube = :tube;
 -- name: live_group
 -- penstock_live_group
 SELECT $group FROM penstock_group WHERE tube = :tube AND name = :name AND (state = 'open' OR state = 'started');
@@ -195,7 +195,7 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 -- outcomes
 
 -- name: outcomes_by_id
-SELECT $kept FROM penstock_outcome WHERE pk IN $ids AND until > $now;
+SELECT $kept FROM penstock_outcome WHERE pk $in_ids AND until > $now;
 -- name: outcomes_after
 SELECT $kept FROM penstock_outcome
 WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
@@ -204,7 +204,7 @@ WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
 DELETE FROM penstock_outcome WHERE pk IN (SELECT pk FROM (
 SELECT pk FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit $skip_locked) old);
 -- name: drop_outcomes
-DELETE FROM penstock_outcome WHERE pk IN $ids;
+DELETE FROM penstock_outcome WHERE pk $in_ids;
 
 -- micro-queues
 
@@ -216,7 +216,7 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 -- name: held_leases
 -- By the primary key. Tasks of a cancelled group are not held by anybody.
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
-WHERE k.pk IN $ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
+WHERE k.pk $in_ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
 -- fragment: session
 no, id, coalesce(until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no) + ttr)
@@ -235,11 +235,11 @@ UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR un
 INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until)
 VALUES (:id, :session, :host, :pid, :locus, $now, :until);
 -- name: handles
-SELECT id, session, locus, until FROM penstock_handle WHERE id IN $texts ORDER BY id;
+SELECT id, session, locus, until FROM penstock_handle WHERE id $in_texts ORDER BY id;
 -- name: beat
-UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id IN $texts AND until > $now;
+UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id $in_texts AND until > $now;
 -- name: beating
-SELECT id FROM penstock_handle WHERE id IN $texts AND until > $now;
+SELECT id FROM penstock_handle WHERE id $in_texts AND until > $now;
 -- name: lapsed_handles
 SELECT id, session, locus, until FROM penstock_handle WHERE until <= $now ORDER BY until, id;
 -- name: ended_sessions
@@ -317,3 +317,11 @@ VALUES (:tube, :utube, :taken, :heads, :waiting, :turn);
 -- name: stray_waiters
 SELECT w.tube, w.handle FROM penstock_waiter w
 WHERE NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.id = w.handle);
+
+-- transfer
+
+-- name: import_task
+INSERT INTO penstock_task (pk, tube, $imported) VALUES (:pk, :tube, $import);
+-- name: import_outcome
+INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+VALUES (:pk, :tube, :address, :status, :result, :error, :code, :errors, :until);

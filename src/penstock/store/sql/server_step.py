@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
+from penstock.core.refusals import tube_full
 from penstock.core.results import Effects
-from penstock.core.task import Record
+from penstock.core.task import Entry, Record
 from penstock.engine import port
-from penstock.engine.port import Conflict, Handed, Request
+from penstock.engine.port import Conflict, Delta, Handed, Request
 from penstock.engine.sessions import LostTake, give_back
 from penstock.engine.store import Store
 from penstock.errors import OutcomeUnknown, PenstockError
@@ -194,7 +195,22 @@ class ServerStep(SqlStep):
             raise self.no_such_tube(tube)
         return results
 
-    # takes
+    # puts and takes
+
+    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+        if not entries:
+            return []
+        try:
+            records = cast(port.Step, self).flush(Delta(tube, fresh=list(entries))).fresh
+        except Conflict:
+            self.must_live(tube)
+            if tube.capacity is not None:
+                stored = self.counters(tube).counts.stored
+                if stored + len(entries) > tube.capacity:
+                    raise tube_full(tube, stored, len(entries)) from None
+            raise
+        self.note_clock(records[0].created)
+        return records
 
     def take(self, request: Request) -> Handed:
         """Lease or hand out tasks of the first tube that has any.

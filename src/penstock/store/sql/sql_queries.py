@@ -33,13 +33,18 @@ BRIEF = RECORD.rpartition(", ")[0]
 COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
 # Those of a store whose ids have no gaps: what is ready and what was put follow from the last id.
 COUNTED = {name: column for name, column in COUNTERS.items() if name not in ("ready", "put")}
+_IMPORTED = [field for field in COLUMNS if field != "id"]
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
 def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str] | None = None) -> SimpleNamespace:
     """The queries of a package as attributes; with `shared`, also those that all stores have."""
     queries: dict[str, str] = {}
-    known = {"record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT, **(fragments or {})}
+    known = {
+        "record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT,
+        "imported": ", ".join(COLUMNS[field] for field in _IMPORTED),
+        "import": ", ".join(f":{field}" for field in _IMPORTED), **(fragments or {}),
+    }  # fmt: skip
     for place in (package, "penstock.store.sql")[: 1 + shared]:
         for role, section, body in _sections(files(place).joinpath("queries.sql").read_text()):
             into = queries if role == "name" else known

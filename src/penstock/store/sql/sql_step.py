@@ -85,10 +85,6 @@ class SqlStep:
     def lock_alone(self, tube: Tube) -> None:
         """Within `together`: lock the tube against puts, takes and flushes until the end."""
 
-    def record(self, row: Row) -> Record:
-        """The task of a row that has the columns of `queries.RECORD`."""
-        return Record(*row)
-
     # tubes
 
     def tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
@@ -129,11 +125,10 @@ class SqlStep:
         with self.together():
             self.lock_alone(tube)
             self.must_live(tube)
-            taken = (waiting or tube.kind.leased) and bool(self.rows(self.Q.any_taken, tube=tube.no))
-            waits = waiting and bool(self.rows(self.Q.any_waiting, tube=tube.no))
-            moving = bool(self.rows(self.Q.any_moving, tube=tube.no))
-            if taken or waits or moving:
-                return taken, waits, moving
+            taken, waits, moving = map(bool, self.rows(self.Q.busy, tube=tube.no)[0])
+            busy = taken and (waiting or tube.kind.leased), waits and waiting, moving
+            if any(busy):
+                return busy
             self.change(self.Q.hide_counter, tube=tube.no)
             self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
         return None
@@ -184,11 +179,11 @@ class SqlStep:
         if found and len(found[0]) > _FIELDS:
             groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
             found = [row[:_FIELDS] for row in found]
-        records = [self.record(row) for row in found]
+        records = [Record(*row) for row in found]
         if isinstance(select, port.Due):
             groups |= {row[0]: make_group(row) for row in more[0]}
         elif isinstance(select, Find) and more:
-            records += [self.record(row) for row in more[0]]
+            records += [Record(*row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
         if isinstance(select, Deliveries) and select.backwards:
             records.reverse()
@@ -396,7 +391,7 @@ class SqlStep:
         )
 
     def _records(self, query: str, **values: object) -> list[Record]:
-        return [self.record(row) for row in self.rows(query, **values)]
+        return [Record(*row) for row in self.rows(query, **values)]
 
     def _audit_queues(self, tube: Tube) -> dict[str, QueueAudit]:
         Q, empty, ids = self.Q, (0, 0, 0), {"tube": tube.no, **span(tube)}  # noqa: N806
@@ -466,7 +461,15 @@ class SqlStep:
             last = self.counters(tube).last_id
             new = batch.above(last)
             last_id = max([batch.upto, last, *(record.id for record in new.records)])
-            self.import_rows(tube, new.records, batch.outcomes)
+            base, no, Q = first_pk(tube), tube.no, self.Q  # noqa: N806
+            tasks = [(Q.import_task, {"pk": base | one.id, "tube": no, **asdict(one)}) for one in new.records]
+            kept = [
+                (Q.import_outcome, {"pk": base | one.id, "tube": no, **asdict(one), **asdict(one.ending)})
+                for one in batch.outcomes
+            ]
+            if tasks or kept:
+                self.drop_outcomes(tube, [one.id for one in batch.outcomes])  # of an import that was begun before
+                self.several([*tasks, *kept])
             for no, count in sorted(new.members.items()):
                 self.change(self.Q.import_members, no=no, count=count)
             self.add_counts(tube, imported_counts(new, last, last_id), last_id)
@@ -506,10 +509,6 @@ class SqlStep:
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         """Add to the counters that the store has, and raise the last id."""
-        raise NotImplementedError
-
-    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
-        """Store tasks and outcomes as they are; an outcome that is there stays."""
         raise NotImplementedError
 
     def set_serial(self, tube: Tube, serial: int) -> None:

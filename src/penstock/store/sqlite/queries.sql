@@ -3,10 +3,13 @@
 
 -- fragment: now
 :now
--- fragment: ids
-(SELECT value FROM json_each(:ids))
--- fragment: texts
-(SELECT value FROM json_each(:texts))
+-- fragment: in_ids
+IN (SELECT value FROM json_each(:ids))
+-- fragment: in_texts
+IN (SELECT value FROM json_each(:texts))
+-- fragment: key
+-- Else it walks the tube once the application that owns the file has run ANALYZE.
++pk
 -- fragment: first_moment
 (SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at IS NOT NULL ORDER BY k.at LIMIT 1)
 -- name: get_meta
@@ -170,11 +173,6 @@ SELECT until FROM penstock_group WHERE tube = :tube AND until <= :now ORDER BY u
 
 -- looking
 
--- name: find_taken
--- penstock_aside; sorted, but never more than there are leases. The + keep it from walking the tube in pk order,
--- which it chooses once the application that owns the file has run ANALYZE.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND +pk > :low AND +pk <= :high
-ORDER BY +pk LIMIT :limit;
 -- name: groups_by_no
 -- By the primary key. CROSS JOIN: after an ANALYZE of few groups, IN would read all that there ever are.
 SELECT $group FROM json_each(:ids) CROSS JOIN penstock_group WHERE no = value AND tube = :tube;

@@ -31,7 +31,7 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import Kept, TubeCounters
+from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
@@ -579,16 +579,6 @@ class SqliteStep(SqlStep):
             return readied
         states = [(row.before.utube or NO_UTUBE, row.before.state, row.after.state) for row in rows]
         return move_tasks(self.db, tube, self.now, [move for move in states if move[1] in "rqt" or move[2] in "rt"])
-
-    # transfer
-
-    def import_rows(self, tube: Tube, records: Sequence[Record], outcomes: Sequence[Kept]) -> None:
-        base, no = first_pk(tube), tube.no
-        insert_rows(self.db, queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in records])
-        self.drop_outcomes(tube, [kept.id for kept in outcomes])  # of an import that was begun before
-        insert_rows(self.db, queries.KEEP_OUTCOME, [
-            (base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in outcomes
-        ])  # fmt: skip
 
 
 def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
