@@ -135,8 +135,6 @@ _VAULT = {
 class PostgresVault(ServerVault):
     """A pool's database in one schema."""
 
-    begins = True
-
     def __init__(self, url: str) -> None:
         location = locate(url)
         # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import repeat
 from struct import Struct
 from typing import Any
@@ -284,16 +285,42 @@ class Link(psycopg.Connection[Row]):
     # for the database of a pool
 
     def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
-        """The rows of one statement, with values for its `%s`."""
-        return self.execute(sql.encode(), arguments, binary=True).fetchall()
+        """The rows of one statement, with values for its `%s`, or how many it changed; `alone`: it is a transaction of
+        its own, else it begins one."""
+        begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
+        calls: list[Call] = [_vault_call(sql, arguments)]
+        return self.wire.run(calls if begun else [(_BEGIN, {}), *calls])[-1]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
-        return self.execute(sql.encode(), arguments).rowcount
+        rows = self.vault_rows(sql, arguments)
+        return int(rows[0][0] or 0) if rows else 0
 
     def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
-        """Run each statement for each of its rows and commit, in one round trip."""
-        with self.pipeline(), self.cursor() as cursor:
-            for sql, rows in writes:
-                cursor.executemany(sql.encode(), rows)
-            cursor.execute("COMMIT")
+        """Run each statement for each of its rows and commit, in one round trip; an INSERT has all of them."""
+        calls: list[Call] = []
+        for sql, rows in writes:
+            head, *tail = _VALUES.split(sql)
+            if tail:
+                types = ", ".join(f"%s::{'bigint' if isinstance(value, int) else 'bytea'}[]" for value in rows[0])
+                columns = [list(column) for column in zip(*rows, strict=True)]
+                calls.append(_vault_call(f"{head}SELECT * FROM unnest({types}){tail[0]}", columns))
+            else:
+                calls += [_vault_call(sql, row) for row in rows]
+        self.wire.run([*calls, (_COMMIT, {})])
+
+
+_BEGIN, _COMMIT = Query("BEGIN"), Query("COMMIT")
+_VALUES = re.compile(r"VALUES \([%s, ]+\)")
+
+
+def _vault_call(sql: str, arguments: Sequence[object]) -> Call:
+    return _vault_query(sql), {f"a{place}": value for place, value in enumerate(arguments)}
+
+
+@lru_cache(maxsize=64)
+def _vault_query(sql: str) -> Query:
+    """Prepared, but for lists of ids and what creates tables."""
+    first, *others = sql.split("%s")
+    text = first + "".join(f":a{place}{part}" for place, part in enumerate(others))
+    return Query(text, "" if " IN (" in sql or not others else f"vault_{hash(sql):x}")

@@ -23,9 +23,6 @@ class _Session:
 class ServerVault:
     """Keeps the contract of `store.pool.vault.Database`, but for `queries` and `promise`."""
 
-    #: Whether a transaction must be begun; elsewhere each statement is in one.
-    begins = False
-
     def __init__(self, server: Server[Any], label: str, most_bytes: int) -> None:
         self._server = server
         self.label, self.most_bytes = label, most_bytes
@@ -36,8 +33,6 @@ class ServerVault:
 
     def run(self, work: Callable[[_Session], T]) -> T:
         def transaction(link: Any) -> T:
-            if self.begins:  # it may be idle for long, while the index is read
-                link.change("BEGIN")
             session = _Session(link)
             done = work(session)
             link.finish_with(session.writes)
