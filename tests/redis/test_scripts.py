@@ -10,7 +10,7 @@ import redis
 
 import penstock
 from penstock.store.redis import redis_store as module
-from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script, load_take_from_many
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script
 from tests.servers.redis import Redis, RedisCluster
 
 FOLDER = Path(module.__file__).parent / "lua"
@@ -114,4 +114,3 @@ def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
         for sort in (PLAIN, MICRO_QUEUES, UNLEASED):
             for name in SCRIPTS:
                 connection.script_load(load_script(name, sort=sort, modern=modern, epoch="1").text)
-            connection.script_load(load_take_from_many((sort,), modern=modern).text)

@@ -66,10 +66,6 @@ LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 # Tasks that follow their group in one take: some 3 ms. More would delay the taker, who does not need them.
 _FOLLOW_STEP = 200
-# The position of what was leased in the answer of a take.
-_PAIRS = 6
-# Each tube is advanced first, up to a thousand tasks: more tubes in one script would block the server for others.
-MOST_TUBES = 16
 
 
 class Wanted(NamedTuple):
@@ -287,53 +283,36 @@ class RedisStore(TransferCalls, Store):
             self.lost.looked(lost)
 
     def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
-        """Take from the first tube that has work: in one script if one server has all of them, else one by one."""
-        waits, answers = list[int](), list[list[Reply]]()
-        if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
-            request = self._runner.take_from_many_request(tubes, *wanted, ADVANCE_STEP, now=now)
-            answers = cast("list[list[Reply]]", self._runner.servers.run(request, idempotent=False))
+        """Take from the first tube that has work."""
+        waits = list[int]()
         for place, tube in enumerate(tubes):
-            answer = answers[place] if place < len(answers) else None
-            alive, wait_ms, pairs = self._take_from(tube, wanted, now, effects, answer)
+            taken = self._run_take(tube, wanted, (), now, effects)
+            found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
+            if found is not None:  # the tube did not know the handle, whose session is alive
+                taken = self._run_take(tube, wanted, found, now, effects)
+            alive, wait_ms, pairs = taken
             waits += [wait_ms] if wait_ms >= 0 else []
             if not alive:
                 return Taken(None, [], None, False, effects)
-            if not pairs:
-                continue
-            for other, unregistered in cast("list[tuple[int, list[Reply]]]", answers[place + 1 :]):
-                self._steps.read(tubes[other - 1], unregistered, effects, now)
-            if answer is None or not answer[_PAIRS]:
+            if pairs:
                 self._unregister_others(tubes, place, wanted, now, effects)
-            return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
+                return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
         if self._outbox.deliver_overdue(effects, now):
             waits.append(0)  # look again: it may be what the caller wants
         return Taken(None, [], min(waits, default=None), True, effects)
 
-    def _take_from(
-        self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects, answer: list[Reply] | None
-    ) -> tuple[int, int, list[Reply]]:
-        """Take from one tube, which may have answered already. A handle that the tube does not know is registered
-        there, if its session is alive."""
-        taken = self._run_take(tube, wanted, (), now, effects, answer)
-        found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
-        return taken if found is None else self._run_take(tube, wanted, found, now, effects)
-
     def _run_take(
-        self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects,
-        answer: list[Reply] | None = None,
-    ) -> tuple[int, int, list[Reply]]:  # fmt: skip
+        self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects
+    ) -> tuple[int, int, list[Reply]]:
         """Run the script; before it leases, the engine applies what needs a rule of groups, addresses or replies."""
         forced = 0
         while True:
-            if answer is None:
-                words = (*wanted, ADVANCE_STEP, forced, *registered)
-                answer = self._runner.on_tube("take", tube, *words, now=now)
-            rest = self._steps.read(tube, self._runner.known(tube, answer), effects, now)
+            rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, forced, *registered, now=now)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
             if not left:
                 return alive, wait_ms, pairs
             self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
-            forced, answer = 1, None
+            forced = 1
 
     def _unregister_others(
         self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects

@@ -15,7 +15,7 @@ from penstock.core.transfer import erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import decode
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
 
 # Hash tags. A cluster keeps all keys with one tag on one node, so a script may use them together.
@@ -122,18 +122,6 @@ class Runner:
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
         found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         return [self.known(tube, reply) for tube, reply in found]
-
-    def take_from_many_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
-        """A request to take from several tubes, for the one server that has them."""
-        requests = [self.tube_request("take", tube) for tube in tubes]
-        sorts = [self.shape(tube).sort for tube in tubes]
-        kinds = tuple(sorted(set(sorts)))  # sorted, so that there are few such scripts
-        words: list[Argument] = [len(tubes), self.moment(now), *wanted]
-        for tube, sort, request in zip(tubes, sorts, requests, strict=True):
-            shape = self.shape(tube)
-            words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
-        keys = [key for request in requests for key in request.keys]
-        return Request(load_take_from_many(kinds, modern=self.modern), keys, words)
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""

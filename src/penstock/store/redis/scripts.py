@@ -49,23 +49,6 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, epoch: str
 
     `modern`: for servers that know script flags (7 and later); `epoch`: for the index of a pool in that epoch.
     """
-    keys, body = _body(name, sort, epoch)
-    flags = _words("FLAGS", _section(name))
-    return Script(name, keys, "\n".join([*_head(flags, modern), body]))
-
-
-@cache
-def load_take_from_many(sorts: tuple[str, ...], *, modern: bool = True) -> Script:
-    """Build the script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
-    lines = [*_head(["allow-oom"], modern), "local takes = {}"]
-    for place, sort in enumerate(sorts, 1):
-        # As functions, the scripts find the keys and arguments that they are given under the names that they know.
-        lines.append(f"takes[{place}] = function(KEYS, ARGV)\n{_body('take', sort)[1]}\nend")
-    return Script("take_from_many", (), "\n".join([*lines, _section("take_from_many")]))
-
-
-def _body(name: str, sort: str, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
-    """The keys of a script, and its text without the head."""
     own = _section(name)
     parts: list[str] = []
     for part in _parts(own, sort):
@@ -75,7 +58,8 @@ def _body(name: str, sort: str, epoch: str | None = None) -> tuple[tuple[str, ..
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
     names = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
-    return keys, "\n".join([f"local {names} = {values}", _SHARED, *parts, own])
+    lines = [*_head(_words("FLAGS", own), modern), f"local {names} = {values}", _SHARED, *parts, own]
+    return Script(name, keys, "\n".join(lines))
 
 
 def _head(flags: list[str], modern: bool) -> list[str]:

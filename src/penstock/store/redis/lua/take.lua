@@ -49,36 +49,3 @@ if alive and #leased == 0 and (blocked == 'register' or blocked == 'unregister_i
   redis.call('HSET', k_meta, 'take_waits', wait < 0 and 9007199254740991 or now + wait)
 end
 return { now, readied, removed, log, alive and 1 or 0, wait, leased, {} }
-
--- part: take_from_many
--- Take from the first of several tubes of one server that has work, in one step. The take scripts of their sorts precede
--- this part as functions of KEYS and ARGV, in `takes`.
--- ARGV: how many tubes, now, handle, count, highest first rank or '', blocked, call, step of advance; then for each tube:
---   which of the takes, how many keys, shape, limit
--- Returns: the answers of the takes, up to the first tube that has work, does not exist, does not know the handle or leaves
---   something to the engine; if it has work, {tube, answer} of those that then unregistered the caller
-local tubes, from, answers = {}, 0, {}
-for i = 1, tonumber(ARGV[1]) do
-  local at, keys = 4 * (i - 1) + 9, {}
-  for k = 1, tonumber(ARGV[at + 1]) do keys[k] = KEYS[from + k] end
-  from = from + #keys
-  tubes[i] = { take = takes[tonumber(ARGV[at])], keys = keys, shape = ARGV[at + 2], limit = ARGV[at + 3] }
-end
-
-local function take_from(tube, count, blocked)
-  return tube.take(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7], ARGV[8] })
-end
-
-for i, tube in ipairs(tubes) do
-  local answer = take_from(tube, ARGV[4], ARGV[6])
-  answers[i] = answer
-  if answer[1] == -1 or answer[5] == 0 or #answer[8] > 0 then break end
-  if #answer[7] > 0 then
-    for other = 1, #tubes do -- that registered the caller as waiting
-      local counted = ARGV[6] == 'unregister_if_found' or (ARGV[6] == 'register' and other < i) or (ARGV[6] == 'unregister' and other > i)
-      if other ~= i and counted then answers[#answers + 1] = { other, take_from(tubes[other], 0, 'unregister') } end
-    end
-    break
-  end
-end
-return answers
