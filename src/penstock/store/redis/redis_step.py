@@ -65,8 +65,9 @@ _STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
 _ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
 # A group as scripts return it: number, record, end work, cancel work, 1 if its tasks must still follow it.
 StoredGroup = Sequence[object]
-# What a script leaves to the engine: due tasks, tasks and their ended sessions, groups whose tasks must follow them.
-Left = tuple[Sequence[int], Sequence[int], Sequence[int]]
+# What a script leaves to the engine: its time, tasks and their groups, ids and ended sessions of some of these, groups
+# whose tasks must follow them.
+Left = tuple[int, list[int | bytes], list[StoredGroup], Sequence[int], Sequence[int]]
 # The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
 _REMOVED = 2
 # Answers of a put: there is no room; its entries must be decided again.
@@ -217,8 +218,11 @@ class RedisStep:
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
         with partly_applied(self._done):
             reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
-        now, tasks, groups = cast("tuple[int, list[int | bytes], list[StoredGroup]]", tuple(reply))
-        self._now = now
+        self._now, tasks, groups = cast("tuple[int, list[int | bytes], list[StoredGroup]]", tuple(reply))
+        return self._loaded(tube, tasks, groups) or self._read(tube, *words)
+
+    def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
+        """What a script read; None if some of it could not be read, and was buried."""
         records: list[Record] = []
         broken: list[tuple[object, ...]] = []
         for place in range(0, len(tasks), 2):
@@ -231,7 +235,7 @@ class RedisStep:
                 broken.append((id,))
         if broken and tube.kind.leased:  # the script buries what it cannot read
             self._apply(Delta(tube), _encode(broken), [])
-            return self._read(tube, *words)
+            return None
         return self._with_groups(tube, records, groups)
 
     def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
@@ -427,12 +431,12 @@ class RedisStep:
     def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:
         """Let the engine apply what a script left to it: see left_over in lua/advance.lua. Returns whether more may be
         due. What others apply meanwhile is left to them."""
-        ids, held, moving = left
+        self._now, tasks, groups, held, moving = left
         work = Work(cast(Step, self), self._tube, effects)
         owners = dict(zip(held[::2], held[1::2], strict=True))
         try:
-            wanted = list(dict.fromkeys([*ids, *owners]))  # a lease may end with its session
-            for record in work.load(ByIds(wanted)) if wanted else ():
+            loaded = self._loaded(self._tube, tasks, groups)
+            for record in work.know(loaded) if loaded else ():
                 if record.state == "t" and record.owner == owners.get(record.id, 0):
                     work.change(record, (came_back if closed else lost)(record, work.now, "release"))
                 elif record.at is not None and record.at <= work.now:

@@ -1,21 +1,24 @@
 -- part: advance
--- One bounded step of everything that is due in a tube. What needs a rule of groups, addresses or replies is left to the
--- engine: tasks of groups, and ends of tasks with an address or a reply tube.
+-- One bounded step of everything that is due in a tube. A task whose lease or delay is over becomes ready here, if that is all;
+-- the rest is left to the engine: ends of tasks, burials, and what is in a group.
 -- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends without further heartbeats.
 -- These mirror the registry of sessions, for the handles that took from this tube.
 -- KEYS: lapses handles ends waits
-local left_due, left_held = {}, {}
+local left, ended_holders = {}, {}
 
--- Apply what was decided for a task, or return true if it is left to the engine. An entry of an index without a task is stale.
-local function left_to_engine(index, key, rec, to)
-  if not to then
-    remove_from('ZREM', index, key)
-  elseif rec.group_no or (to.state == '-' and (rec.address or rec.reply_to)) then
+-- Make a task ready, or return true if it is left to the engine; `error`: of the attempt that ends with its lease.
+local function left_to_engine(key, rec, event, error)
+  local most = rec.state == 't' and rec.extra and tonumber(string.match(rec.extra, '"max_attempts":(%d+)')) -- of a JSON object
+  local ends = (rec.expires and rec.expires <= now) or (most and rec.attempts >= most)
+  if ends or rec.group_no or not (rec.state == 't' or rec.state == '~') then
+    left[#left + 1] = key
     return true
-  else
-    change(key, rec, to)
-    log_change(to.events, key, rec)
   end
+  change(key, rec, {
+    state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = rec.attempts, reason = rec.reason,
+    error = error and { rec.attempts, now, '', error, '' },
+  })
+  log_change(event, key, rec)
 end
 
 -- Release up to `most` tasks of a session that is dead, or was closed. Returns how many.
@@ -25,9 +28,11 @@ local function release_of(session, most, closed)
   prefetch(held)
   for _, key in ipairs(held) do
     local rec = fetch(key)
-    local to = rec and rec.state == 't' and lease_ended(rec, 'release', not closed and 'not settled before its session ended')
-    if left_to_engine(k_taken, key, rec, to) then
-      left_held[#left_held + 1], left_held[#left_held + 2] = id_of(key), tonumber(session)
+    if not rec or rec.state ~= 't' then -- the entry of the index is stale
+      remove_from('ZREM', k_taken, key)
+    elseif left_to_engine(key, rec, 'release', not closed and 'not settled before its session ended') then
+      ended_holders[#ended_holders + 1], ended_holders[#ended_holders + 2] = id_of(key), tonumber(session)
+      ended_holders[key] = true
     end
   end
   flush_gathered()
@@ -60,21 +65,27 @@ local function advance(most, closed)
   prefetch(due)
   for _, key in ipairs(due) do
     local rec = fetch(key)
-    local to = rec and rec.at and deadline_passed(rec)
-    if left_to_engine(k_due, key, rec, to) then left_due[#left_due + 1] = id_of(key) end
+    if not rec or not rec.at then
+      remove_from('ZREM', k_due, key)
+    elseif rec.state == 't' and not ended_holders[key] then
+      left_to_engine(key, rec, 'ttr', 'not settled before its ttr was over')
+    elseif rec.state ~= 't' then
+      left_to_engine(key, rec, 'delay')
+    end
   end
   flush_gathered()
   if forget_idle then forget_idle() end
   return done + #due >= most
 end
 
--- What the engine must apply: {} or {{ids of due tasks}, {id, session, ... of tasks of ended sessions}, {groups whose tasks
--- must follow them}}.
+-- What the engine must apply: {} or {now, tasks and their groups as with_groups returns them, {id, session, ... of those
+-- whose session has ended}, {groups whose tasks must follow them}}.
 local function left_over()
   local moving = moving_groups()
-  if #left_due + #left_held + #moving == 0 then return {} end
+  if #left + #moving == 0 then return {} end
   for i, no in ipairs(moving) do moving[i] = tonumber(no) end
-  return { left_due, left_held, moving }
+  local tasks, groups_of = with_groups(left)
+  return { now, tasks, groups_of, ended_holders, moving }
 end
 
 local function first_score(key)
@@ -96,7 +107,8 @@ end
 -- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
 -- Returns: now, readied, removed, log, 1 if more is due, ms until the next deadline or -1, left_over, {entry of the outbox
 --   that was left behind, ...}
--- WITH: now tube encode decode tasks micro_queues? lifecycle groups outcomes outbox names? unleased? advance
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups outcomes outbox names? unleased?
+-- WITH: advance
 -- FLAGS: allow-oom
 local more = advance(tonumber(ARGV[4]), ARGV[5] == '1')
 forget_expired(tonumber(ARGV[4]))

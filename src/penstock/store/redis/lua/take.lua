@@ -6,8 +6,8 @@
 --   handle lapses, when the session ends
 -- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline or -1, {id, record, ...},
 --   left_over; unless that is empty, nothing was leased or registered
--- WITH: now tube encode decode tasks micro_queues? lifecycle groups names? unleased? advance lease
--- WITH: lease_leased? hand_over? lease_unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups names? unleased? advance
+-- WITH: lease lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 
@@ -23,10 +23,10 @@ if soonest <= now then
   advance(tonumber(ARGV[9]))
   if settle_lanes then settle_lanes() end
 end
-local left = ARGV[10] == '1' and {} or left_over()
-if #left > 0 then
+local due = ARGV[10] == '1' and {} or left_over()
+if #due > 0 then
   commit()
-  return { now, readied, removed, log, 1, 0, {}, left }
+  return { now, readied, removed, log, 1, 0, {}, due }
 end
 
 local session = redis.call('HGET', k_handles, handle)

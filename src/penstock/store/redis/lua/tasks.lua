@@ -135,6 +135,9 @@ bury_unreadable = function(key, value)
   log_change('bury', key, rec)
 end
 
+-- A deadline has passed when now == deadline.
+local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
+
 -- Apply what was decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
   local before, timer = rec.state, rec.at
@@ -182,45 +185,4 @@ local function commit()
   if save_last then save_last() end
   if save_lanes then save_lanes() end
   finish()
-end
-
--- part: lifecycle
--- State transitions, as decided by penstock.core.lifecycle. A deadline has passed when now == deadline.
-local function removed_by(rec, event) return { state = '-', events = event, attempts = rec.attempts } end
-
--- A taken task loses its lease, by release (also at session end) or by ttr; `error` if its holder is gone.
-local function lease_ended(rec, event, error)
-  local attempts = rec.attempts
-  error = error and { attempts, now, '', error, '' }
-  if rec.expires and rec.expires <= now then
-    return { state = '-', events = event .. ' ttl', attempts = attempts, error = error }
-  end
-  local to = {
-    state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = attempts, reason = rec.reason,
-    error = error,
-  }
-  local most = rec.extra and tonumber(string.match(rec.extra, '"max_attempts":(%d+)')) -- of a JSON object
-  if most and attempts >= most then
-    to.state, to.events = '!', event == 'ttr' and 'ttr bury' or 'bury'
-    if not rec.reason or rec.reason == '' then
-      to.reason = 'handed out ' .. attempts .. ' times without an ack'
-    end
-  end
-  return to
-end
-
-local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
-
--- The transition of a task whose deadline `at` has passed.
-local function deadline_passed(rec)
-  if rec.state == 't' then return lease_ended(rec, 'ttr', 'not settled before its ttr was over') end
-  if (rec.state == '~' or rec.state == 'g') and not expired(rec) then
-    -- The delay of a task whose group is not started has ended: from now on only its ttl counts.
-    local ready = rec.state == '~'
-    return {
-      state = ready and 'r' or 'g', events = ready and 'delay' or '', at = rec.expires, expires = rec.expires,
-      attempts = rec.attempts, reason = rec.reason,
-    }
-  end
-  return removed_by(rec, 'ttl')
 end

@@ -45,14 +45,15 @@ return 1
 
 -- script: import
 -- Store tasks, and what stands beside them, under their own ids. What is here already is left as it is. From another store it
--- is counted. From the database of a pool it is not, open_index does that; no session holds its taken tasks, so these are
--- released.
--- KEYS: groups
+-- is counted. From the database of a pool it is not, open_index does that; its taken tasks are held by a session that has
+-- ended, so the next advance releases them.
+-- KEYS: groups ends
 -- ARGV: now, shape, limit, facts, or '' if it comes from the database, the id up to which all is imported, number of words for
 --   what stands beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
 --   errors, `g`, `e` or `c` and number of a group: its record, end work and cancel work
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? lifecycle groups write_groups outcomes new_record add_entries names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased?
+local NOBODY = 281474976710655 -- the highest number that a session could have
 local before, added, related, split, rebuilds = last, 0, false, 6 + ARGV[6], ARGV[4] == ''
 
 local function load_outcome(key, stored)
@@ -84,18 +85,6 @@ for i = 7, split, 2 do
   if mark_changed and not rebuilds then mark_changed(name) end
 end
 
--- A task as it is without its session.
-local function given_back(rec)
-  local group = rec.group_no and group_of(rec.group_no)
-  if rec.state == 'q' then rec.state = 'r' end
-  if rec.state == 't' and not delivered then
-    local to = lease_ended(rec, 'release')
-    rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
-    if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
-  end
-  if rec.state == 'r' and group and group.state == 'o' then rec.state = 'g' end
-end
-
 -- Count a task that comes from another store.
 local function count_in(key, rec)
   added = added + 1
@@ -111,7 +100,14 @@ end
 for i = split + 1, #ARGV, 2 do
   local key, rec = ARGV[i], decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
   if redis.call('HEXISTS', k_tasks, key) == 0 then
-    if rebuilds then given_back(rec) else count_in(key, rec) end
+    if not rebuilds then
+      count_in(key, rec)
+    elseif rec.state == 'q' then
+      rec.state = 'r'
+    elseif rec.state == 't' and not delivered then
+      rec.owner = NOBODY
+      redis.call('ZADD', k_ends, 0, NOBODY)
+    end
     if in_order then redis.call('HSETNX', k_meta, 'handed', id_of(key) - 1) end
     if rec.address and add_name then
       add_name(key, rec.address)
