@@ -16,9 +16,9 @@ from importlib.resources import files
 _SHARED = (
     "local band, fair, limit, update_lane, enter_lane, load_lanes, take_head, ack_taken, settle_lanes, save_lanes, "
     "forget_idle, queue_place, lease, removals, additions, save_last, task_removed, cancelled, moving_groups, "
-    "join_group, save_groups, group_rows, save_outcomes, find_conflict, holders, keep_relations, forget_expired, "
-    "key_named, delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, "
-    "log_value, bury_unreadable, mark_changed, lease_floor = bit.band"
+    "join_group, save_groups, group_rows, new_outcomes, save_outcomes, find_conflict, holders, keep_relations, "
+    "forget_expired, key_named, delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, "
+    "next_hand_out, log_value, bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"

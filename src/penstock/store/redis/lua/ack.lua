@@ -15,9 +15,9 @@
 -- FLAGS: allow-oom
 
 -- part: ack_tasks
--- KEYS: tasks taken outcomes kept members
+-- KEYS: tasks taken members
 local keys, gone, timed, missed, tied, kept = {}, {}, {}, {}, {}, {}
-local outcomes_kept, of_group, related = {}, {}, forget_expired and meta[5]
+local of_group, related = {}, save_outcomes and meta[5]
 local over = related and now + struct.unpack('>I6', related)
 local sub, byte, lead = string.sub, string.byte, over and struct.pack('>I6', over) .. '\4done'
 for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
@@ -34,10 +34,10 @@ local function remove(place, value, flags)
     if band(flags, 16) ~= 0 then at = at + 1 + byte(value, at) end
     local n = #kept
     kept[n + 1] = place
-    outcomes_kept[2 * n + 1] = keys[place]
+    new_outcomes[2 * n + 1] = keys[place]
     local address = sub(value, at, at + byte(value, at))
     if byte(address, 2) == 0 then address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3)))) end
-    outcomes_kept[2 * n + 2] = lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+    new_outcomes[2 * n + 2] = lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
   end
 end
 
@@ -100,16 +100,7 @@ call_with('HDEL', k_tasks, gone)
 call_with('ZREM', k_taken, gone)
 call_with('ZREM', k_due, timed)
 if #members > 0 then call_with('ZREM', k_members, members) end
-if #kept > 0 then
-  forget_expired(2 * #kept)
-  call_with('HSET', k_outcomes, outcomes_kept)
-  for first = 1, #kept, 100 do
-    local some = { 'o' }
-    for i = first, math.min(first + 99, #kept) do some[#some + 1] = keys[kept[i]] end
-    redis.call('ZADD', k_kept, over, table.concat(some))
-  end
-  notify_waiters()
-end
+if #kept > 0 then save_outcomes() end
 removed = #gone
 count('taken', -removed)
 count('ack', removed)

@@ -6,7 +6,7 @@
 -- precede the result, after their length in 4 bytes. kept: `o` and keys of outcomes, or `g` and number of an ended group ->
 -- when to look whether they can be forgotten.
 -- KEYS: addresses outcomes kept groups errors
-local new_outcomes = {} -- key, outcome, ... of this step, written together by save_outcomes
+new_outcomes = {} -- key, outcome, ... of this step, written together by save_outcomes
 
 local function keep_outcome(key, address, ending, until_, errors)
   local error, code, result = ending.error or '', ending.code or '', ending.result or ''
