@@ -1,11 +1,11 @@
-"""Notifications reach all waiters, whichever thread reads them."""
+"""Notifications reach those who wait."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -15,10 +15,10 @@ from penstock.aio.executor import BatchExecutor
 from penstock.operations.operation import operation_of
 from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.subscriber import Subscriber, Subscription
+from penstock.store.redis.subscriber import Subscription
 from penstock.store.wake import Wake
+from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
-from tests.support.inspection import waiters
 from tests.support.threads import begin, until
 
 
@@ -26,7 +26,7 @@ from tests.support.threads import begin, until
 def test_a_notification_that_came_while_nobody_waited_is_seen_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    store._subscriber._notify()  # and an awake waiter has cleared the wake-up
+    store._subscriber._notify()  # and whoever was awake has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
@@ -46,107 +46,47 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     assert seen == [True]
 
 
-@pytest.mark.usefixtures("unscanned")  # and the listening thread does not end
-def test_a_notification_is_handled_in_the_polling_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
-    threads: list[str] = []
+@pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
+def test_a_notification_is_handled_in_the_listening_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
+    told: list[str] = []
     wake, heard = Wake(), threading.Event()
 
     def note() -> None:
-        threads.append(threading.current_thread().name)
+        told.append(threading.current_thread().name)
         heard.set()
 
     wake.on_notification = note
     waiting = begin(lambda: broker.runtime.store.wait(wake, 60, watch=True))
-    assert heard.wait(30), "a subscriber that starts to listen polls once"
-    assert threads == ["penstock-redis-subscriber"]
+    assert heard.wait(30), "whoever begins to listen looks once"
+    assert told == ["penstock-redis-subscriber"]
     assert not waiting.done()
     wake.set()
     assert waiting.result(30) is False
 
 
-def subscriber_of(broker: penstock.Broker) -> Subscriber:
-    store = broker.runtime.store
-    assert isinstance(store, RedisStore)
-    return store._subscriber
-
-
 @pytest.fixture
 def other(url: str) -> Iterator[penstock.Broker]:
-    """A store that the waiters of this one take for another process."""
+    """Another process, as the waiters of this one see it."""
     with penstock.connect(url) as other:
         other.runtime.wait_queue = type(other.runtime.wait_queue)()
         yield other
 
 
-@pytest.fixture
-def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
-    """Whether a sleeper reads notifications itself, which it does until the thread has stopped reading."""
-    monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
-    subscriber, readers = subscriber_of(broker), list[float | None]()
-    poll = subscriber.poll
-
-    def noted(seconds: float | None) -> bool:
-        readers.append(seconds)
-        try:
-            return poll(seconds)
-        finally:
-            readers.pop()
-
-    monkeypatch.setattr(subscriber, "poll", noted)
-    return lambda: readers != []
-
-
 @pytest.mark.usefixtures("unscanned")
-def test_a_single_waiter_polls_in_its_own_thread(
-    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[str] = []
-    wake_all = broker.runtime.wait_queue.wake_all
-
-    def noted() -> None:
-        threads.append(threading.current_thread().name)
-        wake_all()
-
-    monkeypatch.setattr(broker.runtime.wait_queue, "wake_all", noted)
-    for data in ("a", "b"):
-        waiting = begin(broker.tube("t").take)
-        until(lambda: hearing() and threads != [])  # the thread has polled once, as it does when it starts to listen
-        other.tube("t").put(data)
-        task = waiting.result(30)
-        assert task is not None
-        assert task.data == data
-    assert len(threads) == 3
-    assert [name for name in threads if name.startswith("penstock")] == ["penstock-redis-subscriber"]
-
-
-@pytest.mark.usefixtures("unscanned")
-def test_the_background_thread_polls_after_the_polling_waiter_left(
-    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
-) -> None:
-    first = begin(broker.tube("a").take)
-    until(hearing)
-    others = [begin(broker.tube(name).take) for name in "bc"]  # two, otherwise the only one would poll itself
-    until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
-    other.tube("a").put(1)
-    assert first.result(30) is not None
-    until(lambda: not subscriber_of(broker)._lent)
-    for name, waiting in zip("bc", others, strict=True):
+def test_every_waiter_hears_of_other_processes(broker: penstock.Broker, other: penstock.Broker) -> None:
+    waiting = [begin(broker.tube(name).take) for name in "abc"]
+    until(lambda: [waiters(other, name) for name in "abc"] == [1, 1, 1])
+    for name, found in zip("abc", waiting, strict=True):
         other.tube(name).put(2)
-        assert waiting.result(30) is not None
+        assert found.result(30) is not None
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_the_background_thread_polls_for_waiters_without_one(
-    url: str, other: penstock.Broker, broker: penstock.Broker, hearing: Callable[[], bool]
-) -> None:
-    broker.tube("t")
+def test_so_does_one_without_a_thread(other: penstock.Broker, broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
 
     async def main() -> object:
-        executor, alone = BatchExecutor(), begin(broker.tube("a").take)
-        await asyncio.to_thread(until, hearing)
-        other.tube("a").put(1)
-        assert await asyncio.to_thread(alone.result, 30)  # nothing reads from here on
-        tube = broker.tube("t")
+        executor = BatchExecutor()
         waiting = executor.run(operation_of(tube.take)(tube))
         await asyncio.to_thread(until, lambda: waiters(other, "t") == 1)
         other.tube("t").put(2)
@@ -158,36 +98,34 @@ def test_the_background_thread_polls_for_waiters_without_one(
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_a_connection_that_breaks_under_its_reader_is_renewed(
-    server: Redis, broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
-) -> None:
+def test_a_connection_that_breaks_is_renewed(server: Redis, broker: penstock.Broker, other: penstock.Broker) -> None:
+    store = broker.runtime.store
+    assert isinstance(store, RedisStore)
     waiting = begin(broker.tube("t").take)
-    until(hearing)
-    subscription = subscriber_of(broker)._subscription
+    until(lambda: store._subscriber._subscription is not None)
+    subscription = store._subscriber._subscription
     server.ask("CLIENT", "KILL", "TYPE", "pubsub")
-    until(lambda: subscriber_of(broker)._subscription not in (None, subscription))
+    until(lambda: store._subscriber._subscription not in (None, subscription))
     other.tube("t").put("x")
     assert waiting.result(30) is not None
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_a_polling_sleep_ends_at_its_timeout_a_token_or_the_close_of_the_broker(
-    url: str, broker: penstock.Broker, hearing: Callable[[], bool]
-) -> None:
+def test_a_sleep_ends_with_its_time_a_token_and_the_broker(broker: penstock.Broker, other: penstock.Broker) -> None:
     tube = broker.tube("t")
     waiting = begin(tube.take)
-    until(hearing)
+    until(lambda: waiters(other, "t") == 1)
     tube.put("token")
     assert waiting.result(30) is not None
     assert tube.take(0.05) is None
     waiting = begin(tube.take)
-    until(hearing)
+    until(lambda: waiters(other, "t") == 1)
     broker.close()
     assert waiting.result(30) is None
 
 
 class Wired:
-    """A connection like redis-py's, whose other end the test holds."""
+    """A connection as redis-py's, whose other end the test holds."""
 
     def __init__(self) -> None:
         self._sock, self.far = socket.socketpair()
@@ -214,10 +152,7 @@ def test_messages_may_come_in_any_pieces() -> None:
             heard += sorted(subscription.poll(30))
         assert heard == [12, 345]
         assert subscription.poll(0) == set()
-        subscription.wake.set()
-        assert subscription.poll(None) == set()
         connection.far.close()
-        subscription.wake.clear()
         with pytest.raises(ConnectionError):
             subscription.poll(30)
-        subscription.close()
+        connection.disconnect()

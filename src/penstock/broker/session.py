@@ -257,7 +257,7 @@ class SessionHandle:
     def _take_blocked(self, op: TakeOp, deadline: float | None, stop: Stop) -> Operation[list[Task]]:
         queue = self.runtime.wait_queue
         topics: tuple[Topic, ...] = tuple(("ready", tube.stored.no) for tube in op.tubes)
-        waiter = self.runtime.add_waiter(topics, op.max_pri)
+        waiter = self.runtime.wait_queue.add(topics, op.max_pri)
         self._waiters.add(waiter)
         found: Topic | None = None
         op.blocks = True

@@ -20,10 +20,8 @@ from penstock.operations.store_ops import ApplyDueOp
 from penstock.runtime.clock import Watch, clock_of
 from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
-from penstock.runtime.subscriber import Subscriber
 from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
 from penstock.store.forks import reset_in_child
-from penstock.store.wake import NotifyingStore
 
 log = logging.getLogger("penstock")
 
@@ -64,7 +62,6 @@ class BrokerRuntime:
         self._store = store
         self._clock = clock_of(store.identity)
         self._clock.join(self)
-        self._notifications = store.notifications if isinstance(store, NotifyingStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
@@ -301,7 +298,7 @@ class BrokerRuntime:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
-        waiter = self.add_waiter((topic,))
+        waiter = self.wait_queue.add((topic,))
         self._waiters.add(waiter)
         try:
             while True:
@@ -319,13 +316,6 @@ class BrokerRuntime:
         finally:
             self._waiters.discard(waiter)
             self.wait_queue.remove(waiter, None)
-
-    def add_waiter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
-        """Add a blocked caller to the wait queue, with a subscriber if the store notifies."""
-        waiter = self.wait_queue.add(topics, max_pri)
-        if self._notifications is not None:
-            waiter.subscriber = Subscriber(self.wait_queue, self._notifications)
-        return waiter
 
     # Deadlines that blocked callers must be woken for.
 

@@ -10,12 +10,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
 
 from penstock.store.forks import reset_in_child
-
-if TYPE_CHECKING:
-    from penstock.runtime.subscriber import Subscriber
 
 # What is waited for, and the tube's number; for the end of a task or group, also its number.
 Topic = tuple[str, int] | tuple[str, int, int]
@@ -24,7 +20,7 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. It keeps its place in the queue until it is removed."""
 
-    __slots__ = ("_call", "_lock", "hinted", "max_pri", "owed", "promised", "shares", "subscriber", "topics", "woken")
+    __slots__ = ("_call", "_lock", "hinted", "max_pri", "owed", "promised", "shares", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], max_pri: int | None) -> None:
         self.topics = topics
@@ -34,17 +30,12 @@ class Waiter:
         self.hinted = False
         self.owed = False  # something came while it was awake: it tries again
         self.promised = False  # and that attempt uses a token
-        self.subscriber: Subscriber | None = None  # listens for changes elsewhere while it sleeps
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def sleep(self, seconds: float | None) -> bool:
         """Block until woken (True) or the time is over."""
-        return self.sleep_unsubscribed(seconds) if self.subscriber is None else self.subscriber.sleep(self, seconds)
-
-    def sleep_unsubscribed(self, seconds: float | None) -> bool:
-        """Block until woken (True) or the time is over, without listening to the store."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def call_when_woken(self, call: Callable[[], bool] | None) -> bool:
@@ -53,12 +44,6 @@ class Waiter:
         The call must be short and must not use the queue; it returns whether the sleeper is still there.
         """
         self.shares = True
-        if call is not None and self.subscriber is not None:
-            self.subscriber.listen_elsewhere()
-        return self.on_wake(call)
-
-    def on_wake(self, call: Callable[[], bool] | None) -> bool:
-        """Set what the next wake-up calls, as above. True if a wake-up has already come."""
         self._call = call  # before the lock is tried, else a wake-up in between would be lost
         if call is None or not self._lock.acquire(blocking=False):
             return False
@@ -135,12 +120,6 @@ class WaitQueue:
                     waiter.wake()
                 else:
                     waiter.owed = True  # it is trying already, perhaps too early
-
-    def is_alone(self, waiter: Waiter) -> bool:
-        """Whether no other caller waits for anything."""
-        with self._lock:
-            waiting = [self.topics.get(topic, {}) for topic in waiter.topics]
-            return len(self.topics) == len(waiting) and all(len(some) == 1 for some in waiting)
 
     def after_fork(self) -> None:
         """The parent's waiters do not exist in the child."""

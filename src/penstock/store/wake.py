@@ -8,7 +8,6 @@ import selectors
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
 
 #: Needs no descriptor of its own, unlike the system's best. Windows has only the other.
 Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -53,27 +52,3 @@ def notify(wake: threading.Event | None) -> bool:
         return False
     wake.on_notification()
     return True
-
-
-class Notifications(Protocol):
-    """Notifications of changes elsewhere. One sleeping caller at a time reads them itself: no thread switch."""
-
-    def acquire(self) -> threading.Event | None:
-        """Let the caller `poll` until it calls `release`; the event ends its sleep. None if another thread polls."""
-
-    def poll(self, seconds: float | None) -> bool:
-        """Wait once for a notification or the event, and report the former (`on_notification`); False if that broke."""
-
-    def release(self) -> None:
-        """Stop polling. If others wait, call `listen` next."""
-
-    def listen(self) -> None:
-        """Start a thread that listens for those who wait, unless somebody polls."""
-
-
-@runtime_checkable
-class NotifyingStore(Protocol):
-    """A store with such notifications."""
-
-    @property
-    def notifications(self) -> Notifications: ...

@@ -175,11 +175,6 @@ class RedisStore(TransferCalls, Store):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._subscriber.wait(wake, seconds, watch=watch)
 
-    @property
-    def notifications(self) -> Subscriber:
-        """As penstock.store.wake.NotifyingStore defines it."""
-        return self._subscriber
-
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
