@@ -20,7 +20,7 @@ app = penstock.App()
 
 @app.task(tube="pages", ttr=30, max_attempts=3)
 async def crawl(url: str, site: str) -> int:
-    """Read a page and put those of the site that it links to; how many links it has."""
+    """Read a page and put the pages of the site that it links to. Returns the number of links."""
     text = await asyncio.to_thread(fetch, url)
     found = {urldefrag(urljoin(url, link)).url for link in re.findall(r'href="([^"]+)"', text)}
     await asyncio.gather(*(visit(link, site) for link in found if link.startswith(site)))

@@ -2,7 +2,7 @@
 
     PENSTOCK_URL=postgresql://… python examples/transactions/with_django.py
 
-In a project, settings and models stand in their own files; `place_order` is the part that matters.
+In a project, settings and models are in their own files; `place_order` is the part that matters.
 """
 
 from __future__ import annotations
