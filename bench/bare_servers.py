@@ -19,7 +19,7 @@ _TAKE = "UPDATE bare SET state = 't', attempts = attempts + 1, lease = lease + 1
 
 
 class PostgresTable:
-    """One statement a transaction, prepared."""
+    """One prepared statement per transaction."""
 
     def __init__(self, url: str) -> None:
         self._db = psycopg.connect(url, autocommit=True, prepare_threshold=0)
@@ -50,7 +50,7 @@ class PostgresTable:
 
 
 class MariadbTable:
-    """Statements in a transaction where it takes more than one."""
+    """Several statements in a transaction where one is not enough."""
 
     def __init__(self, url: str) -> None:
         self._db = bare(url)

@@ -14,18 +14,18 @@ from bench.report import Line, Size
 
 
 def pool_sqlite(size: Size) -> Iterator[Line]:
-    """A file whose commits wait for the disk."""
+    """On a SQLite file whose commits wait for the disk."""
     with TemporaryDirectory(prefix="penstock-bench-") as folder:
         yield from _pool("SQLite", f"sqlite:///{Path(folder)}/pool.db", f"sqlite:///{Path(folder)}/alone.db", size)
 
 
 def pool_postgres(size: Size) -> Iterator[Line]:
-    """A server whose commits do."""
+    """On a PostgreSQL whose commits wait for the disk."""
     yield from _behind("postgres", size)
 
 
 def pool_mariadb(size: Size) -> Iterator[Line]:
-    """The same."""
+    """On a MariaDB whose commits wait for the disk."""
     yield from _behind("mariadb", size)
 
 

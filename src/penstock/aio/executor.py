@@ -141,7 +141,7 @@ class BatchExecutor:
         self._start(_compensating(op))
 
     def ended(self) -> None:
-        """An operation has ended."""
+        """Forget an operation that has ended."""
         self._pending_runs -= 1
         if self._closing:
             self._progress.set()
@@ -198,7 +198,7 @@ class BatchExecutor:
         self._batches.put(batch)
 
     def _answer(self, batch: _Batch, answers: list[Any]) -> None:
-        """A batch has been run: each operation continues with its answer."""
+        """Resume each operation with its answer after a batch has run."""
         self._in_threads -= 1
         self._pending_ops -= len(batch.callers)
         for caller, op, answer in zip(batch.callers, batch.ops, answers, strict=True):

@@ -127,7 +127,7 @@ def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
 
 
 def live_group(tube: Tube, name: str) -> Group:
-    """The group of that name, which is not begun when it is not there."""
+    """The group of that name. Raises NotFound if it is not live."""
     label = names.name("group", name)
     # After the last name that sorts before it.
     before = label[:-1] + chr(ord(label[-1]) - 1) + "\U0010ffff"
@@ -160,7 +160,7 @@ def search(tube: Tube, status: Status | None, text: str, after: int | None, limi
 
 
 def matcher(text: str) -> Callable[[Record], bool]:
-    """Tells whether a search for the text finds a task; one for nothing finds all."""
+    """A function that tells whether a task contains the text; an empty text matches every task."""
     wanted = text.strip().casefold()
     return lambda record: not wanted or wanted in _words(record)
 
@@ -218,7 +218,7 @@ class Host(msgspec.Struct, frozen=True):
 
 
 def by_host(found: list[Callback]) -> list[Host]:
-    """The same by host, those with the most failures first."""
+    """Sum up the callbacks by host, those with the most failures first."""
     hosts: dict[str, list[Callback]] = {}
     for one in found:
         hosts.setdefault(one.host, []).append(one)

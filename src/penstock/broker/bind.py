@@ -79,10 +79,10 @@ class _TransactionRuntime:
         self.store = store
 
     def add_tube(self, handle: object) -> None:
-        """It lives no longer than the transaction."""
+        """Do nothing: the handle lives no longer than the transaction."""
 
     def plain_put(self, tube: StoredTube, entry: Entry) -> None:
-        """A bound put is a put_many."""
+        """Return no fast path: bound puts go through put_many."""
 
     def has_listener(self, tube: StoredTube) -> bool:
         return False

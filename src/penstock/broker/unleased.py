@@ -80,7 +80,7 @@ class ReliableTube(UnleasedTube):
 
     @blocking
     def ack(self, task_or_id: Any, result: object = None) -> Operation[Any]:
-        """One message, NotTaken unless it is delivered; of a list or tuple the ids really removed, as ack_many."""
+        """Ack one message; NotTaken unless it is delivered. For a list or tuple, like ack_many: returns the removed ids."""
         if isinstance(task_or_id, (list, tuple)):
             return (yield from _ack_many(self, task_or_id))
         return (yield from _ack(self, task_or_id, result))
@@ -102,7 +102,7 @@ class ReliableTube(UnleasedTube):
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:
-        """A block that raised leaves its message delivered: recover hands it out again."""
+        """Leave the message of a failed block delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:
         return NotTaken(f"task {move.name} of tube {self.name} is not delivered: it was acked already, or never taken")

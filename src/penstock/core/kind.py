@@ -75,7 +75,7 @@ class Kind(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def leased(self) -> bool:
-        """Whether hand-outs belong to a session, and ids are integers."""
+        """Whether a take leases the task to a session; ids are then integers."""
         return self.hand_out == LEASE
 
     @cached_property

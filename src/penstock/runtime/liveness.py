@@ -99,7 +99,7 @@ class Locks:
         return []
 
     def after_fork(self) -> None:
-        """The parent's locks stay the parent's."""
+        """Close the copies of the parent's locks."""
         for descriptor in self._held.values():
             os.close(descriptor)
         self._held = {}

@@ -113,17 +113,17 @@ class Writer:
         )
 
     def groups(self, groups: Iterable[Group]) -> None:
-        """A line each."""
+        """Write one line per group."""
         for group in groups:
             self._write(_Line(group=group_line(group)))
 
     def tasks(self, records: Iterable[Record]) -> None:
-        """A line each."""
+        """Write one line per task."""
         for record in records:
             self._write(_Line(task=task_line(record)))
 
     def outcomes(self, outcomes: Iterable[Kept]) -> None:
-        """A line each."""
+        """Write one line per outcome."""
         for kept in outcomes:
             result, error, code = ending_parts(kept.ending)
             line = OutcomeLine(
@@ -236,7 +236,7 @@ class Reader:
         return line.end
 
     def _note_address(self, address: str | None) -> None:
-        """One task an address; message ids grow."""
+        """Check that an address belongs to one task, and that message ids grow."""
         if address is None:
             return
         if self.header.kind.hand_out == DELIVER:

@@ -1,4 +1,4 @@
-"""`penstock worker --listen`: health and metrics over HTTP, served by one thread with an event loop of its own.
+"""`penstock worker --listen`: health and metrics over HTTP, served by one thread with its own event loop.
 
 It must answer while handlers hold every slot and while the store is unavailable, and no client can make it wait.
 """
