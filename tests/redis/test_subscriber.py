@@ -1,4 +1,4 @@
-"""Notifications reach those who wait."""
+"""Notifications reach all waiters."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.subscriber import Subscription
 from penstock.store.wake import Wake
-from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
+from tests.support.inspection import waiters
 from tests.support.threads import begin, until
 
 
@@ -26,7 +26,7 @@ from tests.support.threads import begin, until
 def test_a_notification_that_came_while_nobody_waited_is_seen_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    store._subscriber._notify()  # and whoever was awake has cleared the wake-up
+    store._subscriber._notify()  # and an awake waiter has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
@@ -46,19 +46,19 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     assert seen == [True]
 
 
-@pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
+@pytest.mark.usefixtures("unscanned")  # and the listening thread does not end
 def test_a_notification_is_handled_in_the_listening_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
-    told: list[str] = []
+    threads: list[str] = []
     wake, heard = Wake(), threading.Event()
 
     def note() -> None:
-        told.append(threading.current_thread().name)
+        threads.append(threading.current_thread().name)
         heard.set()
 
     wake.on_notification = note
     waiting = begin(lambda: broker.runtime.store.wait(wake, 60, watch=True))
-    assert heard.wait(30), "whoever begins to listen looks once"
-    assert told == ["penstock-redis-subscriber"]
+    assert heard.wait(30), "a subscriber that starts to listen polls once"
+    assert threads == ["penstock-redis-subscriber"]
     assert not waiting.done()
     wake.set()
     assert waiting.result(30) is False
@@ -66,7 +66,7 @@ def test_a_notification_is_handled_in_the_listening_thread_and_wakes_no_other(br
 
 @pytest.fixture
 def other(url: str) -> Iterator[penstock.Broker]:
-    """Another process, as the waiters of this one see it."""
+    """A store that the waiters of this one take for another process."""
     with penstock.connect(url) as other:
         other.runtime.wait_queue = type(other.runtime.wait_queue)()
         yield other
@@ -111,7 +111,9 @@ def test_a_connection_that_breaks_is_renewed(server: Redis, broker: penstock.Bro
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_a_sleep_ends_with_its_time_a_token_and_the_broker(broker: penstock.Broker, other: penstock.Broker) -> None:
+def test_a_sleep_ends_at_its_timeout_a_token_or_the_close_of_the_broker(
+    broker: penstock.Broker, other: penstock.Broker
+) -> None:
     tube = broker.tube("t")
     waiting = begin(tube.take)
     until(lambda: waiters(other, "t") == 1)
@@ -125,7 +127,7 @@ def test_a_sleep_ends_with_its_time_a_token_and_the_broker(broker: penstock.Brok
 
 
 class Wired:
-    """A connection as redis-py's, whose other end the test holds."""
+    """A connection like redis-py's, whose other end the test holds."""
 
     def __init__(self) -> None:
         self._sock, self.far = socket.socketpair()
