@@ -112,8 +112,17 @@ class Tube(msgspec.Struct, frozen=True):
     #: Number of parts that may be on different servers.
     shards: int = 1
 
+    @property
+    def public_no(self) -> int:
+        """Its number for callers, which differs from the stored one in a shard."""
+        return self.no
+
+    def public_id(self, id: int) -> int:
+        """The public id of a task, which differs from the stored one in a shard."""
+        return id
+
     def shown(self, record: Record) -> Record:
-        """The task with its public id, which differs from the stored id in a shard."""
+        """The task with its public id."""
         return record
 
 

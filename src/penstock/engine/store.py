@@ -707,11 +707,12 @@ def ack_plain(
         effects.add(acked.beside)
     if not acked.keys:
         return () if acked.judged else range(len(moves))
-    effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
+    no = tube.public_no
+    effects.removed[no] = effects.removed.get(no, 0) + len(acked.keys)
     if acked.readied > 0:
-        effects.readied[tube.no] = acked.readied
+        effects.readied[no] = acked.readied
     if acked.kept:
-        effects.ended += [("task", tube.no, id) for id in acked.kept]
+        effects.ended += [("task", no, tube.public_id(id)) for id in acked.kept]
     if tube.kind.leased and len(acked.keys) == len(moves):
         records[:] = [GONE] * len(moves)
         return ()

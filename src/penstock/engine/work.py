@@ -321,7 +321,7 @@ class Work:
 
     def _report(self, delta: Delta, flushed: Flushed) -> None:
         """Add what was written to the effects."""
-        effects, no, missed = self.effects, self.tube.no, flushed.missed
+        effects, no, shown, missed = self.effects, self.tube.public_no, self.tube.shown, flushed.missed
         gone = 0
         for row in delta.rows:
             after = row.after
@@ -329,16 +329,16 @@ class Work:
                 continue
             for event in row.events:
                 if event != UNDONE:
-                    effects.events.append(Event(no, event, after))
+                    effects.events.append(Event(no, event, shown(after)))
             if after.state == "-":
                 gone += 1
                 if row.ending and self.tube.kind.leased and kept_under(after.address, row.ending) is not None:
-                    effects.ended.append(("task", no, after.id))
+                    effects.ended.append(("task", no, self.tube.public_id(after.id)))
         if gone:
             effects.removed[no] = effects.removed.get(no, 0) + gone
         for tube, records in ((self.tube, flushed.fresh), *flushed.works):
             if records:
-                effects.events += [Event(tube.no, "put", record) for record in records]
+                effects.events += [Event(tube.public_no, "put", tube.shown(record)) for record in records]
         if delta.groups:
             effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
         if flushed.beside is not None:

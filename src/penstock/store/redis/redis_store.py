@@ -54,7 +54,7 @@ from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
-from penstock.store.redis.tubes import Shards, Tubes
+from penstock.store.redis.tubes import Shards, Tubes, public
 from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")
@@ -216,8 +216,14 @@ class RedisStore(TransferCalls, Store):
         self._check_tube(tube, True, None)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
-        """Pause or resume a stored tube. Returns how many times that was done."""
-        return cast(int, self._runner.on_tube("pause_tube", tube, int(paused), idempotent=True)[1])
+        """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns how many times that
+        was done."""
+        first, *others = self._shards.of(tube)
+        turn = cast(int, self._runner.on_tube("pause_tube", first, int(paused), idempotent=True)[1])
+        for shard in others:
+            self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
+            self._runner.on_tube("pause_tube", shard, int(paused), idempotent=True)
+        return turn
 
     # tasks
 
@@ -231,8 +237,8 @@ class RedisStore(TransferCalls, Store):
             with suppress(Conflict):
                 if not decides or (guess and len(set(named)) == len(named)):
                     records, readied = cast(RedisStep, step).add(tube, entries, guessed=True)
-                    effects.events += [Event(tube.no, "put", record) for record in records]
-                    effects.readied |= {tube.no: readied} if readied else {}
+                    effects.events += [Event(tube.public_no, "put", tube.shown(record)) for record in records]
+                    effects.readied |= {tube.public_no: readied} if readied else {}
                     return records
             return put_linked(Work(step, tube, effects), entries, guess=False)
 
@@ -335,10 +341,13 @@ class RedisStore(TransferCalls, Store):
         return Settled(records, effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        effects = Effects()
+        more, waits, effects, parts = False, list[int](), Effects(), self._shards.of(tube)
         self._outbox.deliver_overdue(effects, now)
-        more, wait_ms = self.step((tube,), now=now).advance(effects, limit)
-        return Advanced(more, None if wait_ms < 0 else wait_ms, effects)
+        for part, reply in zip(parts, self._runner.on_tubes("advance_tube", parts, limit, now=now), strict=True):
+            due, wait_ms = self.step((part,), now=now).advance(effects, limit, reply=reply)
+            more |= due
+            waits += [wait_ms] if wait_ms >= 0 else []
+        return Advanced(more, min(waits, default=None), effects)
 
     def overdue(self, *, now: int | None = None) -> Overdue:
         found = self._tubes.overdue(now)
@@ -360,7 +369,7 @@ class RedisStore(TransferCalls, Store):
         effects = Effects()
         rest = self._steps.run("recover", tube, effects, sweep.count or 0, sweep.elapsed, now=now)
         records = read_pairs(cast("list[Reply]", rest[0]))
-        effects.events += [Event(tube.no, "take", record) for record in records]
+        effects.events += [Event(tube.public_no, "take", tube.shown(record)) for record in records]
         return Settled(list(records), effects)
 
     # addresses, outcomes and groups
@@ -387,6 +396,8 @@ class RedisStore(TransferCalls, Store):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
         now: int | None = None,
     ) -> list[Group]:  # fmt: skip
+        if len(self._shards.of(tube)) > 1:
+            return []
         if no is not None:
             self._subscriber.interests.add(tube.no)  # before anybody may notify
         return super().groups(tube, no=no, name=name, after=after, limit=limit, now=now)
@@ -436,15 +447,15 @@ class RedisStore(TransferCalls, Store):
             log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        found = [self._shards.finding(stored.no, finding) for stored, finding in self._stranded(repair, now)]
+        found = [shown for stored, finding in self._stranded(repair, now) for shown in public(stored, [finding])]
         found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
         return found + self._tubes.lost()
 
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         return [
-            self._shards.finding(stored.no, found)
+            found
             for stored in self._shards.of(tube)
-            for found in check(self._runner, self._steps, stored, repair, now)
+            for found in public(stored, check(self._runner, self._steps, stored, repair, now))
         ]
 
 

@@ -132,12 +132,12 @@ class Registry:
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
         held: dict[int, list[tuple[str, int]]] = {no: [] for no in sessions}
         waits: dict[int, set[str]] = {no: set() for no in sessions}
-        tubes, public_id = self._tubes.stored(), self._tubes.shards.public_id
+        tubes = self._tubes.stored()
         taken = cast("list[list[bytes]]", self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES"))
         for tube, tasks, waiting in zip(tubes, taken, self.waiting(tubes), strict=True):
             for member, owner in zip(tasks[::2], tasks[1::2], strict=True):
                 if int(float(owner)) in held:
-                    held[int(float(owner))].append((tube.name, public_id(tube.no, task_id(member))))
+                    held[int(float(owner))].append((tube.name, tube.public_id(task_id(member))))
             for handle in waiting:
                 if handle in of_handle:
                     waits[of_handle[handle]].add(tube.name)

@@ -119,6 +119,8 @@ class Runner:
         self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
     ) -> list[list[Reply]]:
         """Run an idempotent script on several tubes, in as few round trips as there are servers."""
+        if len(tubes) == 1:
+            return [self.on_tube(name, tubes[0], *arguments, idempotent=True, now=now)]
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
         found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         return [self.known(tube, reply) for tube, reply in found]
@@ -196,18 +198,19 @@ def _limit(tube: Tube) -> int:
 def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
     """Add what a script did to the effects. Returns its changes as records, in order."""
     _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
+    no = tube.public_no
     if readied > 0:
-        effects.readied[tube.no] = effects.readied.get(tube.no, 0) + readied
+        effects.readied[no] = effects.readied.get(no, 0) + readied
     if removed:
-        effects.removed[tube.no] = effects.removed.get(tube.no, 0) + removed
+        effects.removed[no] = effects.removed.get(no, 0) + removed
     records: list[Record] = []
     for place in range(0, len(log), 3):
         record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
         records.append(record)
         for event in cast(bytes, log[place]).decode().split():
-            effects.events.append(Event(tube.no, event, record))
+            effects.events.append(Event(no, event, tube.shown(record)))
         if record.state == "-" and record.address is not None and tube.kind.leased:
-            effects.ended.append(("task", tube.no, record.id))
+            effects.ended.append(("task", no, tube.public_id(record.id)))
     return records
 
 

@@ -17,7 +17,7 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, refuse_busy
-from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lease, Settled, Stored, Taken
+from penstock.core.results import Blocked, Effects, Finding, Lease, Settled, Stored, Taken
 from penstock.core.select import Find, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
@@ -25,9 +25,8 @@ from penstock.core.transfer import Kept
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.tubes import locate_tasks
+from penstock.store.redis.tubes import locate_tasks, public
 
-A = TypeVar("A", Stored, Taken, Settled, Advanced)
 P = TypeVar("P", Record, Group, Kept)
 R = TypeVar("R", bound="Record | Kept | None")
 
@@ -43,7 +42,7 @@ class ShardedStore(RedisStore):
     def drop_tube(self, tube: Tube) -> Effects:
         """As the contract says; a client that dies on the way leaves the tube paused, or without its name."""
         if tube.shards == 1:
-            return self._translate(super().drop_tube(tube))
+            return super().drop_tube(tube)
         effects, paused, shards = Effects(), self._is_paused(tube), self._shards.of(tube)
         self.write_tube(tube, paused=True)  # so that nothing is taken from one shard while another is removed
         try:
@@ -58,16 +57,7 @@ class ShardedStore(RedisStore):
         self._tubes.forget(tube)
         for shard in shards:
             self._outbox.drain(shard.no, effects, None)
-        return self._translate(effects)
-
-    def _pause(self, tube: Tube, paused: bool) -> int:
-        """As of one stored tube; also unfreezes shards that an interrupted move has frozen."""
-        first, *others = self._shards.of(tube)
-        turn = super()._pause(first, paused)
-        for shard in others:
-            self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
-            super()._pause(shard, paused)
-        return turn
+        return effects
 
     def _is_paused(self, tube: Tube) -> bool:
         """Also of a tube that has frozen shards, but for the first."""
@@ -86,7 +76,7 @@ class ShardedStore(RedisStore):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         """As the contract says, in each shard; if one refuses its part, the others may have stored theirs."""
         if tube.shards == 1:
-            return self._translated(super().put(tube, entries, now=now))
+            return super().put(tube, entries, now=now)
         homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
         # What may be refused goes first, so that mostly nothing is stored if it is.
         addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
@@ -96,9 +86,9 @@ class ShardedStore(RedisStore):
                 stored = super().put(self._shards.of(tube)[home], [entries[place] for place in which], now=now)
             except (StoreError, DuplicateAddress) as error:
                 raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
-            records.update(zip(which, self._public(tube, home, stored.records), strict=True))
+            records.update(zip(which, public(self._shards.of(tube)[home], stored.records), strict=True))
             effects.add(stored.effects)
-        return self._translated(Stored([records[place] for place in range(len(entries))], effects))
+        return Stored([records[place] for place in range(len(entries))], effects)
 
     def _shards_for(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
         """The shard of each entry: by its micro-queue, else by its address; all others of a call go to one shard."""
@@ -116,7 +106,7 @@ class ShardedStore(RedisStore):
         def put(payload: bytes) -> Record | None:
             home = next(self._turns) % tube.shards
             record = puts[home](payload)
-            return record and self._public(tube, home, [record])[0]
+            return record and public(self._shards.of(tube)[home], [record])[0]
 
         return put
 
@@ -126,22 +116,22 @@ class ShardedStore(RedisStore):
     ) -> Taken:  # fmt: skip
         """As the contract says; a sharded tube gives what its shards have, in turn from a random one on."""
         if len(tubes) == 1 and tubes[0].shards == 1:
-            return self._translated(super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now))
+            return super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
         asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
         first = super().take([shard for shard, _ in asked], count, handle, max_pri=max_pri, blocked=blocked, now=now)
         if first.tube is None:
-            return self._translated(first)
+            return first
         place = next(place for place, (shard, _) in enumerate(asked) if shard is first.tube)
-        tube, records = asked[place][1], self._shards.public(first.tube.no, first.records)
+        tube, records = asked[place][1], public(first.tube, first.records)
         for shard, of in asked[place + 1 :]:
             if of is tube and len(records) < count:
                 try:
                     more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
                 except StoreError:
                     break  # the caller holds what was taken
-                records += self._shards.public(shard.no, more.records)
+                records += public(shard, more.records)
                 first.effects.add(more.effects)
-        return self._translated(Taken(tube, records, first.wait_ms, True, first.effects))
+        return Taken(tube, records, first.wait_ms, True, first.effects)
 
     def _in_turn(self, tube: Tube) -> Sequence[Tube]:
         shards = self._shards.of(tube)
@@ -150,7 +140,7 @@ class ShardedStore(RedisStore):
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if tube.shards == 1:
-            return self._translated(super().settle(tube, moves, brief=brief, now=now))
+            return super().settle(tube, moves, brief=brief, now=now)
         records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
         homes = self._locate(tube, [move.id for move in moves])
         for home in dict(homes):
@@ -165,10 +155,10 @@ class ShardedStore(RedisStore):
             except StoreError as error:
                 raise _partly(error, f"{done} of {len(moves)} tasks are settled", done) from error
             done += len(which)
-            for place, record in zip(which, self._public(tube, home, settled.records), strict=True):
+            for place, record in zip(which, public(self._shards.of(tube)[home], settled.records), strict=True):
                 records[place] = record
             effects.add(settled.effects)
-        return self._translated(Settled(records, effects))
+        return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
         settled, limit = Settled([], Effects()), sweep.count
@@ -178,20 +168,9 @@ class ShardedStore(RedisStore):
                 break
             with partly_applied(settled.records):
                 part = super().sweep(shard, replace(sweep, count=left), now=now)
-            settled.records.extend(self._shards.public(shard.no, part.records))
+            settled.records.extend(public(shard, part.records))
             settled.effects.add(part.effects)
-        return self._translated(settled)
-
-    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        if tube.shards == 1:
-            return self._translated(super().advance(tube, limit=limit, now=now))
-        more, waits, effects, shards = False, list[int](), Effects(), self._shards.of(tube)
-        self._outbox.deliver_overdue(effects, now)
-        for shard, reply in zip(shards, self._runner.on_tubes("advance_tube", shards, limit, now=now), strict=True):
-            due, wait_ms = self.step((shard,), now=now).advance(effects, limit, reply=reply)
-            more |= due
-            waits += [wait_ms] if wait_ms >= 0 else []
-        return Advanced(more, min(waits, default=None), self._translate(effects))
+        return settled
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
         if tube.shards == 1:
@@ -204,7 +183,7 @@ class ShardedStore(RedisStore):
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
             records = super().get(self._shards.of(tube)[home], [homes[place][1] for place in which], now=now)
-            records_at.update(zip(which, self._public(tube, home, records), strict=True))
+            records_at.update(zip(which, public(self._shards.of(tube)[home], records), strict=True))
         return [records_at[place] for place in range(len(ids))]
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
@@ -212,7 +191,7 @@ class ShardedStore(RedisStore):
             return super().find(tube, listing, now=now)
         if isinstance(listing, Holders):
             shard = self._shards.of(tube)[shard_of(listing.utube, tube.shards)]
-            return self._shards.public(shard.no, super().find(shard, listing, now=now))
+            return public(shard, super().find(shard, listing, now=now))
 
         def find(shard: Tube, after: int) -> list[Record]:
             own = replace(listing, after=after) if isinstance(listing, Find) else listing
@@ -228,7 +207,7 @@ class ShardedStore(RedisStore):
 
         def read(shard: Tube, after: int) -> list[Any]:
             page: list[Any] = RedisStore.read_page(self, shard, what, after, share)
-            ends.extend(self._shards.public_id(shard.no, item.id) for item in page[-1:])
+            ends.extend(shard.public_id(item.id) for item in page[-1:])
             return page
 
         return [item for item in self._merged(tube, after, read) if item.id <= min(ends)]
@@ -237,7 +216,7 @@ class ShardedStore(RedisStore):
         """What each shard has above an id, in the order of public ids."""
         floor, found = self._shards.floor(tube), list[R]()
         for home, shard in enumerate(self._shards.of(tube)):
-            found += self._public(tube, home, read(shard, last_up_to(after, home, tube.shards, floor)))
+            found += public(self._shards.of(tube)[home], read(shard, last_up_to(after, home, tube.shards, floor)))
         return sorted(found, key=lambda item: cast(Record, item).id)
 
     # addresses and groups
@@ -257,20 +236,12 @@ class ShardedStore(RedisStore):
         ended, last = OutcomeLookup(), 0
         for shard in shards:
             found, own = self._find_outcome(shard, address, now)
-            id = self._shards.public_id(shard.no, own)
+            id = shard.public_id(own)
             if found.id is not None:
                 return OutcomeLookup(id)
             if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
                 ended, last = replace(found, last=id), id
         return ended
-
-    def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
-        now: int | None = None,
-    ) -> list[Group]:  # fmt: skip
-        if tube.shards > 1:
-            return []
-        return super().groups(tube, no=no, name=name, after=after, limit=limit, now=now)
 
     # sessions
 
@@ -283,9 +254,6 @@ class ShardedStore(RedisStore):
             return lease
         [(home, own)] = self._locate(lease.tube, [lease.id])
         return Lease(self._shards.of(lease.tube)[home], own, lease.lease)
-
-    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        return self._translate(super().leave(handles, locus=locus, now=now))
 
     # details
 
@@ -304,21 +272,10 @@ class ShardedStore(RedisStore):
             self.write_tube(tube, paused=self._is_paused(tube))
         return found + super()._check_tube(tube, repair, now)
 
-    # translation from shards to the tube
+    # shards
 
     def _locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
         return locate_tasks(self._runner, self._shards, tube, ids, "tasks", *parts)
-
-    def _public(self, tube: Tube, home: int, records: Sequence[R]) -> list[R]:
-        return self._shards.public(self._shards.of(tube)[home].no, records)
-
-    def _translate(self, effects: Effects) -> Effects:
-        self._shards.translate(effects)
-        return effects
-
-    def _translated(self, answer: A) -> A:
-        self._shards.translate(answer.effects)
-        return answer
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

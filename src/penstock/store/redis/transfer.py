@@ -91,7 +91,7 @@ class TransferCalls:
         """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
-        ids = [self._shards.public_id(stored.no, part.last_id) for stored, part in zip(shards, found, strict=True)]
+        ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
         last = min(ids) if is_importing(tube.name) else max(ids)
         lanes = [queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes]
         return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, lanes)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, changed_options, decode_given, encode_given, make_tube
 from penstock.core.refusals import tube_exists
-from penstock.core.results import Effects, Event, Finding, Overdue
+from penstock.core.results import Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import Kept, hidden, is_hidden, is_importing, named, plain_name
@@ -27,7 +27,7 @@ from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import TUBES, Runner
 
-R = TypeVar("R", bound="Record | Kept | None")
+R = TypeVar("R", bound="Record | Kept | Finding | None")
 # Questions in one round trip.
 _STEP = 1000
 # Numbers of tubes that are looked at in one round trip: few stores have more tubes.
@@ -47,16 +47,22 @@ class Shard(Tube, frozen=True):
     #: Ids up to this one came from another store.
     floor: int = 0
 
+    @property
+    def public_no(self) -> int:
+        return self.tube_no
+
+    def public_id(self, id: int) -> int:
+        return public_id(id, self.place, self.of, self.floor)
+
     def shown(self, record: Record) -> Record:
-        return replace(record, id=public_id(record.id, self.place, self.of, self.floor))
+        return replace(record, id=self.public_id(record.id))
 
 
 class Shards:
-    """The shards that this process knows, by their numbers."""
+    """The shards that this process knows."""
 
     def __init__(self) -> None:
         self._of_tube: dict[int, Sequence[Shard]] = {}
-        self._by_no: dict[int, Shard] = {}
         self._floors: dict[int, int] = {}
 
     def learn(self, no: int, floor: int) -> None:
@@ -76,7 +82,6 @@ class Shards:
         if shards is None or shards[0].name != tube.name or shards[0].given != tube.given:  # imported or altered since
             floor = self.floor(tube)
             shards = [_shard(tube, place, floor) for place in range(tube.shards)]
-            self._by_no.update((shard.no, shard) for shard in shards)
             self._of_tube[tube.no] = shards
         return shards
 
@@ -87,43 +92,16 @@ class Shards:
         laned = tube.kind.per_utube
         return self.of(tube)[shard_of(NO_UTUBE, tube.shards) if laned else source % tube.shards]
 
-    def public_id(self, no: int, id: int) -> int:
-        """The public id of a task of that stored tube."""
-        shard = self._by_no.get(no)
-        return id if shard is None else public_id(id, shard.place, shard.of, shard.floor)
 
-    def public(self, no: int, records: Sequence[R]) -> list[R]:
-        """Records with their public ids."""
-        if no not in self._by_no:
-            return list(records)
+def public(stored: Tube, items: Iterable[R]) -> list[R]:
+    """Tasks, outcomes or findings of a stored tube with their public ids."""
+    if not isinstance(stored, Shard):
+        return list(items)
 
-        def shown(item: Any) -> Any:
-            return item and replace(item, id=self.public_id(no, item.id))
+    def shown(item: Any) -> Any:
+        return replace(item, id=stored.public_id(item.id)) if item and isinstance(item.id, int) else item
 
-        return list(map(shown, records))
-
-    def finding(self, no: int, found: Finding) -> Finding:
-        """A finding with its public id."""
-        return replace(found, id=self.public_id(no, found.id)) if isinstance(found.id, int) else found
-
-    def translate(self, effects: Effects) -> None:
-        """Replace shards by their sharded tubes in the effects of a script. Doing it twice changes nothing."""
-        by_no = self._by_no
-        if not by_no:
-            return
-        effects.events = [
-            Event(by_no[event.tube].tube_no, event.name, self.public(event.tube, [event.record])[0])
-            if event.tube in by_no
-            else event
-            for event in effects.events
-        ]
-        for counts in (effects.readied, effects.removed):
-            for shard in [by_no[no] for no in counts if no in by_no]:
-                counts[shard.tube_no] = counts.get(shard.tube_no, 0) + counts.pop(shard.no)
-        effects.ended = [
-            (what, by_no[no].tube_no, self.public_id(no, id)) if no in by_no else (what, no, id)
-            for what, no, id in effects.ended
-        ]
+    return list(map(shown, items))
 
 
 def _shard(tube: Tube, place: int, floor: int) -> Shard:
