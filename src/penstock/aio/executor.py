@@ -39,14 +39,14 @@ class BatchExecutor:
         self.threads = threads
         self._loop = asyncio.get_running_loop()
         self._queues: dict[Hashable, _OpQueue] = {}
-        self._due: list[_OpQueue] = []  # queues whose next batch goes off at the end of this turn of the loop
+        self._due: list[_OpQueue] = []  # queues whose next batch is sent at the end of this turn of the loop
         self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._inbox: deque[Callable[[], object]] = deque()
         self._inbox_scheduled = False
         self._in_threads = 0  # batches that the threads have
         self._pending_ops = 0  # store operations submitted and not answered
-        self._pending_runs = 0  # operations not ended, and store operations submitted on their own
+        self._pending_runs = 0  # operations not ended, and store operations submitted separately
         self._closing = self._abandoned = self._forked = False
         self._progress = asyncio.Event()
         reset_in_child(self)
@@ -211,7 +211,7 @@ class BatchExecutor:
             self._progress.set()
 
     def _set_answer(self, future: Caller, answer: Any) -> None:
-        if not future.done():  # else it was cancelled
+        if not future.done():  # otherwise it was cancelled
             if isinstance(answer, Failure):
                 future.set_exception(answer.error)
             else:
@@ -223,7 +223,7 @@ class BatchExecutor:
             self._batches.put(None)
 
     def _drain_inbox(self) -> None:
-        self._inbox_scheduled = False  # before the look: what is posted from now on schedules another
+        self._inbox_scheduled = False  # before reading them: what is posted from now on schedules another call
         for _ in range(len(self._inbox)):
             self._loop.call_soon(self._inbox.popleft())
 

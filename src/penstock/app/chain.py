@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-# Seconds between looks for a link whose predecessor is done: Redis puts the next link in a second step.
+# Seconds between checks for a link whose predecessor is done: Redis puts the next link in a second step.
 _NEXT_LINK_POLL = 0.02
 
 
@@ -174,7 +174,7 @@ class ChainHandle(Handle[R], Generic[R]):
             try:
                 yield from await_task(runtime, tube.stored, record.id, left)
             except TaskFailed:
-                continue  # the previous link was buried: look again
+                continue  # the previous link was buried: check again
 
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the link and all that follow it. Returns False if it has ended or was never put.
@@ -209,7 +209,7 @@ class ChainHandle(Handle[R], Generic[R]):
             before = find(tube, address)
             if before.status == "unknown":
                 continue
-            again = find(self._tube, self.address)  # put since the first look
+            again = find(self._tube, self.address)  # put since the first check
             return _after(tube, before) if again.status == "unknown" else again
         return found
 

@@ -46,7 +46,7 @@ def find(tube: Tube, key: int | str) -> Found:
         if record is not None:
             outcome = buried_outcome(record) if record.state == "!" else None
             return Found(STATUS[record.state].name.lower(), record.id, record, outcome)
-        # It has ended between the two looks, or is past its ttl and nobody has applied that yet.
+        # It has ended between the two reads, or is past its ttl, which is not applied yet.
         tube.runtime.apply_due(tube.stored)
 
 

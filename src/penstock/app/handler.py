@@ -233,7 +233,7 @@ class Handler(Generic[P, R, C]):
         if options.get("max_attempts") is None and tube.stored.max_attempts is None and self.default_attempts:
             options["max_attempts"] = self.default_attempts
         expires = options.get("ttl") is not None or tube.stored.ttl is not None
-        if (self.keeps or expires) and options.get("address") is None:  # else nobody could ask whether it expired
+        if (self.keeps or expires) and options.get("address") is None:  # otherwise nobody could ask whether it expired
             options["address"] = new_address()
         return self._data(stored, more), options
 

@@ -15,7 +15,7 @@ from penstock.app.arguments import CallOptions
 from penstock.core.values import Seconds
 
 P = ParamSpec("P")
-H = TypeVar("H", covariant=True)  # what a put gives: a handle, or a coroutine of it
+H = TypeVar("H", covariant=True)  # what a put returns: a handle, or a coroutine of it
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")

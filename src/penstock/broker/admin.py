@@ -21,7 +21,7 @@ from penstock.core.task import Record, Status, Task, make_task, record_of
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
 
-# How many tasks of a state are looked at for what is busy or failing.
+# How many tasks of a state are read to find what is busy or failing.
 SAMPLE = 500
 # How many micro-queues of these are read.
 MAX_LANES = 100
@@ -69,7 +69,7 @@ def retry(tube: Tube, id: int | str) -> None:
         raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
     else:
         if status is Status.DELAYED:
-            tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where it is seen
+            tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where operators see it
         kick_one(tube, id)
 
 

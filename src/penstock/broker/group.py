@@ -28,7 +28,7 @@ _STATUS = {
     rules.OPEN: "open", rules.STARTED: "running", rules.CANCELLING: "cancelled", rules.CANCELLED: "cancelled",
     rules.DONE: "done",
 }  # fmt: skip
-# Results that are read at once.
+# Results that are read in one call.
 _PAGE = 100
 
 

@@ -150,7 +150,7 @@ class Tube:
             return make_task(record, self)
         entry = make_entry(self.stored, data, options)
         record = (yield from put_entries(self.runtime, self.stored, [entry], timeout))[0]
-        same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there
+        same = type(data) in ATOMS and address is id is None  # with one, it may be the existing task
         return Task(record, self, data) if same else make_task(record, self)
 
     @blocking
@@ -294,7 +294,7 @@ class Tube:
             extra = span_ms("delay", min(delay, MAX_SECONDS))
             yield from self._settle_patiently(task, self._move("release", task, extra, reason))
         except PenstockError as lost:
-            # The block's own error matters more than that the task could not be given back.
+            # The block's own error matters more than the failed release.
             log.warning("could not release task %s of tube %s: %s", task.id, self.name, lost)
 
     def _settle_patiently(self, task: Facts[Place], move: Move) -> Operation[None]:

@@ -91,7 +91,7 @@ class LatePutOp(PutOp):
         return self._put(self._remake(self._runtime.store.now()))
 
     def run_batch(self, ops: Sequence[PutOp]) -> list[list[Record]]:
-        return [op.run() for op in ops]  # only itself: its key is its own
+        return [op.run() for op in ops]  # only itself: its key is unique
 
 
 def put_items(
@@ -152,7 +152,7 @@ def _entries(
 
 
 def _unbound_entries(tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None) -> Iterator[Entry]:
-    first: Entry | None = None  # without options of its own: others of this sort only differ in their data
+    first: Entry | None = None  # without its own options: others with these options differ only in their data
     make: Callable[[bytes, Mapping[str, object]], Entry | None] | None = None  # for those with the same options
     names: Set[str] = frozenset()
     shared = _delayed(tube, given, now)
@@ -201,7 +201,7 @@ class SettleOp(StoreOp):
 
     @property
     def run_if_cancelled(self) -> bool:
-        return True  # the work was done, or must be given back, even if the caller no longer waits
+        return True  # the work was done, or must be released, even if the caller no longer waits
 
     def run(self) -> list[Record | None]:
         return settle(self._runtime, self._tube, self._moves)

@@ -110,7 +110,7 @@ class Heartbeat:
         deadline = self._runtime.next_deadline()
         until = until if deadline is None else min(until, deadline)
         waiting = self._runtime.topic_count() > 0
-        # From here on nudges are judged by this plan; a caller that came before it was made has set the wake-up.
+        # From here on nudges are compared with this plan; a caller that came before has set the wake-up.
         self._until, self._watching = until, waiting
         try:
             if self._runtime.store.wait(self._wake, until - time.monotonic(), watch=waiting):

@@ -64,7 +64,7 @@ class Locks:
             log.warning("cannot lock a session file (%s); if this process dies, only its heartbeat will show it", error)
             return ""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
-        # Visible to others only once it is locked, else a starting process would look dead.
+        # Visible to others only once it is locked, otherwise a starting process would look dead.
         draft.rename(self._folder / handle)
         self._held[handle] = descriptor
         return self.locus
@@ -93,7 +93,7 @@ class Locks:
 
     def dead(self) -> list[str]:
         """The handles whose processes have ended without leaving."""
-        with contextlib.suppress(OSError):  # usually there is no folder, because no session is there
+        with contextlib.suppress(OSError):  # usually there is no folder, because there is no session
             names = os.listdir(self._folder)
             return [name for name in names if name not in self._held and name[0] != "." and self._is_dead(name)]
         return []

@@ -44,7 +44,7 @@ class Waiter:
         The call must be short and must not use the queue; it returns whether the sleeper is still there.
         """
         self.shares = True
-        self._call = call  # before the lock is tried, else a wake-up in between would be lost
+        self._call = call  # before the lock is tried, otherwise a wake-up in between would be lost
         if call is None or not self._lock.acquire(blocking=False):
             return False
         self._call = None
@@ -138,7 +138,7 @@ class WaitQueue:
         self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False, beyond: int | None = None
     ) -> None:
         waiting: Collection[Waiter] = self.topics.get(topic, {})
-        if beyond is not None:  # only those that take more, else two that refuse would wake each other for ever
+        if beyond is not None:  # only those that take more, otherwise two that refuse would wake each other forever
             waiting = [waiter for waiter in waiting if waiter.max_pri is None or waiter.max_pri > beyond]
         gone = []
         for waiter in waiting:

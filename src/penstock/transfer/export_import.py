@@ -38,7 +38,7 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     for page in read_tasks(store, tube):
         if not {record.group_no for record in page} - {None} <= groups:
             groups |= _write_groups(store, tube, writer, groups)
-        # A group that is not there is over or cancelled, and its tasks went with it while this was read.
+        # A missing group is over or cancelled, and its tasks were removed while this was read.
         there = [record for record in page if record.group_no is None or record.group_no in groups]
         writer.tasks(there)
         count += len(there)
@@ -77,7 +77,7 @@ class Import:
         try:
             return self._read_in(TubeImport(self._store, tube), tell)
         except BaseException:
-            if load_tube(self._store, tube.name) is not None:  # else it is activated
+            if load_tube(self._store, tube.name) is not None:  # otherwise it is activated
                 discard(self._store, tube)
             raise
 

@@ -34,7 +34,7 @@ class TubeImport:
         self._store = store
         self.tube = tube
         self._now = store.now()
-        self._groups: dict[int, tuple[int, Group]] = {}  # number elsewhere -> number here, the group as it was
+        self._groups: dict[int, tuple[int, Group]] = {}  # number in the source -> number here, and the group as it was
 
     @property
     def last_id(self) -> int:

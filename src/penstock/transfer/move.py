@@ -187,7 +187,7 @@ class Move:
         if coming is None:
             if is_erased(tube) or self._has_activated(tube):
                 return count, replies
-            # Somebody removed what had come; the source has all of it.
+            # Somebody removed the partial import; the source has everything.
             coming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
         target = TubeImport(self._target, coming)
         last, there = self._source.counters(tube).last_id, target.last_id
@@ -196,7 +196,7 @@ class Move:
                 target.begin_group(group)
         else:
             target.find_groups(list(read_groups(self._source, tube)))
-        for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
+        for page in read_tasks(self._source, tube):  # those that are already copied, too: which tubes do they reply to?
             replies.update(to for record in page if (to := reply_tube(record.reply_to)) is not None)
             if missing := [record for record in page if record.id > there]:
                 target.take_in(missing, page[-1].id)

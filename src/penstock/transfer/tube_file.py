@@ -95,7 +95,7 @@ def tasks_in(file: BinaryIO) -> int | None:
     try:
         found = _decode(last[0]).end if last else None
     except (msgspec.MsgspecError, ValueError):
-        return None  # the one who reads all of it says what is wrong
+        return None  # reading the whole file reports what is wrong
     return None if found is None else found.counts.stored
 
 
@@ -154,7 +154,7 @@ class Reader:
         self._groups: dict[int, str] = {}
         self._last_id = 0
         self._mark: Mark = (0, 0)
-        self._addresses: set[int] = set()  # their hashes: eight bytes tell a million of them apart
+        self._addresses: set[int] = set()  # hashes of the addresses: eight bytes are enough for a million
         self.header = self._header()
         # Shards may have had equal addresses; the importer resolves these.
         self._own_addresses = "shards" in self.header.options and self.header.kind.per_utube
