@@ -80,7 +80,7 @@ class ReliableTube(UnleasedTube):
 
     @blocking
     def ack(self, task_or_id: Any, result: object = None) -> Operation[Any]:
-        """Ack one message; NotTaken unless it is delivered. Of a list or tuple, return the removed ids, like ack_many."""
+        """Ack one message; NotTaken unless it is delivered. Of a list, return the removed ids, like ack_many."""
         if isinstance(task_or_id, (list, tuple)):
             return (yield from _ack_many(self, task_or_id))
         return (yield from _ack(self, task_or_id, result))
