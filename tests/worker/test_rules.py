@@ -91,7 +91,7 @@ def test_a_thread_that_is_stuck_while_it_waits_takes_no_slot(app: App, run: Run,
     tell("aside")
     tell("aside")
     until(lambda: worker.state.stats.stuck == 0, PATIENCE)
-    until(lambda: (worker.state.slots.running, worker.state.slots.aside) == (0, 0))
+    until(lambda: (worker.state.slots.running, worker.state.slots.waiting) == (0, 0))
 
 
 def test_a_worker_whose_threads_are_all_stuck_exits(app: App, start: Start, heard: Heard) -> None:

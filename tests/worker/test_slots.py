@@ -57,14 +57,14 @@ def test_a_handler_that_resumes_gets_the_next_slot() -> None:
     freed = threading.Event()
     slots.on_free.append(freed.set)
     assert slots.acquire()
-    slots.step_aside()
+    slots.give_up_slot()
     assert freed.is_set()
     assert slots.acquire()
     back = threading.Event()
-    slots.step_back(back.set)
+    slots.regain_slot(back.set)
     assert (slots.wanted, back.is_set(), slots.acquire(), slots.free()) == (True, False, False, 0)
     slots.release()
-    assert (back.is_set(), slots.running, slots.aside) == (True, 1, 0)
+    assert (back.is_set(), slots.running, slots.waiting) == (True, 1, 0)
     slots.release()
     assert slots.running == 0
 

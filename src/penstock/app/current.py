@@ -132,9 +132,9 @@ class Run(Protocol):
 
     def current_task(self) -> CurrentTask: ...
     def current_tasks(self) -> list[CurrentTask]: ...
-    def step_aside(self, *, awaited: bool) -> None: ...
-    def step_back(self) -> None: ...
-    async def step_back_async(self) -> None: ...
+    def give_up_slot(self, *, awaited: bool) -> None: ...
+    def regain_slot(self) -> None: ...
+    async def regain_slot_async(self) -> None: ...
 
 
 _run: ContextVar[Run | None] = ContextVar("penstock_run", default=None)
@@ -180,18 +180,18 @@ class Waiting:
 
     def __enter__(self) -> None:
         if self._run is not None:
-            self._run.step_aside(awaited=False)
+            self._run.give_up_slot(awaited=False)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._run is not None:
-            self._run.step_back()
+            self._run.regain_slot()
 
     async def __aenter__(self) -> None:
         if self._run is not None:
-            self._run.step_aside(awaited=True)
+            self._run.give_up_slot(awaited=True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         if self._run is not None:
-            await self._run.step_back_async()
+            await self._run.regain_slot_async()

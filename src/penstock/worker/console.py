@@ -102,4 +102,4 @@ class Status:
 
     def _counts(self) -> dict[str, int]:
         slots = self._worker.state.slots
-        return {"running": slots.running, "waiting": slots.aside, **self._worker.state.stats.facts()}
+        return {"running": slots.running, "waiting": slots.waiting, **self._worker.state.stats.facts()}

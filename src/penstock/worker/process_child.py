@@ -61,7 +61,7 @@ class Job(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """A message from the child.
 
-    First `ready`. Then, for each job, any number of `progress`, `aside` and `back`, and one end: `done`, `retry`,
+    First `ready`. Then, for each job, any number of `progress`, `waits` and `resumes`, and one end: `done`, `retry`,
     `snooze`, `bury` or `fail` (a signal of the handler), `failed` (an error), `settled` (in the handler's transaction),
     or `batch`, with one such end per task. `unstarted`: the child returned its last `place` jobs without running them.
     """
@@ -117,18 +117,18 @@ class ChildRun:
             self.tasks = [CurrentTask(record, self.home, data) for record, data in pairs]
         return self.tasks
 
-    def step_aside(self, *, awaited: bool) -> None:
+    def give_up_slot(self, *, awaited: bool) -> None:
         """Tell the worker that the slot is free while the handler waits."""
-        self._pipe.say(Message("aside"))
+        self._pipe.say(Message("waits"))
 
-    def step_back(self) -> None:
+    def regain_slot(self) -> None:
         """Wait until the worker gives the handler a slot again."""
-        self._pipe.say(Message("back"))
+        self._pipe.say(Message("resumes"))
         self._pipe.granted.get()
 
-    async def step_back_async(self) -> None:
+    async def regain_slot_async(self) -> None:
         """Raise: handlers in processes are not async."""
-        self.step_back()
+        self.regain_slot()
 
 
 class WorkerPipe:

@@ -245,7 +245,7 @@ class ProcessExecutor(ThreadExecutor):
         item.ends = None if limit is None else limit + SETTLE_TIME
         item.cancel = child.kill
         child.busy = True
-        aside, slow = False, now + SLOW if behind else None
+        waiting, slow = False, now + SLOW if behind else None
         try:
             if item.lost:
                 child.kill()
@@ -263,12 +263,12 @@ class ProcessExecutor(ThreadExecutor):
                     given = behind[len(behind) - said.place :]
                     del behind[len(behind) - said.place :]
                     self._return(given)
-                elif said.kind in ("aside", "back"):
-                    aside = said.kind == "aside"
-                    if aside and slow is not None:
+                elif said.kind in ("waits", "resumes"):
+                    waiting = said.kind == "waits"
+                    if waiting and slow is not None:
                         slow = None
                         child.give_back()
-                    self._step(child, item, aside=aside)
+                    self._change_slot(child, item, waiting=waiting)
                 elif said.kind == "progress":
                     members[said.place].current_task().progress = said.number
                 elif said.kind == "settled":
@@ -279,8 +279,8 @@ class ProcessExecutor(ThreadExecutor):
         finally:
             item.cancel = None
             child.busy = bool(behind)
-            if aside:  # it died while waiting without a slot: take one back, because the caller releases one
-                self._step(None, item, aside=False)
+            if waiting:  # it died while waiting without a slot: take one back, because the caller releases one
+                self._change_slot(None, item, waiting=False)
 
     def _limit(self, item: RunningTask) -> tuple[float | None, HandlerFailed]:
         """The seconds that a task may run, and the error if it takes longer."""
@@ -289,14 +289,14 @@ class ProcessExecutor(ThreadExecutor):
             return limit, TimedOut(limit)
         return item.ttr, HandlerFailed(f"its process was killed at its ttr of {item.ttr or 0:g} s")
 
-    def _step(self, child: Child | None, item: RunningTask, *, aside: bool) -> None:
+    def _change_slot(self, child: Child | None, item: RunningTask, *, waiting: bool) -> None:
         """Free the slot of a waiting handler, or get one back for it; another process may run in the meantime."""
-        if not aside:
-            item.step_back()
+        if not waiting:
+            item.regain_slot()
         with self._lock:
-            self._aside += 1 if aside else -1
-        if aside:
-            item.step_aside()
+            self._waiting += 1 if waiting else -1
+        if waiting:
+            item.give_up_slot()
         elif child is not None:
             child.go_on()
 

@@ -37,9 +37,9 @@ class RunningTask:
     """
 
     __slots__ = (
-        "aside", "batch", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler",
+        "batch", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler",
         "limit", "lost", "max_attempts", "new_ttr", "record", "session", "slots", "stopped", "stored",
-        "stored_progress", "stuck", "task", "traced", "ttr", "tube",
+        "stored_progress", "stuck", "task", "traced", "ttr", "tube", "waiting",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -59,7 +59,7 @@ class RunningTask:
         self.new_ttr = False  # True until the lease is extended to the handler's ttr
         self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
         self.batch: Batch | None = None  # the batch that runs it
-        self.aside = False  # its handler waits for other tasks, without a slot
+        self.waiting = False  # its handler waits for other tasks, without a slot
         self.ended = False  # its handler has returned, or was abandoned
         self.stuck = False  # its handler exceeded its time limit: lease and slot were given up
         self.lost = False
@@ -141,7 +141,7 @@ class RunningTask:
         """The current task as a list of one."""
         return [self.current_task()]
 
-    def step_aside(self, *, awaited: bool = False) -> None:
+    def give_up_slot(self, *, awaited: bool = False) -> None:
         """Free the slot while the handler waits for other tasks."""
         if self.handler is not None and self.handler.rules.executor == "async" and not awaited:
             raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
@@ -150,34 +150,34 @@ class RunningTask:
         with self.slots.switch:
             if self.stuck:  # it has no slot any more
                 return
-            self.aside = True
-        self.slots.step_aside()
+            self.waiting = True
+        self.slots.give_up_slot()
 
-    def step_back(self) -> None:
+    def regain_slot(self) -> None:
         """Wait for a slot, then continue."""
-        if self.slots is None or not self.aside:
+        if self.slots is None or not self.waiting:
             return
         granted = threading.Event()
-        self.slots.step_back(granted.set)
+        self.slots.regain_slot(granted.set)
         granted.wait()
         with self.slots.switch:
-            self.aside, surplus = False, self.stuck
+            self.waiting, surplus = False, self.stuck
         if surplus:  # its time limit passed while it waited
             self.slots.release()
 
-    async def step_back_async(self) -> None:
-        """Async version of `step_back`. A cancelled handler also waits for a slot, because it will release one."""
-        if self.slots is None or not self.aside:
+    async def regain_slot_async(self) -> None:
+        """Async version of `regain_slot`. A cancelled handler also waits for a slot, because it will release one."""
+        if self.slots is None or not self.waiting:
             return
         loop, granted = asyncio.get_running_loop(), asyncio.Event()
-        self.slots.step_back(lambda: loop.call_soon_threadsafe(granted.set))
+        self.slots.regain_slot(lambda: loop.call_soon_threadsafe(granted.set))
         cancelled: asyncio.CancelledError | None = None
         while not granted.is_set():
             try:
                 await granted.wait()
             except asyncio.CancelledError as error:
                 cancelled = error
-        self.aside = False
+        self.waiting = False
         if cancelled is not None:
             raise cancelled
 

@@ -19,7 +19,7 @@ class Slots:
         self.limited = bool(limits)
         self.most = self._classes[0][1]
         self.running = 0
-        self.aside = 0
+        self.waiting = 0
         self._lock = threading.Lock()
         #: Held while a handler ends, exceeds its time limit, frees its slot or gets it back.
         self.switch = threading.Lock()
@@ -42,18 +42,18 @@ class Slots:
         for free in self.on_free:
             free()
 
-    def step_aside(self) -> None:
+    def give_up_slot(self) -> None:
         """Free the slot of a running handler that waits for other tasks."""
         with self._lock:
-            self.aside += 1
+            self.waiting += 1
             self._give_back()
         for free in self.on_free:
             free()
 
-    def step_back(self, granted: Grant) -> None:
+    def regain_slot(self, granted: Grant) -> None:
         """Get a slot for a handler that waited: `granted` is called when it has one, possibly at once."""
         with self._lock:
-            self.aside -= 1
+            self.waiting -= 1
             if self.running >= self.most:
                 self._returning.append(granted)
                 return

@@ -199,7 +199,7 @@ class WorkerState:
                 return
             item.stuck = True
             self.stats.stuck += 1
-            has_slot = not item.aside
+            has_slot = not item.waiting
         log.error(
             "%r timed out after %g s and its thread is stuck (%d of %d); continuing in another thread",
             item, limit, self.stats.stuck, self._concurrency, extra={"item": item},

@@ -35,7 +35,7 @@ class ThreadExecutor:
         self._state = state
         self._most = most  # maximum number of threads, without those that wait for other tasks; None: no limit
         self._threads = 0
-        self._aside = 0
+        self._waiting = 0
         self._slots = state.slots
         self._buffer: deque[RunningTask] = deque()
         self._idle: list[Parked] = []
@@ -74,7 +74,7 @@ class ThreadExecutor:
         if self._most is None:
             return None
         with self._lock:
-            return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
+            return max(0, self._most - (self._threads - self._waiting - len(self._idle)) - len(self._buffer))
 
     def stop(self) -> None:
         """End the idle threads. A busy thread cannot be stopped; it ends when its handler returns."""
@@ -92,7 +92,7 @@ class ThreadExecutor:
             if self._idle:
                 self._idle.pop().lock.release()
                 return
-            if self._most is not None and self._threads - self._aside >= self._most:
+            if self._most is not None and self._threads - self._waiting >= self._most:
                 return
             self._threads += 1
         self._begin(None)

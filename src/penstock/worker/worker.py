@@ -158,7 +158,7 @@ class Worker:
             self.state.settler.add(item, settlement.unstarted(item))
         slots = self.state.slots
         self._wait(lambda: not slots.running, ends)
-        self._wait(lambda: not slots.running and not slots.aside, ends)
+        self._wait(lambda: not slots.running and not slots.waiting, ends)
         self._give_back_running()
         self._lease_extender.stop()
         left = 0 if self._hurry.is_set() else ends - time.monotonic()
