@@ -26,14 +26,14 @@ def main(name: str, url: str, tasks: int, data: str) -> float:
     with working(app.WORKER) as worker:
         until = time.monotonic() + PATIENCE
         while (before := app.left()) == tasks:
-            _must_go_on(worker, until)
+            _check_progress(worker, until)
         began = time.perf_counter()
         while (left := app.left()) > 0:
-            _must_go_on(worker, until)
+            _check_progress(worker, until)
         return float((before - left) / (time.perf_counter() - began))
 
 
-def _must_go_on(worker: subprocess.Popen[bytes], until: float) -> None:
+def _check_progress(worker: subprocess.Popen[bytes], until: float) -> None:
     if worker.poll() is not None or time.monotonic() > until:
         raise SystemExit(f"its worker is stuck: {worker.args!r}")
     time.sleep(0.005)

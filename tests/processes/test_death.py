@@ -130,7 +130,7 @@ def test_a_frozen_worker_cannot_settle_what_was_given_to_another(
         task = take(later.tube("t"))
         assert task.lease == 2
         task.touch(PATIENCE)
-        frozen.go_on()
+        frozen.resume()
         assert frozen.ask("ack") == {"error": "NotTaken"}
         assert later.tube("t").stats().calls.ttr == 1
         task.ack()
@@ -140,7 +140,7 @@ def test_a_frozen_process_is_not_dead(held: tuple[penstock.Tube, Peer]) -> None:
     tube, holder = held
     holder.stop()
     assert tube.take(1.5) is None
-    holder.go_on()
+    holder.resume()
     assert holder.ask("ack") == {}
 
 

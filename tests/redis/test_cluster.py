@@ -28,7 +28,7 @@ class Load:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def go_on(self) -> None:
+    def wait_for_more(self) -> None:
         """Wait until it has put more."""
         before = len(self.put)
         until(lambda: len(self.put) > before or self.errors != [])
@@ -80,7 +80,7 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster, monkeypatch: pytest
         for tag in (tubes[0].stored.no, tubes[1].stored.no, "sessions", "tubes", shard, tubes[0].stored.no):
             move_slot(cluster, store._keys.name(tag, "meta").decode(), 0.01)
             for load in loads:
-                load.go_on()
+                load.wait_for_more()
         for load in loads:
             load.stop()
             assert load.errors == []

@@ -32,7 +32,7 @@ class Campaign:
         self.producing = threading.Event()
         self.over = threading.Event()
 
-    def go_on(self) -> None:
+    def wait_for_more(self) -> None:
         """Wait until some more was put and acked."""
         put, acked = len(self.put), len(self.acked)
         until(lambda: len(self.put) > put + 40 and len(self.acked) > acked + 40, 120)
@@ -95,10 +95,10 @@ def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
             thread.start()
         try:
             for _ in range(2):
-                campaign.go_on()
+                campaign.wait_for_more()
                 server.kill()
                 server.start()
-            campaign.go_on()
+            campaign.wait_for_more()
         finally:
             campaign.producing.set()
         for thread in producers:  # otherwise the last put could come after the consumers have ended

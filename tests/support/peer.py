@@ -79,7 +79,7 @@ class Peer:
         """Freeze it, and wait until it is frozen."""
         freeze(self._process, self._url)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Peer:

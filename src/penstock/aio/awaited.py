@@ -70,19 +70,19 @@ def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
             run.discard_result()
             raise
         kind = type(result)
-        return (DRESS.get(kind) or _dress_of(kind))(handle, result)
+        return (CONVERSIONS.get(kind) or _conversion_for(kind))(handle, result)
 
     return call
 
 
-Dress = Callable[[Handle[Any], Any], Any]
+Conversion = Callable[[Handle[Any], Any], Any]
 #: Return type of a blocking verb -> function that converts it for the awaited verb.
-DRESS: dict[type, Dress] = {}
+CONVERSIONS: dict[type, Conversion] = {}
 
 
-def _dress_of(kind: type) -> Dress:
-    known = (DRESS[base] for base in kind.__mro__ if base in DRESS)
-    return DRESS.setdefault(kind, next(known, lambda handle, given: given))
+def _conversion_for(kind: type) -> Conversion:
+    known = (CONVERSIONS[base] for base in kind.__mro__ if base in CONVERSIONS)
+    return CONVERSIONS.setdefault(kind, next(known, lambda handle, given: given))
 
 
 def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:

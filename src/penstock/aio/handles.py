@@ -10,7 +10,7 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from penstock.aio.awaited import DRESS, Closing, Handle, Opening, awaited, whole
+from penstock.aio.awaited import CONVERSIONS, Closing, Handle, Opening, awaited, whole
 from penstock.aio.executor import BatchExecutor
 from penstock.broker import broker, group, session, tube
 from penstock.broker.outcome import Outcome
@@ -37,7 +37,9 @@ def _soon(put: V) -> V:
             return await put(own, *args, **kwargs)
         [record] = await own.executor.submit(step)
         data = args[0]
-        return Task(record, own, data) if type(data) in tube.ATOMS else _dressed(own, task.make_task(record, own.sync))
+        return (
+            Task(record, own, data) if type(data) in tube.ATOMS else _as_aio_task(own, task.make_task(record, own.sync))
+        )
 
     return cast(V, call)
 
@@ -179,7 +181,7 @@ class _Listener:
         self._notifying: set[asyncio.Future[None]] = set()
 
     def __call__(self, changed: task.Task, event: str) -> None:
-        self._home.executor.post(partial(self._notify, _dressed(self._home, changed), event))
+        self._home.executor.post(partial(self._notify, _as_aio_task(self._home, changed), event))
 
     def _notify(self, changed: Task, event: str) -> None:
         try:
@@ -204,15 +206,19 @@ def _failed(changed: Task, event: str) -> None:
     log.exception("on_change of tube %s failed at %s of task %s", changed.tube, event, changed.id)
 
 
-def _dressed(handle: Handle[Any], given: task.Task) -> Task:
+def _as_aio_task(handle: Handle[Any], given: task.Task) -> Task:
     home = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, home_of(given)))
     return Task(record_of(given), home, given.data, leased=is_leased(given))
 
 
-DRESS[task.Task] = _dressed
-DRESS[list] = lambda handle, given: [_dressed(handle, one) if isinstance(one, task.Task) else one for one in given]
-DRESS |= dict.fromkeys((tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle.executor, given))
-DRESS[group.Group] = lambda handle, given: Group(handle.executor, given)
+CONVERSIONS[task.Task] = _as_aio_task
+CONVERSIONS[list] = lambda handle, given: [
+    _as_aio_task(handle, one) if isinstance(one, task.Task) else one for one in given
+]
+CONVERSIONS |= dict.fromkeys(
+    (tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle.executor, given)
+)
+CONVERSIONS[group.Group] = lambda handle, given: Group(handle.executor, given)
 
 
 # Threads for a store behind a network, where calls on different tubes need not wait for each other. The others have
@@ -288,4 +294,4 @@ async def _open(connect: Callable[[], broker.Broker]) -> Broker:
 #: Open a store as `penstock.connect` does: `async with connect(url) as broker`, or `broker = await connect(url)`.
 connect = _opening(broker.connect)
 
-DRESS[session.Session] = lambda handle, given: Session(handle.executor, given)
+CONVERSIONS[session.Session] = lambda handle, given: Session(handle.executor, given)

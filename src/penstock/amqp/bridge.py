@@ -84,7 +84,7 @@ class Consume:
         known = {each for each, outcome in zip(addresses, found, strict=True) if outcome.id or outcome.ending}
         fresh = []
         for message, item in zip(messages, items, strict=True):
-            self._remark(message)
+            self._warn_lost_property(message)
             if item[1].get("address") in known:
                 self.counts["duplicates"] += 1
             else:
@@ -110,7 +110,7 @@ class Consume:
             link.reject(message)
             self.counts["rejected"] += 1
 
-    def _remark(self, message: Message) -> None:
+    def _warn_lost_property(self, message: Message) -> None:
         """Warn once about each property that the task cannot keep."""
         stored = self._tube.stored
         if not message.message_id:

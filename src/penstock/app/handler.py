@@ -163,7 +163,7 @@ class Handler(Generic[P, R, C]):
         if tube is None or self.connection.eager is not None or not self.arguments.options.isdisjoint(given):
             return None
         if self._short[0] is not tube:
-            self._short = tube, self._short_way(tube)
+            self._short = tube, self._fast_path(tube)
         short = self._short[1]
         if short is None:
             return None
@@ -179,7 +179,7 @@ class Handler(Generic[P, R, C]):
         self.hooks.was_put([handle])
         return handle
 
-    def _short_way(self, tube: Tube) -> Callable[[object], Record | None] | None:
+    def _fast_path(self, tube: Tube) -> Callable[[object], Record | None] | None:
         _, options = self.make_item(tube, {}, {})
         return None if "address" in options else fast_put(tube, make_entry(tube.stored, None, options))
 

@@ -106,7 +106,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     """
     seconds = span_ms("wait", wait) / 1000
     for url in (source, target):
-        _must_outlive_this(url)
+        _must_be_shared_store(url)
     signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # like Ctrl-C: tubes that are not frozen yet are not moved
@@ -124,7 +124,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
         click.echo("there is nothing to move")
 
 
-def _must_outlive_this(url: str) -> None:
+def _must_be_shared_store(url: str) -> None:
     if url.startswith("memory://"):
         raise BadValue(f"{url} exists only in this process: give the URL of a store that other programs can reach")
 

@@ -142,7 +142,7 @@ def truncate(url: str, tube: str, yes: bool, as_json: bool) -> None:
     penstock truncate mail --yes
     """
     with params.opened(url, tube) as opened:
-        _agree(f"Remove all {opened.stats().tasks.total:,} tasks of {tube}?", yes)
+        _confirm(f"Remove all {opened.stats().tasks.total:,} tasks of {tube}?", yes)
         with output.working(f"removing the tasks of {tube}"):
             count = opened.truncate()
         output.counted("truncate", opened, count, as_json)
@@ -162,13 +162,13 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
     Refused while tasks are taken or someone waits in take.
     """
     with params.opened(url, tube) as opened:
-        _agree(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
+        _confirm(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
         with output.working(f"dropping {tube}"):
             opened.drop()
     output.tube_changed(tube, "drop", as_json)
 
 
-def _agree(question: str, yes: bool) -> None:
+def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():

@@ -156,7 +156,7 @@ class Scheduler:
 
     def start(self) -> None:
         """Start the thread."""
-        self._unwatch = self._runtime.watch_clock(self._heard)
+        self._unwatch = self._runtime.watch_clock(self._on_clock)
         self._thread.start()
 
     def stop(self) -> None:
@@ -167,7 +167,7 @@ class Scheduler:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _heard(self, seen: Overdue) -> None:
+    def _on_clock(self, seen: Overdue) -> None:
         """Wake the thread if schedules were changed or the store's clock was set."""
         heard = time.monotonic()
         if seen.altered != self._altered:
@@ -312,7 +312,7 @@ class Scheduler:
     def _read_stored(self) -> None:
         """Read the stored schedules. Future ticks of removed or changed ones are deleted."""
         before, self._stored = self._stored, {}
-        for record in self._cards():
+        for record in self._stored_records():
             old = before.get(record.key)
             if old is not None and old.record == record:
                 self._stored[record.key] = before.pop(record.key)
@@ -321,7 +321,7 @@ class Scheduler:
         for gone in before.values():
             self._take_back(gone, self._stored.get(gone.record.key))
 
-    def _cards(self) -> Iterable[ScheduleRecord]:
+    def _stored_records(self) -> Iterable[ScheduleRecord]:
         if not self._runtime.store.load_tubes([SCHEDULE_TUBE]):
             return []
         return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE)).records if each.name]

@@ -70,7 +70,7 @@ class Import:
 
     def run(self, tell: Tell, *, discard_partial: bool = False) -> int:
         """Import the file. Returns the number of tasks. `discard_partial` first removes what a killed import left."""
-        _must_not_arrive(self._store, self.name, discard_partial=discard_partial)
+        _must_not_be_importing(self._store, self.name, discard_partial=discard_partial)
         self._empty_one()
         header = self._reader.header
         tube = self._store.save_tube(importing(self.name), header.kind, header.options, exist_ok=False)
@@ -130,7 +130,7 @@ class Import:
         self._records, self._outcomes, self._bytes = [], [], 0
 
 
-def _must_not_arrive(store: Store, name: str, *, discard_partial: bool) -> None:
+def _must_not_be_importing(store: Store, name: str, *, discard_partial: bool) -> None:
     left = load_tube(store, importing(name))
     if left is not None and discard_partial:
         discard(store, left)

@@ -135,7 +135,7 @@ class Move:
         """Step 2. Returns the errors of tubes that were not frozen, by name. Holders of tasks get time to finish."""
         ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
         try:
-            for step in (self._pause, self._come_to_rest, self._seal):
+            for step in (self._pause, self._wait_until_settled, self._freeze):
                 for tube, _ in tubes:
                     try:
                         step(tube, ends)
@@ -148,7 +148,7 @@ class Move:
     def _pause(self, tube: Tube, ends: float) -> None:
         self._source.write_tube(tube, paused=True)
 
-    def _come_to_rest(self, tube: Tube, ends: float) -> None:
+    def _wait_until_settled(self, tube: Tube, ends: float) -> None:
         while time.monotonic() < ends:
             self.runtime.reap()
             self.runtime.apply_due(tube)
@@ -156,7 +156,7 @@ class Move:
                 return
             time.sleep(_LOOK_SECONDS)
 
-    def _seal(self, tube: Tube, ends: float) -> None:
+    def _freeze(self, tube: Tube, ends: float) -> None:
         while True:
             self.runtime.apply_due(tube)
             try:

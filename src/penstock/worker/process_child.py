@@ -153,7 +153,7 @@ class WorkerPipe:
         with self._lock:
             self._pipe.send(_encode(message))
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         if line == RESUME:
             self.granted.put(line)
         elif line == OVER:
@@ -176,7 +176,7 @@ class WorkerPipe:
             try:
                 line = self._pipe.next(PROGRESS_TICK if self.busy else None)
                 if line is not None:
-                    self._hear(line)
+                    self._receive(line)
             except (EOFError, OSError):
                 os._exit(1)
             run = self.run

@@ -78,7 +78,7 @@ class Child:
         line = self._pipe.next(timeout)
         return None if line is None else _message(line)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let a handler continue that waited for other tasks."""
         self._pipe.send(RESUME)
 
@@ -123,7 +123,7 @@ class Killed(Exception):
         self.failure = failure
 
 
-class GivenBack(Exception):
+class ReturnedUnstarted(Exception):
     """The child has returned this task unstarted."""
 
 
@@ -188,7 +188,7 @@ class ProcessExecutor(ThreadExecutor):
             except Killed as killed:
                 self._bury_child()
                 self._state.fail(current, killed.failure, began)
-            except GivenBack:
+            except ReturnedUnstarted:
                 child.busy = False
                 self._state.give_back(current)
             except Exception as error:
@@ -259,7 +259,7 @@ class ProcessExecutor(ThreadExecutor):
                     raise Killed(over)
                 elif said.kind == "unstarted":
                     if said.place > len(behind):  # including this one: the child had not started it
-                        raise GivenBack
+                        raise ReturnedUnstarted
                     given = behind[len(behind) - said.place :]
                     del behind[len(behind) - said.place :]
                     self._return(given)
@@ -298,7 +298,7 @@ class ProcessExecutor(ThreadExecutor):
         if waiting:
             item.give_up_slot()
         elif child is not None:
-            child.go_on()
+            child.resume()
 
 
 def _ended(said: Message) -> object:

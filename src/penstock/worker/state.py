@@ -83,7 +83,7 @@ class WorkerState:
             return self._claim_batch(item)
         if not self.in_flight.claim(item):
             return False  # released, because it waited too long to start
-        self._tell_low()
+        self._poke_if_low()
         if self.slots.limited and not self.slots.may_start(item.task.pri):
             self.settler.add(item, settlement.unstarted(item))
             return False
@@ -92,14 +92,14 @@ class WorkerState:
             self.hooks.starts(item.task)
         return True
 
-    def _tell_low(self) -> None:
+    def _poke_if_low(self) -> None:
         if len(self.in_flight.unstarted) <= self.low:
             self.low = -1
             self.on_low()
 
     def _claim_batch(self, batch: Batch) -> bool:
         members = batch.members if batch.alone else [member for member in batch.members if self.in_flight.claim(member)]
-        self._tell_low()
+        self._poke_if_low()
         if self.slots.limited and members and not self.slots.may_start(members[0].task.pri):
             for member in members:
                 self.settler.add(member, settlement.unstarted(member))

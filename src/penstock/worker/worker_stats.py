@@ -136,7 +136,7 @@ class Throughput:
     def note(self, seconds: float) -> None:
         """Record one run."""
         self._finished += 1
-        self.mean = seconds if self.mean is None else _leaning(self.mean, seconds, slower=seconds > self.mean)
+        self.mean = seconds if self.mean is None else _smoothed(self.mean, seconds, slower=seconds > self.mean)
 
     def begin(self, now: float) -> None:
         """Start measuring the rate now, because there was no work before."""
@@ -147,9 +147,9 @@ class Throughput:
         count, seconds = self._finished - self._seen, now - self._at
         if count and seconds > 0:
             rate = count / seconds
-            self.rate = _leaning(self.rate, rate, slower=rate < self.rate) if self.rate else rate
+            self.rate = _smoothed(self.rate, rate, slower=rate < self.rate) if self.rate else rate
             self.begin(now)
 
 
-def _leaning(old: float, new: float, *, slower: bool) -> float:
+def _smoothed(old: float, new: float, *, slower: bool) -> float:
     return old + (new - old) * (_SLOWER if slower else _FASTER)

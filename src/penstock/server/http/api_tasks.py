@@ -102,20 +102,20 @@ async def bury(call: Call, body: requests.Bury) -> Settled:
 
 async def cancel(call: Call, body: requests.Cancel) -> Settled:
     """End a task with the outcome `cancelled`, in any state."""
-    return await _steer(call, partial(admin.cancel, reason=body.reason))
+    return await _change_one(call, partial(admin.cancel, reason=body.reason))
 
 
 async def kick_one(call: Call, body: requests.NoBody) -> Settled:
     """Kick a buried task: it is ready again, with its attempts reset to 0."""
-    return await _steer(call, admin.kick_one)
+    return await _change_one(call, admin.kick_one)
 
 
 async def retry(call: Call, body: requests.NoBody) -> Settled:
     """Make a task ready now: kick it if it is buried, release it if it is taken, end its delay if it is delayed."""
-    return await _steer(call, admin.retry)
+    return await _change_one(call, admin.retry)
 
 
-async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
+async def _change_one(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
     tube = await call.access.tube(call.path["name"], call.visit)
     id = await _id(call, tube)
     await call.access.call(change, tube.sync, id)

@@ -128,7 +128,7 @@ class Requests:
                 return self._inline()
             match = _ARRAY.match(self._buffer, self._at)
             if match is None:
-                self._must_come("multibulk")
+                self._check_header("multibulk")
                 return None
             count, self._at = int(match[1]), match.end()
             if count > MAX_ARGUMENTS:
@@ -147,7 +147,7 @@ class Requests:
                 match = _BULK.match(buffer, self._at)
                 if match is None:
                     self._want = want
-                    self._must_come("bulk")
+                    self._check_header("bulk")
                     return None
                 want = int(match[1])
                 self._at = match.end()
@@ -167,7 +167,7 @@ class Requests:
                 self._count, self._want = 0, -1
                 return args
 
-    def _must_come(self, what: str) -> None:
+    def _check_header(self, what: str) -> None:
         """Raise if the next bytes cannot become a header."""
         if what == "bulk" and self.pending and self._buffer[self._at] != ord("$"):
             raise ProtocolError(f"Protocol error: expected '$', got {chr(self._buffer[self._at])!a}")

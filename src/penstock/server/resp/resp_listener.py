@@ -59,12 +59,12 @@ class RespListener:
             self._sweeper.cancel()
         for connection in list(self._connections):
             connection.end()
-        await self._until_gone(grace)
+        await self._wait_until_closed(grace)
         for connection in list(self._connections):
             connection.abort()
-        await self._until_gone(grace)
+        await self._wait_until_closed(grace)
 
-    async def _until_gone(self, seconds: float) -> None:
+    async def _wait_until_closed(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._connections or self._settling:
