@@ -31,11 +31,11 @@ def test_a_take_cancelled_while_the_store_answers_gives_back_what_it_got(store_u
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t", ttr=60, max_attempts=1)
             await tube.put("x")
-            made, go_on = held_back(broker, "take")
+            made, proceed = held_back(broker, "take")
             call = asyncio.ensure_future(tube.take())
             await made.wait()
             await cancelled(call)
-            go_on.set()
+            proceed.set()
             task = await tube.take(PATIENCE)
             assert task is not None
             assert (task.data, task.attempts, task.lease) == ("x", 1, 2)
@@ -70,11 +70,11 @@ def test_a_message_that_a_cancelled_take_got_waits_for_recover() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t", kind="reliable")
             await tube.put("x")
-            made, go_on = held_back(broker, "take")
+            made, proceed = held_back(broker, "take")
             call = asyncio.ensure_future(tube.take())
             await made.wait()
             await cancelled(call)
-            go_on.set()
+            proceed.set()
             assert await tube.take(0) is None
             assert [task.data for task in await tube.recover(1, 0)] == ["x"]
 
@@ -128,11 +128,11 @@ def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None
             tube = await broker.tube("t")
             first, second = asyncio.ensure_future(tube.take()), asyncio.ensure_future(tube.take())
             await blocked(broker, 2)
-            made, go_on = held_back(broker, "take")
+            made, proceed = held_back(broker, "take")
             await tube.put("x")
             await made.wait()  # the first one was woken and got it
             await cancelled(first)
-            go_on.set()
+            proceed.set()
             task = await asyncio.wait_for(second, PATIENCE)
             assert task is not None
             assert (task.data, task.attempts) == ("x", 1)
@@ -157,11 +157,11 @@ def test_a_put_cancelled_while_it_is_stored_is_stored() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
-            made, go_on = held_back(broker, "put")
+            made, proceed = held_back(broker, "put")
             call = asyncio.ensure_future(tube.put("x"))
             await made.wait()
             await cancelled(call)
-            go_on.set()
+            proceed.set()
             assert (await tube.put("y")).id == 2
             assert [task.data for task in await tube.tasks()] == ["x", "y"]
 
@@ -172,11 +172,11 @@ def test_put_many_stops_between_its_chunks() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
-            made, go_on = held_back(broker, "put")
+            made, proceed = held_back(broker, "put")
             call = asyncio.ensure_future(tube.put_many(range(25_000)))
             await made.wait()
             await cancelled(call)
-            go_on.set()
+            proceed.set()
             assert await counts(tube) == {"ready": 10_000, "total": 10_000}
 
     in_loop(main)
@@ -258,7 +258,7 @@ def test_a_wait_for_an_outcome_can_be_cancelled(store_url: str) -> None:
 def test_a_session_that_nobody_waited_for_is_closed(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
-            made, go_on = held_back(broker, "join")
+            made, proceed = held_back(broker, "join")
 
             async def begin() -> aio.Session:
                 return await broker.session()
@@ -266,7 +266,7 @@ def test_a_session_that_nobody_waited_for_is_closed(store_url: str) -> None:
             call = asyncio.ensure_future(begin())
             await made.wait()
             await cancelled(call)
-            go_on.set()
+            proceed.set()
 
             async def closed() -> bool:
                 return await broker.sessions() == []

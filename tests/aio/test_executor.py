@@ -74,14 +74,14 @@ def test_steps_of_one_loop_turn_are_one_call(calls: list[list[int]]) -> None:
 
 def test_steps_requested_during_a_call_are_the_next_call(calls: list[list[int]]) -> None:
     async def main() -> None:
-        executor, go_on = BatchExecutor(), threading.Event()
-        first = executor.run(_held(go_on))
+        executor, proceed = BatchExecutor(), threading.Event()
+        first = executor.run(_held(proceed))
         await asyncio.sleep(0.01)
         runs = []
         for number in range(5):
             runs.append(executor.run(doubled(number)))
             await asyncio.sleep(0)
-        go_on.set()
+        proceed.set()
         assert await first is True
         assert await asyncio.gather(*runs) == [[number * 2] for number in range(5)]
         assert calls[-1][-1] == 4
@@ -193,14 +193,14 @@ def test_arguments_are_checked_before_any_call(calls: list[list[int]]) -> None:
 
 def test_it_has_no_more_threads_than_it_may_and_needs() -> None:
     async def main() -> None:
-        executor, go_on = BatchExecutor(3), threading.Event()
+        executor, proceed = BatchExecutor(3), threading.Event()
         assert await executor.call(lambda: 1) == 1
         assert await executor.call(lambda: 2) == 2
         assert bridge_threads() == 1
-        runs = [executor.call(lambda: go_on.wait(PATIENCE)) for _ in range(10)]
+        runs = [executor.call(lambda: proceed.wait(PATIENCE)) for _ in range(10)]
         await asyncio.sleep(0.01)
         assert bridge_threads() == 3
-        go_on.set()
+        proceed.set()
         assert await asyncio.gather(*runs) == [True] * 10
         await closed(executor)
 
@@ -254,12 +254,12 @@ def test_a_step_cancelled_before_it_is_sent_is_dropped(calls: list[list[int]]) -
 
 def test_the_answer_to_a_step_cancelled_in_flight_is_dropped(calls: list[list[int]]) -> None:
     async def main() -> None:
-        executor, go_on = BatchExecutor(), threading.Event()
-        step = Call(go_on.wait)
+        executor, proceed = BatchExecutor(), threading.Event()
+        step = Call(proceed.wait)
         asked = executor.submit(step)
         await asyncio.sleep(0.01)
         assert asked.cancel()
-        go_on.set()
+        proceed.set()
         assert await executor.submit(Double(5)) == 10
         await closed(executor)
 

@@ -43,13 +43,13 @@ def test_a_broker_that_cannot_be_opened_leaves_no_thread() -> None:
 
 def test_a_cancelled_connect_leaves_no_thread_and_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        opened, go_on = list[penstock.Broker](), threading.Event()
+        opened, proceed = list[penstock.Broker](), threading.Event()
         init: Any = penstock.Broker.__init__
 
         def slow(broker: penstock.Broker, store: Any) -> None:
             init(broker, store)
             opened.append(broker)
-            assert go_on.wait(PATIENCE)
+            assert proceed.wait(PATIENCE)
 
         monkeypatch.setattr(penstock.Broker, "__init__", slow)
 
@@ -59,7 +59,7 @@ def test_a_cancelled_connect_leaves_no_thread_and_no_broker(monkeypatch: pytest.
         call = asyncio.ensure_future(open())
         await until(_opened(opened))
         await cancelled(call)
-        go_on.set()
+        proceed.set()
         await until(_no_threads)
         assert opened[0].runtime.closed
 
@@ -154,13 +154,13 @@ def test_a_cancelled_close_still_completes() -> None:
     async def main() -> None:
         broker = await aio.connect("memory://")
         tube = await broker.tube("t")
-        made, go_on = held_back(broker, "put")
+        made, proceed = held_back(broker, "put")
         put = asyncio.ensure_future(tube.put("x"))
         await made.wait()
         closing = asyncio.ensure_future(broker.close())
         await asyncio.sleep(0)
         await cancelled(closing)
-        go_on.set()
+        proceed.set()
         assert (await put).id == 1
         await until(_no_threads)
         with pytest.raises(penstock.StoreUnavailable):
@@ -260,15 +260,15 @@ def test_a_loop_that_is_closed_while_the_store_answers_gives_back_what_was_taken
         broker = await aio.connect("memory://shared")
         tube = await broker.tube("t", kind="fifo")
         await tube.put("x")
-        made, go_on = held_back(broker, "take")
+        made, proceed = held_back(broker, "take")
         call = asyncio.ensure_future(tube.take())
         await made.wait()
-        return broker, go_on, call
+        return broker, proceed, call
 
-    broker, go_on, call = loop.run_until_complete(begin_take())
+    broker, proceed, call = loop.run_until_complete(begin_take())
     loop.close()
     with penstock.connect("memory://shared") as other:
-        go_on.set()
+        proceed.set()
         for thread in broker.executor._workers:
             thread.join(PATIENCE)
         task = other.tube("t").peek(1)

@@ -84,7 +84,7 @@ def test_waiters_are_served_before_newcomers() -> None:
             tube = await broker.tube("t")
             waiting = asyncio.ensure_future(tube.take())
             await blocked(broker, 1)
-            made, go_on = held_back(broker, "take")
+            made, proceed = held_back(broker, "take")
             first = asyncio.ensure_future(tube.take(0))
             await made.wait()
             newcomer = asyncio.ensure_future(tube.take(0))
@@ -92,7 +92,7 @@ def test_waiters_are_served_before_newcomers() -> None:
             with penstock.connect("memory://shared") as other:
                 other.tube("t").put("x")
             await blocked(broker, 0)
-            go_on.set()
+            proceed.set()
             task = await waiting
             assert task is not None
             assert task.data == "x"

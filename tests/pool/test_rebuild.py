@@ -92,18 +92,18 @@ def test_a_second_rebuild_waits_for_the_first(connect: Connect, server: Redis, p
     server.ask("FLUSHALL")
     builders, others = store_of(builder), store_of(other)
     raise_epoch, send = builders._vault.raise_epoch, others._servers.send
-    raised, go_on, commands = threading.Event(), threading.Event(), count(1)
+    raised, proceed, commands = threading.Event(), threading.Event(), count(1)
 
     def slowly(known: int) -> bool:
         found = raise_epoch(known)
         raised.set()
-        assert go_on.wait(60)
+        assert proceed.wait(60)
         return found
 
     def interrupted(key: bytes, *words: bytes | str | float) -> object:
         answer = send(key, *words)
         if next(commands) == place:
-            go_on.set()
+            proceed.set()
             assert building.result(60).tasks.ready == 1
         return answer
 

@@ -82,16 +82,16 @@ def held_back(broker: Broker, verb: str) -> tuple[asyncio.Event, threading.Event
     """Make the store hold back its answers to this verb until the second event is set."""
     store: Any = broker.sync.runtime._store
     real, loop = getattr(store, verb), asyncio.get_running_loop()
-    made, go_on = asyncio.Event(), threading.Event()
+    made, proceed = asyncio.Event(), threading.Event()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         answer = real(*args, **kwargs)
         loop.call_soon_threadsafe(made.set)
-        assert go_on.wait(PATIENCE)
+        assert proceed.wait(PATIENCE)
         return answer
 
     setattr(store, verb, call)
-    return made, go_on
+    return made, proceed
 
 
 async def cancelled(call: asyncio.Future[Any]) -> None:
