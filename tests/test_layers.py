@@ -72,7 +72,7 @@ def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
     for dotted in imports(path):
         top = dotted.partition(".")[0]
         if top == "penstock":
-            assert LAYER_OF[home(dotted)] <= LAYER_OF[own], f"{inside} imports {dotted}, which stands above it"
+            assert LAYER_OF[home(dotted)] <= LAYER_OF[own], f"{inside} imports {dotted}, which is above it"
         elif top in DRIVERS:
             assert inside.is_relative_to(DRIVERS[top]), f"{inside} imports {top}: only {DRIVERS[top]} may"
         assert own != "core" or top not in IMPURE, f"{inside} imports {top}: core is pure"
