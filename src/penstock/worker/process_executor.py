@@ -22,7 +22,7 @@ from penstock.app.current import Bury, Fail, Failures, Retry, Snooze
 from penstock.core import codec
 from penstock.core.ending import decode_code
 from penstock.core.task import Status
-from penstock.errors import BadValue
+from penstock.errors import BadValue, UnsupportedOption
 from penstock.worker.batches import Batch
 from penstock.worker.process_child import GIVE_BACK, OVER, RESUME, Job, Message
 from penstock.worker.process_pipe import Pipe
@@ -131,6 +131,8 @@ class ProcessExecutor(ThreadExecutor):
     """Executor with a fixed number of processes, and additional ones while some handlers wait for other tasks."""
 
     def __init__(self, state: WorkerState, most: int, modules: Iterable[str], url: str | None) -> None:
+        if sys.platform == "win32":  # a child gets its end of the pipe by its number
+            raise UnsupportedOption('executor="process" does not work on Windows: use threads there')
         super().__init__(state, most)
         self._modules = sorted(set(modules))
         self._url = url
