@@ -198,6 +198,9 @@ def main() -> int:
             except (CannotMake, Missing) as error:
                 say(f"  {row.name} cannot be run: {error}")
                 status = 2
+            except KeyboardInterrupt:
+                say("stopped: run the same command again to continue")
+                return 130
         else:
             say(f"[{number}/{len(rows)}] {row.title}: passed already with this code")
     return status
