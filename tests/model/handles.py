@@ -16,13 +16,13 @@ import penstock
 from penstock import Outcome, Progress, SessionInfo, Status, TubeInfo, TubeStats
 from penstock.broker.stats import CallCounts, TaskCounts
 from tests.model import naive
-from tests.model.naive import BURIED, LAPSE, TAKEN, UNKNOWN, Item, Model, ms
+from tests.model.naive import BURIED, LAPSE, TAKEN, Item, Model, ms
 
 OnChange = Callable[[Any, str], object]
 
 
-def _seconds(moment: int | None) -> float | None:
-    return None if moment is None else moment / 1000
+def _seconds(moment: float | None) -> float | None:
+    return None if moment in (None, inf) else moment / 1000
 
 
 class Task:
@@ -372,7 +372,7 @@ class Tube:
         self.catch_up()
         if any(item.address == address for item in self.stored.items):
             raise TimeoutError
-        return self.stored.outcomes.get(address, (Outcome(UNKNOWN), 0))[0]
+        return self.stored.outcomes.get(address, (Outcome("unknown"), 0))[0]
 
     def group(self, name: str) -> Group:
         self.must_have("group")

@@ -17,9 +17,6 @@ import penstock
 from penstock import Outcome, Status
 from penstock.core.kind import find_kind
 
-# Two rules that are about to change: the outcome of an address that is not known, and that of cancelled work.
-UNKNOWN, CANCELLED = "unknown", "cancelled"
-
 LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
 _TIMES = ("pri", "ttl", "ttr", "delay")
@@ -81,22 +78,15 @@ class Item:
     """One task."""
 
     data: object
-    pri: int
-    ttl: int | None
-    ttr: int | None
-    delay: int
-    utube: str | None
-    max_attempts: int | None
+    options: dict[str, Any]  # its own, and those of its tube
     address: str | None  # in kinds round and reliable, its id
-    on_duplicate: str
-    reply_to: str | None
-    joins: str | None  # the name of its group
+    utube: str | None
     group: Group | None = None
     no: int = 0
     status: Status = DONE
     created: int = 0
-    expires: int | None = None
-    due: int | None = None  # the end of its delay or of its lease
+    expires: float = inf
+    due: float = inf  # the end of its delay or of its lease
     ranks: tuple[float, ...] = ()
     attempts: int = 0
     lease: int = 0
@@ -106,15 +96,17 @@ class Item:
     clock: int = 0  # round: its last delivery; reliable: the number of its last delivery
 
     @property
+    def pri(self) -> int:
+        return self.options.get("pri") or 0
+
+    @property
     def unstarted(self) -> bool:
         return self.status == DELAYED and self.group is not None and self.group.state == "open"
 
     @property
     def moment(self) -> float:
         """Its deadline. A taken task does not end by its ttl."""
-        if self.due is not None:
-            return self.due
-        return inf if self.expires is None or self.status == TAKEN else self.expires
+        return self.expires if self.due == inf and self.status != TAKEN else self.due
 
 
 class Model:
@@ -178,42 +170,38 @@ class Tube:
     def item(self, data: object, given: dict[str, Any]) -> Item:
         """A new task, with the tube's options as defaults."""
         options = {**self.options, **given}
-        ttl = ms(options["ttl"]) if "ttl" in options else None
-        return Item(
-            data, options.get("pri", 0), ttl, ms(options["ttr"]) if "ttr" in options else ttl, ms(options.get("delay")),
-            str(options["utube"]) if "utube" in options else None, options.get("max_attempts"),
-            options.get("address", options.get("id")), options.get("on_duplicate", "error"), options.get("reply_to"),
-            options.get("group"),
-        )  # fmt: skip
+        if "ttl" in options:
+            options.setdefault("ttr", options["ttl"])
+        utube = str(options["utube"]) if "utube" in options else None
+        return Item(data, options, options.get("address", options.get("id")), utube)
 
     # putting
 
     def put(self, items: Sequence[Item]) -> list[Item]:
         """Put all tasks or, if this raises, none."""
-        holders = [item for item in self.items if item.address in [new.address for new in items if new.address]]
-        lapsed = [item for item in holders if self.expired(item)]
-        there = {item.address: item for item in holders if item not in lapsed}
+        there: dict[str | None, Item] = {item.address: item for item in self.items if item.address is not None}
+        lapsed = [there.pop(new.address) for new in items if new.address in there and self.expired(there[new.address])]
         fresh: list[Item] = []
         renewed: dict[Item, Item] = {}
         answer: list[Item] = []
         for item in items:
-            known = there.get(item.address)
+            known, then = there.get(item.address), item.options.get("on_duplicate", "error")
             if known is None:
                 fresh.append(item)
                 if item.address is not None:
                     there[item.address] = item
-            elif item.on_duplicate == "replace" and known in fresh:
+            elif then == "replace" and known in fresh:
                 self.renew(known, item)
-            elif item.on_duplicate == "replace" and (known.status in (READY, DELAYED) or self.kind == "round"):
+            elif then == "replace" and (known.status in (READY, DELAYED) or self.kind == "round"):
                 renewed[known] = item
-            elif item.on_duplicate != "ignore" and self.kind != "round":
+            elif then != "ignore" and self.kind != "round":
                 raise penstock.DuplicateAddress
             answer.append(known or item)
         if any(item.group is not None and not item.group.live for item in fresh):
             raise penstock.NotFound
         if fresh:
             self.must_hold(len(fresh) - len(lapsed))
-        for item in lapsed:
+        for item in sorted(lapsed, key=lambda item: item.no):
             self.remove(item, "ttl")
         for item in fresh:
             self.store(item)
@@ -232,7 +220,7 @@ class Tube:
         """Replace the content of a stored task; of an element of kind round only its data."""
         known.data = item.data
         if self.kind != "round":
-            known.pri, known.ttl, known.delay = item.pri, item.ttl, item.delay
+            known.options |= {name: item.options.get(name) for name in ("pri", "ttl", "delay")}
 
     def store(self, item: Item) -> None:
         self.last_id += 1
@@ -245,8 +233,8 @@ class Tube:
             last, seq = self.last_mark
             self.last_mark = (self.now, 1) if self.now > last else (last, seq + 1)
             item.address = f"{self.last_mark[0]}-{self.last_mark[1]}"
-        if item.joins is not None:
-            item.group = self.open_group(item.joins)
+        if "group" in item.options:
+            item.group = self.open_group(item.options["group"])
         if item.group is not None:
             item.group.total += 1
         self.items.append(item)
@@ -255,21 +243,20 @@ class Tube:
 
     def settle_in(self, item: Item) -> None:
         """Count its delay and ttl and compute its place from now."""
+        ttl, delay = item.options.get("ttl"), ms(item.options.get("delay"))
         item.created = self.now
-        item.expires = None if item.ttl is None else self.now + item.ttl + item.delay
+        item.expires = inf if ttl is None else self.now + ms(ttl) + delay
         item.ranks = tuple(self.rank(item, key) for key in self.order)
-        self.move(item, DELAYED if item.delay else READY, self.now + item.delay if item.delay else None)
+        self.move(item, DELAYED if delay else READY, self.now + delay if delay else inf)
 
     def rank(self, item: Item, key: str) -> float:
         if key == "pri" and "aging" in self.options:
             return item.pri * ms(self.options["aging"]) + item.created
-        if key == "expires":
-            return inf if item.expires is None else item.expires
-        return {"pri": item.pri, "-id": -item.no}.get(key, 0)  # ids break all ties
+        return {"pri": item.pri, "-id": -item.no, "expires": item.expires}.get(key, 0)  # ids break all ties
 
     # changes of a task
 
-    def move(self, item: Item, status: Status, due: int | None = None) -> None:
+    def move(self, item: Item, status: Status, due: float = inf) -> None:
         """Change a status: a task that would be ready waits for its group, and fair micro-queues take turns."""
         was_idle, served = self.is_idle(item.utube), item.status == READY and status == TAKEN
         if status == READY and item.group is not None and item.group.state == "open":
@@ -294,7 +281,7 @@ class Tube:
             self.model.on_change(self, event, item)
 
     def expired(self, item: Item) -> bool:
-        return item.status != TAKEN and item.expires is not None and item.expires <= self.now
+        return item.status != TAKEN and item.expires <= self.now
 
     def remove(self, item: Item, *events: str, outcome: Outcome | None = None) -> None:
         """Remove a task: store its outcome, owe its reply, and perhaps end its group."""
@@ -312,23 +299,22 @@ class Tube:
             self.end_group(item.group)
 
     def reply(self, item: Item, ended: Outcome) -> None:
-        if item.reply_to is not None:
+        if "reply_to" in item.options:
             reply: dict[str, object] = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
             reply |= {"id": item.no, "address": item.address, "status": ended.status}
-            self.model.works.append((item.reply_to, reply))
+            self.model.works.append((item.options["reply_to"], reply))
 
     def give_back(self, item: Item, event: str, delay: int = 0) -> None:
         """End a lease, by release, ttr or the end of its session."""
-        if item.expires is not None and item.expires <= self.now:
+        if item.expires <= self.now:
             self.remove(item, event, "ttl")
-        elif item.max_attempts is not None and item.attempts >= item.max_attempts:
+        elif item.attempts >= item.options.get("max_attempts", inf):
             item.reason = item.reason or f"handed out {item.attempts} times without an ack"
             self.move(item, BURIED)
             self.tell(item, *(("ttr", "bury") if event == "ttr" else ("bury",)))
         else:
-            if delay and item.expires is not None:
-                item.expires += delay
-            self.move(item, DELAYED if delay else READY, self.now + delay if delay else None)
+            item.expires += delay
+            self.move(item, DELAYED if delay else READY, self.now + delay if delay else inf)
             self.tell(item, event)
 
     def advance(self) -> None:
@@ -342,7 +328,7 @@ class Tube:
             elif self.expired(item):
                 self.remove(item, "ttl")
             elif item.unstarted:
-                item.due = None
+                item.due = inf
             else:
                 self.move(item, READY)
                 self.tell(item, "delay")
@@ -355,28 +341,25 @@ class Tube:
         if self.expired(item):
             self.remove(item, "ttl")
             return False
-        alive = item.status == TAKEN and (item.due is None or item.due > self.now) and lease in (None, item.lease)
+        alive = item.status == TAKEN and item.due > self.now and lease in (None, item.lease)
         mine = item.owner is session or self.kind == "reliable"
         if not ((alive or lease is None) if verb in ("bury", "delete", "cancel") else (alive and mine)):
             return False
-        match verb:
-            case "release":
-                self.give_back(item, "release", ms(value))
-            case "touch":
-                item.due = None if item.due is None else item.due + ms(value)
-                self.tell(item, "touch")
-            case "bury":
+        ends = {
+            "ack": Outcome("done", value), "fail": Outcome("failed", error=value), "delete": Outcome("deleted"),
+            "cancel": Outcome("cancelled", error=value),
+        }  # fmt: skip
+        if verb in ends:
+            self.remove(item, "delete" if verb == "cancel" else verb, outcome=ends[verb])
+        elif verb == "release":
+            self.give_back(item, "release", ms(value))
+        else:
+            if verb == "bury":
                 item.reason = value or item.reason
                 self.move(item, BURIED)
-                self.tell(item, "bury")
-            case "delete":
-                self.remove(item, "delete")
-            case "cancel":
-                self.remove(item, "delete", outcome=Outcome("cancelled", error=value))
-            case "fail":
-                self.remove(item, "fail", outcome=Outcome("failed", error=value))
-            case "ack":
-                self.remove(item, "ack", outcome=Outcome("done", value))
+            else:  # touch
+                item.due += ms(value)
+            self.tell(item, verb)
         return True
 
     def kick(self, count: int) -> int:
@@ -411,7 +394,7 @@ class Tube:
         self.dropped = True
         del self.model.tubes[self.name]
         for item in self.items:
-            if item.reply_to != self.name:
+            if item.options.get("reply_to") != self.name:
                 self.reply(item, Outcome("deleted"))
 
     # taking
@@ -456,7 +439,7 @@ class Tube:
         else:
             item.lease += 1
             item.owner = session
-            self.move(item, TAKEN, None if item.ttr is None else self.now + item.ttr)
+            self.move(item, TAKEN, self.now + ms(item.options["ttr"]) if "ttr" in item.options else inf)
         self.tell(item, "take")
         return item
 
@@ -487,10 +470,10 @@ class Tube:
         group.state = to
         for item in self.members(group) if to == "cancelling" else sorted(self.members(group), key=self.old_place):
             if to == "cancelling":
-                self.remove(item, "delete", outcome=Outcome(CANCELLED))
+                self.remove(item, "delete", outcome=Outcome("cancelled"))
             elif item.status == DELAYED:
-                waits = item.due is not None and item.due > self.now
-                self.move(item, DELAYED if waits else READY, item.due if waits else None)
+                waits = self.now < item.due < inf
+                self.move(item, DELAYED if waits else READY, item.due if waits else inf)
         self.end_group(group)
 
     def end_group(self, group: Group) -> None:

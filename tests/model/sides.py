@@ -205,7 +205,7 @@ class ModelSide(Side):
     def owed_replies(self, name: str) -> int:
         """The number of tasks in a tube that will put a reply."""
         tube = self.model.tubes.get(name)  # None if the example was late before it was created
-        return 0 if tube is None else sum(item.reply_to is not None for item in tube.items)
+        return 0 if tube is None else sum("reply_to" in item.options for item in tube.items)
 
 
 def _micro_queues_hold(name: str, options: dict[str, object], listed: list[dict[str, Any]]) -> None:

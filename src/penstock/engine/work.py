@@ -8,7 +8,7 @@ reply, the count of its group, and the end of that group with its work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import cast
 
 from msgspec.structs import replace
@@ -27,20 +27,8 @@ from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
-from penstock.engine.port import (
-    ByIds,
-    ByNames,
-    Delta,
-    Due,
-    Flushed,
-    GroupRow,
-    Loaded,
-    Members,
-    Post,
-    Row,
-    Select,
-    Step,
-)
+from penstock.engine import port
+from penstock.engine.port import ByNames, Delta, GroupRow, Loaded, Members, Row, Step
 
 # Bytes of errors of attempts in one flush.
 _HEAVY = 2 * 1024 * 1024
@@ -69,7 +57,7 @@ class Work:
 
     # loading
 
-    def load(self, select: Select) -> list[Record]:
+    def load(self, select: port.Select) -> list[Record]:
         """Tasks, with their groups known to this work."""
         return self.know(self.step.load(self.tube, select))
 
@@ -77,7 +65,7 @@ class Work:
         """Tasks by their ids, or by their addresses, as the keys are."""
         if keys and isinstance(keys[0], str):
             return {record.address or "": record for record in self.load(ByNames(cast("Sequence[str]", keys)))}
-        return {record.id: record for record in self.load(ByIds(cast("Sequence[int]", keys)))}
+        return {record.id: record for record in self.load(port.ByIds(cast("Sequence[int]", keys)))}
 
     def know(self, loaded: Loaded) -> list[Record]:
         """Use what was loaded elsewhere."""
@@ -102,19 +90,15 @@ class Work:
             group = self.know_group(found[0])
         return None if rules.forgotten(group, self.now) else group
 
-    def is_cancelled(self, record: Record) -> bool:
-        """Whether the task is gone with its group, though it was not removed yet."""
-        return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
-
     def _lacks_group(self, record: Record) -> bool:
         """Whether a task that was not loaded belongs to a group that is not stored: a restored copy has neither."""
         return record.group_no is not None and self.group(record.group_no) is None
 
     def is_gone(self, record: Record) -> bool:
-        """Whether the task is gone by its ttl or with its group."""
-        if record.expires is None and record.group_no is None:
-            return False
-        return expired(record, self.now) or self.is_cancelled(record)
+        """Whether the task is gone by its ttl or with its group, though it was not removed yet."""
+        if record.expires is not None and expired(record, self.now):
+            return True
+        return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
 
     def remove_if_gone(self, record: Record) -> bool:
         """Remove the task if it is gone by its ttl or with its group. Returns whether it is."""
@@ -241,7 +225,7 @@ class Work:
 
     def advance(self, limit: int) -> bool:
         """Apply at most `limit` changes that are due, and flush them. Returns whether more may be due."""
-        loaded = self.step.load(self.tube, Due(limit))
+        loaded = self.step.load(self.tube, port.Due(limit))
         records = self.know(loaded)
         moving = sorted(group.no for group in loaded.groups.values() if group.moving)
         self.change_each(records, lambda record: became_due(record, self.now))
@@ -319,7 +303,7 @@ class Work:
         known, before = self._groups, self._before
         return [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
 
-    def _report(self, delta: Delta, flushed: Flushed) -> None:
+    def _report(self, delta: Delta, flushed: port.Flushed) -> None:
         """Add what was written to the effects."""
         effects, no, shown, missed = self.effects, self.tube.public_no, self.tube.shown, flushed.missed
         gone = 0
@@ -355,7 +339,7 @@ class Work:
                 if link is None and name == self.tube.name:
                     own.append(plain_entry(self.tube, payload))
                 else:
-                    delta.posts.append(Post(name, payload, link))
+                    delta.posts.append(port.Post(name, payload, link))
         delta.works = [(self.tube, own)] if own else []
 
     def _replies(self) -> list[tuple[Tube, list[Entry]]]:
@@ -403,17 +387,17 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     """
     held = [] if guess else _holders(work, entries)
     leaving = [record for record in held if work.is_gone(record)]
+    over = _over(work, leaving)
     there = {record.id: record for record in held}
     for record in leaving:
         del there[record.id]
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
     if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
-        _must_live(work, plan.fresh, leaving)
+        _must_live(work, plan.fresh, over)
         _must_hold(work, len(plan.fresh), leaving)
-    ends = _ends_a_group(work, leaving, plan.fresh)
     for record in leaving:
         work.remove_if_gone(record)
-    if ends:
+    if any(entry.group in over.values() for entry in plan.fresh if over):
         work.flush()  # it is over before its name is put to again; else replies come after what is put
     for name, no in _given_groups(plan.fresh):
         if guess:
@@ -421,7 +405,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
         else:
             work.group(no)
     opened: dict[str, int] = {}
-    work.put([entry if entry.group is None else _in_group(work, entry, opened) for entry in plan.fresh])
+    work.put(_in_group(work, entry, opened) for entry in plan.fresh)
     kept = dict(there)
     for id, entry in plan.replaced.items():
         kept[id] = replaced(there[id], entry, work.now)
@@ -436,14 +420,11 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
-def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry]) -> bool:
-    """Whether a group that an entry names is over with those that leave."""
-    if not leaving:
-        return False
+def _over(work: Work, leaving: Sequence[Record]) -> dict[int, str]:
+    """The groups, name by number, that are over with those that leave."""
     going = Counter(record.group_no for record in leaving if record.group_no is not None)
-    groups = [(group, count) for no, count in going.items() if (group := work.group(no)) is not None]
-    over = {group.name for group, count in groups if group.state != rules.OPEN and group.left == count}
-    return any(entry.group in over for entry in entries)
+    groups = [group for no in going if (group := work.group(no)) is not None]
+    return {group.no: group.name for group in groups if group.state != rules.OPEN and group.left == going[group.no]}
 
 
 def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
@@ -460,12 +441,11 @@ def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
     return replace(entry, group_no=opened[entry.group])
 
 
-def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) -> None:
-    """NotFound where an entry is for one group, and that has ended, or ends with those that leave."""
-    going = Counter(record.group_no for record in leaving)
+def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> None:
+    """NotFound where an entry is for one group, and that has ended, or is over with those that leave."""
     for name, no in _given_groups(entries):
-        group = rules.must_live(work.group(no), name, work.now)
-        if group.state != rules.OPEN and 0 < going[no] == group.left:
+        rules.must_live(work.group(no), name, work.now)
+        if no in over:
             raise rules.ended(name)
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from operator import attrgetter
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
@@ -59,6 +59,7 @@ _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_SPACE = 256 * 1024 * 1024
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
+_guard = attrgetter("session", "lease")
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
@@ -487,11 +488,8 @@ class SqliteStep(SqlStep):
 
     def _delete_held(self, tube: Tube, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
         base, gone = first_pk(tube), list[tuple[Any, ...]]()
-        guards: dict[tuple[int | None, int | None], list[int]] = {}  # mostly one: that of one take
-        for move in moves:
-            if 0 < move.id <= ID_MASK:
-                guards.setdefault((move.session, move.lease), []).append(base | move.id)
-        for (session, lease), pks in guards.items():
+        for (session, lease), alike in groupby(moves, _guard):  # those of one take are alike
+            pks = [base | move.id for move in alike if 0 < move.id <= ID_MASK]
             query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, _json(pks))
             gone += self.execute(query, (which, session, lease, self.now, len(moves))).fetchall()
         return gone
