@@ -150,14 +150,18 @@ DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
 -- penstock_idle_utube
 DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
 WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT ?3);
+-- fragment: first
+-- penstock_queued: the first that waits.
+tube = ?1 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1
 -- name: promote
--- penstock_queued: the first that waits; ?3 is the turn of a fair tube's micro-queue, else NULL.
-UPDATE penstock_task SET state = 'r', rank2 = coalesce(?3, rank2) WHERE pk = (SELECT pk FROM penstock_task
-WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1);
+UPDATE penstock_task SET state = 'r' WHERE pk = (SELECT pk FROM penstock_task WHERE utube = ?2 AND $first);
+-- name: promote_many
+-- ?3: heads have the turn of their micro-queue.
+UPDATE penstock_task SET state = 'r', rank2 = CASE WHEN ?3 THEN (SELECT turn FROM penstock_utube u
+    WHERE u.tube = ?1 AND u.utube = penstock_task.utube) ELSE rank2 END
+WHERE pk IN (SELECT (SELECT pk FROM penstock_task WHERE utube = value AND $first) FROM json_each(?2));
 -- name: first_waiting
--- penstock_queued
-SELECT rank1, rank2, pk FROM penstock_task
-WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1;
+SELECT rank1, rank2, pk FROM penstock_task WHERE utube = ?2 AND $first;
 -- name: last_head
 -- penstock_queued
 SELECT rank1, rank2, pk FROM penstock_task

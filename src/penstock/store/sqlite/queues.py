@@ -6,7 +6,7 @@ waiting, collects here what came and went, and `settle` promotes and demotes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import apsw
 import msgspec
@@ -17,6 +17,10 @@ from penstock.core.task import NO_UTUBE, QUEUED, Record
 from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, insert_rows
 
 
+def _json(labels: Iterable[str]) -> str:
+    return msgspec.json.encode(list(labels)).decode()
+
+
 class Queues:
     """Micro-queues of one tube during one transaction; `settle` writes them."""
 
@@ -24,7 +28,7 @@ class Queues:
         self._db = db
         self._tube = tube
         self._now = now
-        found = db.execute(Q.queues_named, (tube.no, msgspec.json.encode(list(labels)).decode())) if labels else ()
+        found = db.execute(Q.queues_named, (tube.no, _json(labels))) if labels else ()
         stored = {label: LaneState(*numbers) for label, *numbers in found}
         self._rows = {label: stored.get(label) or LaneState() for label in labels}
         self._overtaken: set[str] = set()  # where a head may have to give way
@@ -66,24 +70,25 @@ class Queues:
     def settle(self) -> int:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
         no, fair, limit = self._tube.no, self._tube.fair, self._tube.utube_limit
-        gained = 0
-        promoted, changed, empty = [], [], []
+        rooms: dict[str, int] = {}
+        changed, empty = [], []
         for label, row in self._rows.items():
             room = min(row.room(limit), row.waiting)
             if room > 0:
-                promoted += [(no, label, row.turn if fair else None)] * room
+                rooms[label] = room
                 row.heads += room
                 row.waiting -= room
-                gained += room
             if row.empty and (not fair or row.turn < self._now):
                 empty.append((no, label))
             else:
                 changed.append((no, label, row.taken, row.heads, row.waiting, row.turn))
-        if promoted:
-            self._db.executemany(Q.promote, promoted)
+        gained = sum(rooms.values())
         insert_rows(self._db, SET_QUEUE, changed)
         if empty:
             self._db.executemany(Q.forget_queue, empty)
+        while rooms:  # the first that waits in each
+            self._db.execute(Q.promote_many, (no, _json(rooms), fair))
+            rooms = {label: room - 1 for label, room in rooms.items() if room > 1}
         for label in self._overtaken:
             while self._rows[label].heads and self._rows[label].waiting and self._swap(label):
                 pass
@@ -122,6 +127,6 @@ def leave(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> i
     if len(labels) == 1 and not tube.fair:
         db.execute(Q.pass_on, (tube.no, labels[0], tube.utube_limit))
         if db.changes():
-            db.execute(Q.promote, (tube.no, labels[0], None))
+            db.execute(Q.promote, (tube.no, labels[0]))
             return 1
     return move_tasks(db, tube, now, [(label, "t", "-") for label in labels])

@@ -63,6 +63,7 @@ _guard = attrgetter("session", "lease")
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
+_ADD_ACKS = add_counts("taken", "done", "ack")
 _DONE = STATUS_OF["ack"]
 _encode = msgspec.json.Encoder().encode
 
@@ -511,7 +512,9 @@ class SqliteStep(SqlStep):
 
     def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
         count = len(ids)
-        self.add_counts(tube, {"taken": -count, "done": count, "ack": count}, max(ids))
+        self.execute(_ADD_ACKS, (max(ids), -count, count, count, tube.no))
+        if not self.db.changes():
+            raise self.no_such_tube(tube)
 
     # changes
 
