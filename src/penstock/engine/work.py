@@ -236,13 +236,11 @@ class Work:
 
         TubeFull if the tube is full and its end or cancel work replaces no task.
         """
-        group, tube = self.group(no), self.tube
+        group = self.group(no)
         if group is None:
             return None
-        if tube.capacity is not None and rules.needs_room(group, to):
-            stored = self.step.counters(tube).counts.stored
-            if stored >= tube.capacity:
-                raise tube_full(tube, stored, 1)
+        if rules.needs_room(group, to):
+            must_hold(self.step, self.tube, 1)
         if rules.turn(group, to):
             self.end_group(group)
         self.flush()
@@ -394,7 +392,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
     if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
         _must_live(work, plan.fresh, over)
-        _must_hold(work, len(plan.fresh), leaving)
+        must_hold(work.step, work.tube, len(plan.fresh), leaving=len(leaving))
     for record in leaving:
         work.remove_if_gone(record)
     if any(entry.group in over.values() for entry in plan.fresh if over):
@@ -449,10 +447,9 @@ def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> No
             raise rules.ended(name)
 
 
-def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:
-    """TubeFull if there is no room; the flush of a server checks again, under its lock."""
-    capacity = work.tube.capacity
-    if capacity is not None and more > 0:
-        stored = work.step.counters(work.tube).counts.stored - len(leaving)
-        if stored + more > capacity:
-            raise tube_full(work.tube, stored, more)
+def must_hold(step: Step, tube: Tube, more: int, *, leaving: int = 0) -> None:
+    """TubeFull if there is no room for so many more tasks; the flush of a server checks again, under its lock."""
+    if tube.capacity is not None and more > 0:
+        stored = step.counters(tube).counts.stored - leaving
+        if stored + more > tube.capacity:
+            raise tube_full(tube, stored, more)

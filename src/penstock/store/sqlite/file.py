@@ -142,7 +142,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
         # Two processes may be opening a new file at once.
-        if _retry_while_busy(lambda: db.pragma("journal_mode", "wal")) != "wal":
+        if _retry_while_busy(lambda: db.pragma("journal_mode", "wal"), busy) != "wal":
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )
@@ -152,16 +152,16 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     return db
 
 
-def _retry_while_busy(step: Callable[[], T]) -> T:
+def _retry_while_busy(step: Callable[[], T], busy: BusyHandler) -> T:
     """Repeat a step while the file is busy: SQLite calls no handler if a step reads before it writes."""
-    ends = time.monotonic() + BUSY_SECONDS
+    tries = 0
     while True:
         try:
             return step()
         except apsw.BusyError:
-            if time.monotonic() >= ends:
+            if not busy(tries):
                 raise
-        time.sleep(random.uniform(*EAGER))
+        tries += 1
 
 
 def refuse_network(path: Path) -> None:

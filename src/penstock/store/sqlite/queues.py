@@ -6,7 +6,7 @@ waiting, collects here what came and went, and `settle` promotes and demotes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import apsw
 import msgspec
@@ -14,11 +14,7 @@ import msgspec
 from penstock.core.lane import LaneState, next_turn
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Record
-from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, insert_rows
-
-
-def _json(labels: Iterable[str]) -> str:
-    return msgspec.json.encode(list(labels)).decode()
+from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, as_json, insert_rows
 
 
 class Queues:
@@ -28,7 +24,7 @@ class Queues:
         self._db = db
         self._tube = tube
         self._now = now
-        found = db.execute(Q.queues_named, (tube.no, _json(labels))) if labels else ()
+        found = db.execute(Q.queues_named, (tube.no, as_json(list(labels)))) if labels else ()
         stored = {label: LaneState(*numbers) for label, *numbers in found}
         self._rows = {label: stored.get(label) or LaneState() for label in labels}
         self._overtaken: set[str] = set()  # where a head may have to give way
@@ -87,7 +83,7 @@ class Queues:
         if empty:
             self._db.executemany(Q.forget_queue, empty)
         while rooms:  # the first that waits in each
-            self._db.execute(Q.promote_many, (no, _json(rooms), fair))
+            self._db.execute(Q.promote_many, (no, as_json(list(rooms)), fair))
             rooms = {label: room - 1 for label, room in rooms.items() if room > 1}
         for label in self._overtaken:
             while self._rows[label].heads and self._rows[label].waiting and self._swap(label):

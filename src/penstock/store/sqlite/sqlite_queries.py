@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import apsw
+import msgspec
 
 from penstock.core.ending import Ending
 from penstock.engine.port import CHANGED, MUTABLE
@@ -22,6 +23,14 @@ _LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.
 Q = load_queries(
     "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTED.values())}
 )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def as_json(values: Sequence[object]) -> str:
+    """A list as a parameter, for json_each."""
+    return _encode(values).decode()
 
 
 #: Rows of one INSERT of many: one by one, outcomes took twice as long, tasks half as long again.

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import apsw
-import msgspec
 from msgspec.structs import astuple, replace
 
 from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
@@ -28,13 +27,13 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
 from penstock.core.options import Tube, encode_given, make_tube
-from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
+from penstock.engine.work import must_hold
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
@@ -43,7 +42,7 @@ from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, insert_rows
+from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, as_json, insert_rows
 from penstock.store.sqlite.watching import Watch
 
 T = TypeVar("T")
@@ -65,7 +64,6 @@ _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
 _ADD_ACKS = add_counts("taken", "done", "ack")
 _DONE = STATUS_OF["ack"]
-_encode = msgspec.json.Encoder().encode
 
 
 def wall_clock() -> int:
@@ -241,10 +239,6 @@ class SqliteVault:
         self._connection.close()
 
 
-def _json(values: Sequence[object]) -> str:
-    return _encode(values).decode()
-
-
 class SqliteStep(SqlStep):
     """A transaction, from `__enter__` to `__exit__`. Nothing that it has read can change before it ends."""
 
@@ -271,9 +265,9 @@ class SqliteStep(SqlStep):
 
     def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
         if "ids" in values:
-            values["ids"] = _json(values["ids"])
+            values["ids"] = as_json(values["ids"])
         if "texts" in values:
-            values["texts"] = _json(values["texts"])
+            values["texts"] = as_json(values["texts"])
         values["now"] = self.now
         return self.execute(query, values).fetchall()
 
@@ -322,10 +316,7 @@ class SqliteStep(SqlStep):
     # put
 
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        if tube.capacity is not None:
-            stored = self.counters(tube).counts.stored
-            if stored + len(entries) > tube.capacity:
-                raise tube_full(tube, stored, len(entries))
+        must_hold(self, tube, len(entries))
         return self._store(tube, entries)[0]
 
     def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
@@ -343,7 +334,7 @@ class SqliteStep(SqlStep):
         insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
-            self.execute(Q.supersede_outcomes, (tube.no, _json(addresses), now + SUPERSEDED_MS))
+            self.execute(Q.supersede_outcomes, (tube.no, as_json(addresses), now + SUPERSEDED_MS))
         states = Counter(record.state for record in records)
         if delayed := states["~"] + states["g"]:
             self.add_counts(tube, {"delayed": delayed})
@@ -427,7 +418,7 @@ class SqliteStep(SqlStep):
         if len(records) == 1:
             self.execute(Q.lease, (base | records[0].id, now, session, call))
         else:  # one statement: a take of 100 with one for each task took 1.5 times as long
-            self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session, call))
+            self.execute(Q.lease_many, (as_json([base | record.id for record in records]), now, session, call))
         if tube.fair:
             move_tasks(self.db, tube, now, [(record.utube or NO_UTUBE, "r", "t") for record in records])
         elif tube.kind.per_utube:
@@ -472,7 +463,7 @@ class SqliteStep(SqlStep):
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         if not tube.kind.leased:
-            names = dict(self.execute(Q.ack_named, (tube.no, _json([move.name for move in moves]))))
+            names = dict(self.execute(Q.ack_named, (tube.no, as_json([move.name for move in moves]))))
             if names:
                 self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
             return Acked(set(names))
@@ -491,7 +482,7 @@ class SqliteStep(SqlStep):
         base, gone = first_pk(tube), list[tuple[Any, ...]]()
         for (session, lease), alike in groupby(moves, _guard):  # those of one take are alike
             pks = [base | move.id for move in alike if 0 < move.id <= ID_MASK]
-            query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, _json(pks))
+            query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, as_json(pks))
             gone += self.execute(query, (which, session, lease, self.now, len(moves))).fetchall()
         return gone
 
