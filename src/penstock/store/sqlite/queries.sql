@@ -57,13 +57,16 @@ RETURNING pk, created;
 
 -- take
 
+-- fragment: never
+(1 << 62)
 -- name: look
--- Before a take: is anything due (penstock_timer), has a session lapsed, does the caller's live, is it paused, must
--- tasks follow their group (penstock_moving_group).
-SELECT (SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1),
-(SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
-(SELECT session FROM penstock_handle WHERE id = ?2), paused,
-EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1) FROM penstock_tube WHERE no = ?1;
+-- Before a take: the next moment (0 while tasks must follow their group: penstock_moving_group), the caller's session,
+-- and whether the tube is paused. A moment is a task's (penstock_timer), or the end of a handle or session.
+SELECT nullif(min(iif(EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1), 0, $never),
+coalesce((SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1), $never),
+coalesce((SELECT min(until) FROM penstock_handle), $never),
+coalesce((SELECT min(until) FROM penstock_session WHERE until IS NOT NULL), $never)), $never),
+(SELECT session FROM penstock_handle WHERE id = ?2), paused FROM penstock_tube WHERE no = ?1;
 -- fragment: takeable
 -- Expired tasks that advance has not reached yet are passed over.
 tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)

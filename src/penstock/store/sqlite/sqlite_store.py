@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby, takewhile
 from operator import attrgetter
 from types import SimpleNamespace, TracebackType
@@ -180,12 +181,8 @@ def look_at_sqlite(url: str) -> Schema:
     path = locate(url).path
     if not os.path.exists(path):
         return schema_of(None, MIGRATIONS)
-    connection = Connection(path, durable=True)
-    try:
-        with connection.reading as db:
-            return schema_of(_stored_schema(db, path), MIGRATIONS)
-    finally:
-        connection.close()
+    with closing(Connection(path, durable=True)) as connection, connection.reading as db:
+        return schema_of(_stored_schema(db, path), MIGRATIONS)
 
 
 def _stored_schema(db: apsw.Connection, path: str) -> int | None:
@@ -307,8 +304,8 @@ class SqliteStep(SqlStep):
         return super().sweep(tube, limit)
 
     def next_at(self, tube: Tube) -> int | None:
-        at, lapse, end, _, _, moving = self.execute(Q.look, (tube.no, "")).get
-        return _first(0 if moving else at, lapse, end)
+        moment: int | None = self.execute(Q.look, (tube.no, "")).get[0]
+        return moment
 
     def damage(self) -> list[str]:
         return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
@@ -372,8 +369,7 @@ class SqliteStep(SqlStep):
             row = self.execute(Q.look, (tube.no, request.handle)).get
             if row is None:
                 raise self.no_such_tube(tube)
-            at, lapse, end, session, paused, moving = row
-            moment = _first(0 if moving else at, lapse, end)
+            moment, session, paused = row
             if moment is not None:
                 if moment <= self.now and place >= request.forced:
                     return Handed(due=tube)
@@ -571,10 +567,3 @@ class SqliteStep(SqlStep):
             return readied
         states = [(row.before.utube or NO_UTUBE, row.before.state, row.after.state) for row in rows]
         return move_tasks(self.db, tube, self.now, [move for move in states if move[1] in "rqt" or move[2] in "rt"])
-
-
-def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
-    """The earliest of these moments."""
-    if at is None or (lapse is not None and lapse < at):
-        at = lapse
-    return end if at is None or (end is not None and end < at) else at
