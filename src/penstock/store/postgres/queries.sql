@@ -228,9 +228,9 @@ FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: came
--- Adds s(utube, taken, heads, waiting) to the rows of micro-queues.
+-- Adds s(utube, taken, heads, waiting, clock) to the rows of micro-queues.
 queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, turn)
-    SELECT :tube::integer, s.utube, s.taken, s.heads, s.waiting, CASE WHEN :fair AND s.waiting > 0 THEN $now ELSE 0 END
+    SELECT :tube::integer, s.utube, s.taken, s.heads, s.waiting, CASE WHEN :fair AND s.waiting > 0 THEN s.clock ELSE 0 END
     FROM s ORDER BY s.utube
     ON CONFLICT (tube, utube) DO UPDATE SET taken = l.taken + excluded.taken, heads = l.heads + excluded.heads,
     waiting = l.waiting + excluded.waiting, idle = false,
@@ -274,8 +274,8 @@ soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n)
 SELECT $put, (SELECT count(*) FROM lowered) FROM n;
 -- name: insert_queued
 -- Into micro-queues, as tasks that wait; the statement `heads` must follow.
-WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting FROM new
-    WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
+WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting,
+    (SELECT clock FROM n) AS clock FROM new WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
 -- fragment: of_tube
 pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- name: supersede
@@ -503,7 +503,7 @@ changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expir
     FROM gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state <> '-'),
 s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
     -count(*) FILTER (WHERE real = 'r') AS heads,
-    count(*) FILTER (WHERE state = 'q') - count(*) FILTER (WHERE real = 'q') AS waiting
+    count(*) FILTER (WHERE state = 'q') - count(*) FILTER (WHERE real = 'q') AS waiting, (SELECT clock FROM c) AS clock
     FROM gone WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came,
 counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $weights
     FROM (SELECT class, count(*) AS n FROM gone GROUP BY class) h
