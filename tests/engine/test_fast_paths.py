@@ -1,7 +1,7 @@
 """Each fast path of a store has the same effect as the engine's general path.
 
-The same calls run on two stores, one of which puts and acks only by flush. Afterwards both have the same tasks,
-counters, outcomes, groups and micro-queues.
+The same calls run on two stores, one of which puts, acks and deletes only by flush. Afterwards both have the same
+tasks, counters, outcomes, groups and micro-queues.
 """
 
 from __future__ import annotations
@@ -237,6 +237,22 @@ def test_an_ack_just_before_the_lease_ends_and_at_its_end(
     pair.ack(pair.ack_of(pair.held[0]))
     pair.ack(*map(pair.ack_of, pair.held))
     assert pair.sides[0].store.counters(pair.tube).counts.ack == (0 if late else 2)
+
+
+@pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
+def test_a_delete_by_id(pair_of: Callable[[str], Pair], sort: str) -> None:
+    """In every state, and of tasks that have an address, a reply or a group, or are past their ttl."""
+    pair = pair_of(sort)
+    pair.put(("taken", {}), ("ready", {}), ("buried", {}), ("again", {}))
+    pair.take(1)
+    pair.settle(Move("bury", 3))
+    pair.put(("addressed", {"address": "a"}), ("replying", {"reply_to": "replies"}), ("grouped", {"group": "g"}))
+    if "delay" in pair.tube.kind.accepts:
+        pair.put(("delayed", {"delay": 60}), ("expired", {"ttl": 1}))
+        pair.wait(1000, advance=False)
+    for id in (*range(1, 11), 4):
+        pair.ack(Move("delete", id))
+    pair.take(1)
 
 
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("PENSTOCK_CAMPAIGN") == "long" else 1))

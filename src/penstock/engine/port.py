@@ -330,6 +330,8 @@ class Step(Protocol):
 
     #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
     optimistic: bool
+    #: Whether `ack` also deletes one task by its id, if that needs no rule.
+    deletes: bool
     #: Whether what goes to other tubes is posted (`Delta.posts`): these may be on another server.
     posts: bool
 

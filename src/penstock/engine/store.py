@@ -307,7 +307,8 @@ class Store(ABC):
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # a server keeps what an attempt has written before it met a conflict
             if left is None:
-                left = list(ack_plain(step, tube, moves, records, effects))
+                hot = step.deletes or moves[0].verb == "ack"
+                left = list(ack_plain(step, tube, moves, records, effects) if hot else range(len(moves)))
             guess = guess and (self.remote or len(moves) == 1)  # a local load of many costs less than to guess again
             while left:
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
@@ -691,9 +692,9 @@ def _until(moment: int | None, now: int) -> int | None:
 
 
 def _are_plain_acks(moves: Sequence[Move]) -> bool:
-    """Whether these are acks of different tasks, which a database may remove without reading them."""
+    """Whether these are acks of different tasks, or one delete by id, which need not be read."""
     if len(moves) == 1:
-        return moves[0].verb == "ack"
+        return moves[0].verb == "ack" or (moves[0].verb == "delete" and moves[0].lease is moves[0].name is None)
     keys = {move.name or move.id for move in moves if move.verb == "ack"}
     return len(keys) == len(moves) > 0
 

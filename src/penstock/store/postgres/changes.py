@@ -163,6 +163,10 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         return Acked(set())
     base = first_pk(tube)
     pks = [base | move.id for move in held]
+    if held[0].verb == "delete":
+        gone = step.run([*calls, step.call(on.delete, key=pks[0], **values)])[at]
+        step.count_changes(tube)
+        return Acked({held[0].id} if gone else set())
     values |= {
         "key": pks, "held": [move.lease or 0 for move in held], "session": [move.session for move in held],
         "result": [move.result for move in held], "retention": tube.retention, **_groups_of(held, base),

@@ -46,6 +46,7 @@ _LOOKED = 7
 class PostgresStep(ServerStep):
     """Sends statements at once. With `held`, all of it is one transaction on one connection."""
 
+    deletes = True
     settling_ms = 25
 
     def __init__(

@@ -474,6 +474,15 @@ gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
 SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
+-- name: delete
+-- One task in any state, by the primary key. With an address, a group, a reply or a micro-queue, the engine removes it.
+WITH gone AS (DELETE FROM penstock_task k USING penstock_tube t WHERE t.no = :tube AND k.pk = :key AND k.address IS NULL
+    AND k.group_no IS NULL AND k.reply_to IS NULL AND k.utube IS NULL AND (k.expires IS NULL OR k.expires > $now)
+    RETURNING k.state),
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done, delete_calls)
+    SELECT :tube::integer, -(state = 'r')::integer, -(state = 't')::integer, -(state = '~')::integer,
+    -(state = '!')::integer, 1, 1 FROM gone)
+SELECT CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
 
 -- changes
 

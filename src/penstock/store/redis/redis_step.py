@@ -78,6 +78,7 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     optimistic = True
+    deletes = False
     posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 

@@ -64,6 +64,7 @@ class SqlStep:
     Q: SimpleNamespace
     now: int
     optimistic = False
+    deletes = False
     posts = False
 
     def rows(self, query: str, **values: object) -> list[Row]:
