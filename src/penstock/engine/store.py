@@ -694,7 +694,8 @@ def _until(moment: int | None, now: int) -> int | None:
 def _are_plain_acks(moves: Sequence[Move]) -> bool:
     """Whether these are acks of different tasks, or one delete by id, which need not be read."""
     if len(moves) == 1:
-        return moves[0].verb == "ack" or (moves[0].verb == "delete" and moves[0].lease is moves[0].name is None)
+        move = moves[0]
+        return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
     keys = {move.name or move.id for move in moves if move.verb == "ack"}
     return len(keys) == len(moves) > 0
 

@@ -26,7 +26,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, joined, literal
+from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.wake import READABLE, Selector
 
@@ -374,7 +374,7 @@ class MysqlServer(Server[Link]):
 
     def meta(self, link: Link) -> dict[str, str]:
         try:
-            return dict(link.rows(Q.all_meta))
+            return dict(link.rows(Q.meta))
         except pymysql.MySQLError as error:
             if error_number(error) not in NO_TABLE:
                 raise
@@ -382,7 +382,7 @@ class MysqlServer(Server[Link]):
 
     def set_meta(self, link: Link, meta: dict[str, str]) -> None:
         for name, value in meta.items():
-            link.change(Q.set_meta, (name, value))
+            link.change(fill(Q.set_meta, name=name, value=value))
         link.finish()
 
     @contextmanager

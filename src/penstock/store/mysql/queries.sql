@@ -22,12 +22,8 @@ FOR UPDATE
 SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections;
 -- name: oldest_transaction
 SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx;
--- name: all_meta
-SELECT name, value FROM penstock_meta;
 -- name: set_meta
-INSERT INTO penstock_meta (name, value) VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value);
--- name: set_altered
-INSERT INTO penstock_meta (name, value) VALUES ('altered', :value) ON DUPLICATE KEY UPDATE value = VALUES(value);
+INSERT INTO penstock_meta (name, value) VALUES (:name, :value) ON DUPLICATE KEY UPDATE value = VALUES(value);
 -- name: lock_schema
 SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 -- name: unlock_schema

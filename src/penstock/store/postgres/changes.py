@@ -159,7 +159,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         step.count_changes(tube)
         return acked
     held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
-    if not held:
+    if not held or (queued and held[0].verb == "delete"):
         return Acked(set())
     base = first_pk(tube)
     pks = [base | move.id for move in held]

@@ -39,30 +39,24 @@ class Notifier:
 
     _PAUSE_SECONDS = 0.01
 
-    def __init__(self, on: bool) -> None:
-        self.on = on
+    def __init__(self, server: PostgresServer) -> None:
+        self._on, self._bound = server.location.notify, server.bound
         self._until = 0.0
 
     @property
     def name(self) -> str | None:
-        """The sender to notify as: this process's name, or None within the pause."""
-        return this_process() if self.on and time.monotonic() >= self._until else None
+        """The sender to notify as: this process's name, or None within the pause.
+
+        Those of a caller's transaction are sent at its commit, after all calls of this process, which must receive them
+        too. The server drops equal ones of a transaction, so there is no pause.
+        """
+        if self._on and self._bound:
+            return f"{this_process()}-bound"
+        return this_process() if self._on and time.monotonic() >= self._until else None
 
     def sent(self) -> None:
         """A call has notified."""
         self._until = time.monotonic() + self._PAUSE_SECONDS
-
-
-class BoundNotifier(Notifier):
-    """For a caller's transaction, whose notifications are sent at its commit, after all calls of this process.
-
-    This process must receive them too. The server drops equal ones of a transaction, so there is no pause.
-    """
-
-    @property
-    def name(self) -> str | None:
-        """A sender that this process does not ignore."""
-        return f"{this_process()}-bound" if self.on else None
 
 
 class Listener:

@@ -10,7 +10,7 @@ from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store, finish_drops
 from penstock.store.postgres.changes import plain_put
-from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
+from penstock.store.postgres.listener import Listener, Notifier
 from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate, settings_call
 from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.wire import Link, Row
@@ -32,12 +32,11 @@ class PostgresStore(ServerStore):
     fold_chance = 0.002  # stats and capacity then read about a thousand rows
 
     def __init__(
-        self, server: PostgresServer, identity: str, clock: Callable[[], int] | None, notifier: Notifier,
-        listener: Listener | None,
-    ) -> None:  # fmt: skip
+        self, server: PostgresServer, identity: str, clock: Callable[[], int] | None, listener: Listener | None
+    ) -> None:
         super().__init__(server, identity, clock, listener)
         self.queries = server.queries
-        self.notifier = notifier
+        self.notifier = Notifier(server)
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
@@ -53,7 +52,7 @@ class PostgresStore(ServerStore):
 
     def bind(self, connection: object) -> PostgresStore:
         bound = BoundServer(self.server, connection, self.identity)
-        return PostgresStore(bound, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
+        return PostgresStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
         row = self.server.send([(self.queries.describe, {})], safe=True)[0][0]
@@ -80,7 +79,7 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     try:
         place = f"schema {location.schema} of {location.place}"
         identity = f"postgresql:{migrate(server, MIGRATIONS, place, new='schema (?schema=…)')}"
-        store = PostgresStore(server, identity, clock, Notifier(location.notify), listener)
+        store = PostgresStore(server, identity, clock, listener)
         finish_drops(store)
     except BaseException:
         server.close()

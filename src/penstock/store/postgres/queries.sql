@@ -22,10 +22,6 @@ pk + 0
 
 -- the store
 
--- name: meta
-SELECT name, value FROM penstock_meta;
--- name: set_meta
-INSERT INTO penstock_meta (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 -- name: lock_schema
 SELECT pg_advisory_xact_lock(hashtext('penstock'), hashtext(:schema));
 -- name: create_meta
@@ -475,9 +471,10 @@ counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
 SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
 -- name: delete
--- One task in any state, by the primary key. With an address, a group, a reply or a micro-queue, the engine removes it.
+-- One task in any state, by the primary key, in a tube without micro-queues. With an address, a group or a reply it is
+-- left to the engine.
 WITH gone AS (DELETE FROM penstock_task k USING penstock_tube t WHERE t.no = :tube AND k.pk = :key AND k.address IS NULL
-    AND k.group_no IS NULL AND k.reply_to IS NULL AND k.utube IS NULL AND (k.expires IS NULL OR k.expires > $now)
+    AND k.group_no IS NULL AND k.reply_to IS NULL AND (k.expires IS NULL OR k.expires > $now)
     RETURNING k.state),
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done, delete_calls)
     SELECT :tube::integer, -(state = 'r')::integer, -(state = 't')::integer, -(state = '~')::integer,

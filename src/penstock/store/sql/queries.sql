@@ -15,6 +15,11 @@ pk
 -- fragment: live
 (state = 't' OR expires IS NULL OR expires > $now)
 
+-- name: meta
+SELECT name, value FROM penstock_meta;
+-- name: set_meta
+INSERT INTO penstock_meta (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
 -- tubes
 
 -- name: all_tubes
@@ -43,9 +48,6 @@ CASE WHEN (SELECT min(until) FROM penstock_handle) <= $now
 -- name: set_tube
 UPDATE penstock_tube SET name = coalesce(:name, name), options = coalesce(:options, options),
 paused = coalesce(:paused, paused) WHERE no = :tube;
--- name: set_altered
-INSERT INTO penstock_meta (name, value) VALUES ('altered', :value)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 -- name: busy
 -- penstock_aside, penstock_moving_group
 SELECT EXISTS (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't'),

@@ -117,7 +117,7 @@ class SqlStep:
                 raise self.no_such_tube(tube)
             given = changed_options(found[0].given, changes)
             self.write_tube(tube, given=given)
-            self.change(self.Q.set_altered, value=uuid4().hex)
+            self.change(self.Q.set_meta, name="altered", value=uuid4().hex)
         return make_tube(tube.no, tube.name, tube.kind, given)
 
     def hide_tube(

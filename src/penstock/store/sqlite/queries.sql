@@ -14,8 +14,6 @@ IN (SELECT value FROM json_each(:texts))
 (SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at IS NOT NULL ORDER BY k.at LIMIT 1)
 -- name: get_meta
 SELECT value FROM penstock_meta WHERE name = ?1;
--- name: set_meta
-INSERT INTO penstock_meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2;
 -- name: has_meta
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
 
