@@ -33,7 +33,7 @@ class File:
         return int(self._looking.execute("PRAGMA data_version").get)
 
     def doze(self) -> None:
-        """Wait for nothing until reads have become rare; a busy machine needs a while."""
+        """Wait without any write until reads have become rare; a busy machine needs a while."""
         while self.watch._pause < watching._LAST_LOOK:
             assert not self.watch.wait(Wake(), 0.1)
 

@@ -4,7 +4,7 @@
 that of one store operation. Store operations of equal key that are submitted in one turn of the loop, or while the
 previous ones of that key are running, become one store call. An error belongs to the caller whose operation is bad: a
 batch that is refused is halved until each has its own answer. A cancelled future takes nothing: an operation that has
-not begun is dropped, and a take that was carried out is given back.
+not begun is dropped, and a take that was carried out is undone.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class BatchExecutor:
         del queue.waiting[caller]
 
     def compensate(self, op: StoreOp) -> None:
-        """Give back what a cancelled caller never received."""
+        """Undo an answer that a cancelled caller never received."""
         self._start(_compensating(op))
 
     def ended(self) -> None:
@@ -255,7 +255,7 @@ class Run(asyncio.Future[R]):
     # On the class, because most runs never set them.
     _sleep: Sleep | None = None
     _timer: asyncio.TimerHandle | None = None
-    _compensation: StoreOp | None = None  # gives back what it received
+    _compensation: StoreOp | None = None  # undoes what it received
     _cancel_known = False  # its operation knows that it was cancelled
     #: Raised in the operation instead of running anything.
     refusal: StoreUnavailable | None = None
@@ -268,7 +268,7 @@ class Run(asyncio.Future[R]):
         self.queue: _OpQueue | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """As any future's; what it receives from now on is given back."""
+        """Cancel, as for any future; what it receives from now on is compensated."""
         if not super().cancel(msg):
             return False
         if self._sleep is not None:
@@ -281,7 +281,7 @@ class Run(asyncio.Future[R]):
         return True
 
     def discard_result(self) -> None:
-        """Give back what it received: its awaiter was cancelled, perhaps after the result had come."""
+        """Undo what it received: its awaiter was cancelled, perhaps after the result had come."""
         if self.done() and not self.cancelled() and self.exception() is None and self._compensation is not None:
             self._executor.compensate(self._compensation)
 

@@ -93,7 +93,7 @@ class Tube(Handle[tube.Tube]):
     recover = awaited(tube.Tube.recover)
     inspect = awaited(tube.Tube.inspect)
     _finish = awaited(tube.Tube._finish)
-    _give_back = awaited(tube.Tube._give_back)
+    _release_failed = awaited(tube.Tube._release_failed)
 
     async def on_change(self, callback: OnChange | None) -> OnChange | None:
         """As `penstock.Tube.on_change`; it is called in the event loop, and awaited there if it is a coroutine's."""
@@ -166,7 +166,7 @@ class Task(task.Facts[Tube]):
         if error is None:
             await self._home._finish(self)
         else:
-            await self._home._give_back(self, error)
+            await self._home._release_failed(self, error)
 
 
 OnChange = Callable[[Task, str], object]

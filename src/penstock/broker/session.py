@@ -462,7 +462,7 @@ def _run_group(group: WaiterGroup, ops: Sequence[TakeOp]) -> list[Any]:
 
 
 def _take_for(group: WaiterGroup, unserved: list[TakeOp]) -> Answers:
-    """Take for all of them, in as few store calls as possible."""
+    """Take for all waiting operations, in as few store calls as possible."""
     answers: Answers = {}
     while unserved:
         try:
@@ -480,7 +480,7 @@ def _take_for(group: WaiterGroup, unserved: list[TakeOp]) -> Answers:
 
 
 def _take_once(group: WaiterGroup, unserved: Sequence[TakeOp]) -> TakeResult:
-    """One store call for all of them."""
+    """Take for all these operations in one store call."""
     first, mode = unserved[0], _blocked_mode(group, unserved)
     count = sum(op.count for op in unserved)
     tasks, taken = first.session.take_now(first.tubes, count, first.max_pri, mode, group.number)

@@ -189,7 +189,7 @@ class Tube:
         settle(self.runtime, self.stored, [move])
 
     def _release_untaken(self, tasks: Iterable[Task]) -> StoreOp | None:
-        """The operation that gives back tasks whose caller never received them."""
+        """The operation that releases tasks whose caller never received them."""
         session = self.session_handle.number
         moves = [Move("release", task.id, session, record_of(task).lease, unstarted=True) for task in tasks]
         return SettleOp(self.runtime, self.stored, moves)
@@ -285,7 +285,7 @@ class Tube:
         yield from self._settle_patiently(task, self._move("ack", task))
 
     @blocking
-    def _give_back(self, task: Facts[Place], error: BaseException) -> Operation[None]:
+    def _release_failed(self, task: Facts[Place], error: BaseException) -> Operation[None]:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self.stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
@@ -627,7 +627,7 @@ def taken_tasks(tube: Tube, records: Iterable[Record]) -> list[Task]:
 
 
 def release_untaken(tube: Tube, tasks: Iterable[Task]) -> StoreOp | None:
-    """The operation that gives back tasks whose caller never received them; None if nothing is leased."""
+    """The operation that releases tasks whose caller never received them; None if nothing is leased."""
     return tube._release_untaken(tasks)
 
 

@@ -68,7 +68,7 @@ class UnleasedTube(Tube):
         return record.id
 
     def _release_untaken(self, tasks: Iterable[Task]) -> None:
-        """Return nothing to run: tasks are not leased, so there is nothing to give back."""
+        """Return nothing to run: tasks are not leased, so there is nothing to release."""
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Skip a task that cannot be decoded: it cannot be buried here; peek and inspect show it."""
@@ -101,7 +101,7 @@ class ReliableTube(UnleasedTube):
         listed = self.runtime.store.find(self.stored, Deliveries(place, whole("count", count), delivered))
         return [make_task(record, self) for record in listed]
 
-    def _give_back(self, task: Facts[Place], error: BaseException) -> None:
+    def _release_failed(self, task: Facts[Place], error: BaseException) -> None:
         """Leave the message of a failed block delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:

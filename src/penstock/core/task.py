@@ -163,7 +163,7 @@ class Home(Place, Protocol):
     def bury(self, task_or_id: Task, reason: str | None = None) -> None: ...
     def touch(self, task_or_id: Task, seconds: Seconds) -> None: ...
     def _finish(self, task: Task) -> None: ...
-    def _give_back(self, task: Task, error: BaseException) -> None: ...
+    def _release_failed(self, task: Task, error: BaseException) -> None: ...
 
 
 H = TypeVar("H", bound=Place, covariant=True)
@@ -260,7 +260,7 @@ class Task(Facts[Home]):
         if error is None:
             self._home._finish(self)
         else:
-            self._home._give_back(self, error)
+            self._home._release_failed(self, error)
 
 
 # What the rest of penstock needs of a task. Functions, because methods would be visible to programs.

@@ -51,7 +51,7 @@ class StoreOp:
         return [op.run() for op in ops]
 
     def compensate(self, answer: Any) -> StoreOp | None:
-        """The operation that gives back an answer which its cancelled caller never received."""
+        """The operation that undoes an answer which its cancelled caller never received."""
         return None
 
 

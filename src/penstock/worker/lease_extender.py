@@ -85,7 +85,7 @@ class LeaseExtender:
         pause = RUNNING_TICK
         if self._state.in_flight.unstarted:
             pause = min(item.patience for item in held) / LOOKS
-            self._give_back(now + pause)
+            self._release_overdue(now + pause)
         for item in list(self._state.in_flight.limited):
             if item.limit is not None and item.handler is not None:
                 pause = min(pause, max(0.002, item.limit - now))
@@ -124,7 +124,7 @@ class LeaseExtender:
             return
         self._lose([item for item, holds in zip(running, held, strict=True) if not holds])
 
-    def _give_back(self, now: float) -> None:
+    def _release_overdue(self, now: float) -> None:
         """Release tasks that have waited too long to start: another worker may have a free slot."""
         for item in self._state.in_flight.claim_overdue(now):
             self._state.throughput.forget()

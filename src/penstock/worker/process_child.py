@@ -42,7 +42,7 @@ from penstock.worker.settlement import unkept
 # Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
 # Messages from the worker other than jobs: no more jobs; a waiting handler may continue; return unstarted jobs.
-OVER, RESUME, GIVE_BACK = b"over", b"resume", b"give back"
+OVER, RESUME, RETURN_UNSTARTED = b"over", b"resume", b"return unstarted"
 _PR_SET_PDEATHSIG = 1
 _encode = msgspec.json.Encoder().encode
 
@@ -92,7 +92,7 @@ class Home:
             "a handler in a child process cannot settle its task: return, or raise penstock.Retry, Snooze, Bury or Fail"
         )
 
-    ack = fail = release = bury = touch = _finish = _give_back = _refuse
+    ack = fail = release = bury = touch = _finish = _release_failed = _refuse
 
 
 class ChildRun:
@@ -158,7 +158,7 @@ class WorkerPipe:
             self.granted.put(line)
         elif line == OVER:
             self.jobs.put(None)
-        elif line == GIVE_BACK:
+        elif line == RETURN_UNSTARTED:
             count = 0
             with contextlib.suppress(queue.Empty):
                 while True:

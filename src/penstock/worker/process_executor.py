@@ -24,7 +24,7 @@ from penstock.core.ending import decode_code
 from penstock.core.task import Status
 from penstock.errors import BadValue, UnsupportedOption
 from penstock.worker.batches import Batch
-from penstock.worker.process_child import GIVE_BACK, OVER, RESUME, Job, Message
+from penstock.worker.process_child import OVER, RESUME, RETURN_UNSTARTED, Job, Message
 from penstock.worker.process_pipe import Pipe
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
@@ -82,9 +82,9 @@ class Child:
         """Let a handler continue that waited for other tasks."""
         self._pipe.send(RESUME)
 
-    def give_back(self) -> None:
+    def return_unstarted(self) -> None:
         """Ask the child to return its unstarted jobs; it replies with their number."""
-        self._pipe.send(GIVE_BACK)
+        self._pipe.send(RETURN_UNSTARTED)
 
     def end(self) -> None:
         """Ask an idle child to exit."""
@@ -192,7 +192,7 @@ class ProcessExecutor(ThreadExecutor):
                 self._state.fail(current, killed.failure, began)
             except ReturnedUnstarted:
                 child.busy = False
-                self._state.give_back(current)
+                self._state.release_unstarted(current)
             except Exception as error:
                 self._state.fail(current, error, began)
                 continue
@@ -216,7 +216,7 @@ class ProcessExecutor(ThreadExecutor):
     def _return(self, items: list[RunningTask]) -> None:
         """Release tasks that a child did not start; these attempts do not count."""
         for item in items:
-            self._state.give_back(item)
+            self._state.release_unstarted(item)
 
     def _job(self, item: RunningTask) -> Job:
         assert item.handler is not None
@@ -256,7 +256,7 @@ class ProcessExecutor(ThreadExecutor):
                 said = child.next(None if wake is None else wake - time.monotonic())
                 if said is None and slow is not None and (limit is None or time.monotonic() < limit):
                     slow = None
-                    child.give_back()
+                    child.return_unstarted()
                 elif said is None:
                     raise Killed(over)
                 elif said.kind == "unstarted":
@@ -269,7 +269,7 @@ class ProcessExecutor(ThreadExecutor):
                     waiting = said.kind == "waits"
                     if waiting and slow is not None:
                         slow = None
-                        child.give_back()
+                        child.return_unstarted()
                     self._change_slot(child, item, waiting=waiting)
                 elif said.kind == "progress":
                     members[said.place].current_task().progress = said.number

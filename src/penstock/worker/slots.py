@@ -38,7 +38,7 @@ class Slots:
     def release(self) -> None:
         """Free a slot: for a handler that returns from waiting, otherwise for new tasks."""
         with self._lock:
-            self._give_back()
+            self._free_one()
         for free in self.on_free:
             free()
 
@@ -46,7 +46,7 @@ class Slots:
         """Free the slot of a running handler that waits for other tasks."""
         with self._lock:
             self.waiting += 1
-            self._give_back()
+            self._free_one()
         for free in self.on_free:
             free()
 
@@ -86,7 +86,7 @@ class Slots:
         most = next(most for first, most in reversed(self._classes) if first <= pri)
         return self.running - 1 < most
 
-    def _give_back(self) -> None:
+    def _free_one(self) -> None:
         if self._returning:
             self._returning.popleft()()
         else:

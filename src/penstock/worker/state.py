@@ -168,7 +168,7 @@ class WorkerState:
         settlement.tell(self.hooks, item, ended, error)
         return self.settler.add(item, ended)
 
-    def give_back(self, item: RunningTask) -> None:
+    def release_unstarted(self, item: RunningTask) -> None:
         """Release a claimed task that could not be started."""
         self.in_flight.running.pop(item.key, None)
         self.settler.add(item, settlement.stopped(item) if item.stopped else settlement.unstarted(item))

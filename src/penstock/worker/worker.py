@@ -159,7 +159,7 @@ class Worker:
         slots = self.state.slots
         self._wait(lambda: not slots.running, ends)
         self._wait(lambda: not slots.running and not slots.waiting, ends)
-        self._give_back_running()
+        self._release_running()
         self._lease_extender.stop()
         left = 0 if self._hurry.is_set() else ends - time.monotonic()
         self.state.settler.stop(max(LAST_SECONDS, left))
@@ -180,7 +180,7 @@ class Worker:
         else:
             self._loop.run(coroutine)
 
-    def _give_back_running(self) -> None:
+    def _release_running(self) -> None:
         """Release the tasks that still run. Their handlers are stopped first if possible, so that none runs twice."""
         running = [item for item in list(self.state.in_flight.held) if not item.finished]
         for item in running:
