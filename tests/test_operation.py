@@ -32,7 +32,7 @@ def test_an_error_of_a_step_is_raised_in_the_flow() -> None:
 
 
 def test_it_keeps_its_name_and_words() -> None:
-    assert (divided.__name__, divided.__doc__) == ("divided", "The quotient, or that there is none.")
+    assert (divided.__name__, divided.__doc__) == ("divided", "The quotient, or None if there is none.")
 
 
 def test_an_interrupted_take_leaves_nothing_behind(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
