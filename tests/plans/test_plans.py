@@ -88,7 +88,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "serve_queue": ((TUBE, "1"), (_QUEUE,)),
     "pass_on": ((TUBE, "1", 1), (_QUEUE,)),
     "forget_queue": ((TUBE, "1"), (_QUEUE,)),
-    "forget_idle_queues": ((TUBE, NOW, 1000), ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
+    "forget_idle_queues": (NAMED, ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
     "promote": ((TUBE, "1"), (_PK, _QUEUED)),
     "promote_many": ((TUBE, '["1"]', True), (_PK, _QUEUED, _QUEUE)),
     "first_waiting": ((TUBE, "1"), (_QUEUED,)),

@@ -11,7 +11,6 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.task import Record
-from penstock.core.transfer import TubeCounters
 from penstock.engine.port import Acked, Audit, Delta, Flushed, Handed, Request
 from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE, Answer, Refused
@@ -19,7 +18,7 @@ from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, literal, packed
 from penstock.store.sql.server_step import Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import Row, counted_by_ids, encoded_kind, first_pk
+from penstock.store.sql.sql_step import Row, encoded_kind, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore
@@ -82,10 +81,6 @@ class MysqlStep(ServerStep):
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)
 
-    def make_counters(self, row: Row) -> TubeCounters:
-        _, last, ms, seq, paused, *numbers = (int(value or 0) for value in row)
-        return TubeCounters(last, (ms, seq), counted_by_ids(last, numbers), bool(paused))
-
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name in COUNTED if name in counts]
         columns = Raw(",".join(COUNTED[name] for name in names))
@@ -93,11 +88,6 @@ class MysqlStep(ServerStep):
         self.change(Q.add_counts, tube=abs(tube.no), columns=columns, numbers=numbers)
         if last_id:
             self.change(Q.raise_last, tube=tube.no, last=last_id)
-
-    def sweep(self, tube: Tube, limit: int) -> bool:
-        forget = Q.sweep_outcomes, Q.sweep_groups, Q.forget_idle_queues
-        oks = self.send(*(self.sql(query, tube=tube.no, limit=limit) for query in forget), safe=True).oks
-        return max(ok.changed for ok in oks[: len(forget)]) >= limit
 
     def next_at(self, tube: Tube) -> int | None:
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]

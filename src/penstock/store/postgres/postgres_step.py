@@ -159,12 +159,6 @@ class PostgresStep(ServerStep):
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         self.change(self.Q.add_counts, tube=tube.no, last_id=last_id, **{**dict.fromkeys(COUNTERS, 0), **counts})
 
-    def sweep(self, tube: Tube, limit: int) -> bool:
-        queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
-        calls = [self.call(query, tube=tube.no, limit=limit) for query in queries]
-        answers = self.run([*self.locks(tube), *calls], safe=True)[-len(calls) :]
-        return max(int(removed) for ((removed,),) in answers) >= limit
-
     # looking
 
     def _selected(

@@ -285,7 +285,7 @@ class SqlStep:
         return int(self.rows(self.Q.ahead, tube=tube.no, **place)[0][0])
 
     def sweep(self, tube: Tube, limit: int) -> bool:
-        queries = (self.Q.sweep_outcomes, self.Q.sweep_groups)
+        queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
         return max([self.change(query, tube=tube.no, limit=limit) for query in queries]) >= limit
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
@@ -502,11 +502,21 @@ class SqlStep:
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         ids = [tube.no for tube in tubes]
         rows, ready = self.several([(self.Q.counters, {"ids": ids}), (self.Q.ready_since, {"ids": ids})])
-        return with_waits(tubes, {row[0]: self.make_counters(row) for row in rows}, ready)
+        found = {row[0]: self.make_counters(row) for row in rows}
+        clocked = {tube.no for tube in tubes if tube.kind.hand_out == CLOCK}
+        for now, no, *moments in ready:
+            since = [int(at) for at in moments if at is not None]
+            if since and no in found and no not in clocked:
+                found[no] = replace(found[no], waits=max(0, int(now) - min(since)) / 1000)
+        return found
 
     def make_counters(self, row: Row) -> TubeCounters:
-        """The counters in a row of the query `counters`, which begins with the tube's number."""
-        raise NotImplementedError
+        """The counters in a row of the query `counters`, which begins with the tube's number. Where ids have no gaps,
+        what is ready and what was put follow from the last one."""
+        _, last, ms, seq, paused, *numbers = (int(value or 0) for value in row)
+        counts = dict(zip(COUNTED, numbers, strict=True))
+        others = sum(counts[name] for name in set(STATE_COUNTER.values()) - {"ready"})
+        return TubeCounters(last, (ms, seq), Counts(ready=last - others, put=last, **counts), bool(paused))
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         """Add to the counters that the store has, and raise the last id."""
@@ -515,24 +525,6 @@ class SqlStep:
     def set_serial(self, tube: Tube, serial: int) -> None:
         """Let deliveries be numbered from above this one on, and tasks from above the last id, if the store numbers
         them apart."""
-
-
-def with_waits(tubes: Sequence[Tube], found: dict[int, TubeCounters], ready: list[Row]) -> dict[int, TubeCounters]:
-    """The counters of these tubes, with how long their oldest ready tasks have waited, by rows of `ready_since`."""
-    waiting = {tube.no for tube in tubes if tube.kind.hand_out != CLOCK}
-    since = {no: [int(at) for at in both if at is not None] for _, no, *both in ready if no in waiting}
-    now = int(ready[0][0]) if ready else 0
-    return {
-        no: msgspec.structs.replace(counters, waits=max(0, now - min(since[no])) / 1000) if since.get(no) else counters
-        for no, counters in found.items()
-    }
-
-
-def counted_by_ids(last: int, numbers: Sequence[int]) -> Counts:
-    """The counters of a tube whose ids have no gaps, given its last id and the numbers of COUNTED."""
-    counts = dict(zip(COUNTED, numbers, strict=True))
-    others = sum(counts[name] for name in set(STATE_COUNTER.values()) - {"ready"})
-    return Counts(ready=last - others, put=last, **counts)
 
 
 def count_states(states: Mapping[str, int]) -> Counter[str]:

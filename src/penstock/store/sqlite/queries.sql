@@ -150,7 +150,7 @@ DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
 -- name: forget_idle_queues
 -- penstock_idle_utube
 DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
-WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT ?3);
+WHERE tube = :tube AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < :now LIMIT :limit);
 -- fragment: first
 -- penstock_queued: the first that waits.
 tube = ?1 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1

@@ -30,7 +30,6 @@ from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, ro
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
@@ -38,7 +37,7 @@ from penstock.engine.work import must_hold
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
-from penstock.store.sql.sql_step import SqlStep, counted_by_ids, encoded_kind, first_pk, group_values
+from penstock.store.sql.sql_step import SqlStep, encoded_kind, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
@@ -288,20 +287,11 @@ class SqliteStep(SqlStep):
             raise self.no_such_tube(tube)
         return last
 
-    def make_counters(self, row: tuple[Any, ...]) -> TubeCounters:
-        _, last, ms, seq, paused, *numbers = row
-        return TubeCounters(last, (ms, seq), counted_by_ids(last, numbers), bool(paused))
-
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name, number in counts.items() if number and name in COUNTED]
         self.execute(add_counts(*names), (last_id, *[counts[name] for name in names], tube.no))
         if not self.db.changes():
             raise self.no_such_tube(tube)
-
-    def sweep(self, tube: Tube, limit: int) -> bool:
-        if tube.fair:
-            self.execute(Q.forget_idle_queues, (tube.no, self.now, limit))
-        return super().sweep(tube, limit)
 
     def next_at(self, tube: Tube) -> int | None:
         moment: int | None = self.execute(Q.look, (tube.no, "")).get[0]
