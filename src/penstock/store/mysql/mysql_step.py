@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, Kind
+from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, encode_given, make_tube
+from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.engine.port import Acked, Audit, Delta, Flushed, Handed, Request
 from penstock.store.mysql.changes import Flush, ack_packet
@@ -18,7 +18,7 @@ from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, literal, packed
 from penstock.store.sql.server_step import Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import Row, encoded_kind, first_pk
+from penstock.store.sql.sql_step import Row, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore
@@ -68,15 +68,6 @@ class MysqlStep(ServerStep):
         return self.send(*(self.sql(query, **values) for query, values in asked), safe=True).results
 
     # tubes and counters
-
-    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
-        values = {"name": name, "kind": encoded_kind(kind), "options": encode_given(given).decode()}
-        with self.together():
-            added = self.send(fill(Q.add_tube, **values)).oks[0]
-            if not added.changed:
-                return None
-            self.send(fill(Q.add_id, tube=added.number))
-        return make_tube(added.number, name, kind, given)
 
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)

@@ -42,7 +42,7 @@ SET @p_x = IF(EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube), 1, (SELECT 
 
 -- name: add_tube
 INSERT IGNORE INTO penstock_tube (name, kind, options) VALUES (:name, :kind, :options);
--- name: add_id
+-- name: add_counter
 INSERT INTO penstock_id (tube) VALUES (:tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, DELIVER, Kind
-from penstock.core.options import Tube, encode_given, make_tube
+from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.options import Tube
 from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
@@ -29,7 +29,6 @@ from penstock.store.postgres.listener import this_process
 from penstock.store.postgres.wire import Call, Query, Row
 from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
-from penstock.store.sql.sql_step import encoded_kind
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore
@@ -97,19 +96,11 @@ class PostgresStep(ServerStep):
     def lock_alone(self, tube: Tube) -> None:
         self.rows(self.Q.open_alone, tube=tube.no)
 
-    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
-        new = make_tube(0, name, kind, given)
-        bounds = ("heads", "dues") if changes.bounded(new) else ()
-        sequences = ("ids", *bounds, *(("serials",) if kind.hand_out == DELIVER else ()))
-        declared = {"name": name, "kind": encoded_kind(kind), "options": encode_given(given).decode()}
-        with self.together():
-            found = self.rows(self.Q.add_tube, temporary=new.temporary, **declared)
-            if not found:
-                return None
-            no = int(found[0][0])
-            self.run([self._sequence(self.Q.create_sequence, name, no) for name in sequences])
-            self.change(self.Q.add_counter, tube=no, temporary=new.temporary)
-        return make_tube(no, name, kind, given)
+    def add_counter(self, tube: Tube) -> None:
+        bounds = ("heads", "dues") if changes.bounded(tube) else ()
+        sequences = ("ids", *bounds, *(("serials",) if tube.kind.hand_out == DELIVER else ()))
+        self.run([self._sequence(self.Q.create_sequence, name, tube.no) for name in sequences])
+        super().add_counter(tube)
 
     def _sequence(self, query: str, sequence: str, no: int) -> Call:
         text = query.replace("{sequence}", sequence).replace("{tube}", str(abs(no)))

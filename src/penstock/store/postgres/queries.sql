@@ -73,8 +73,7 @@ SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
 
 -- name: add_tube
 INSERT INTO penstock_tube (no, name, kind, options) SELECT nextval(CASE WHEN :temporary THEN 'penstock_temporary_no'
-ELSE 'penstock_tube_no' END::regclass), :name::text, :kind::text,
-:options::text ON CONFLICT (name) DO NOTHING RETURNING no;
+ELSE 'penstock_tube_no' END::regclass), :name::text, :kind::text, :options::text ON CONFLICT (name) DO NOTHING;
 -- name: create_sequence
 CREATE SEQUENCE penstock_{sequence}_{tube} MAXVALUE {most};
 -- name: drop_sequence

@@ -99,7 +99,18 @@ class SqlStep:
         return [stored_tube(*row[:4]) for row in found.values()], bool(lapsed), altered
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
-        raise NotImplementedError
+        new, declared = make_tube(0, name, kind, given), msgspec.json.encode(kind, order="deterministic").decode()
+        values = {"name": name, "kind": declared, "options": encode_given(given).decode()}
+        with self.together():
+            if not self.change(self.Q.add_tube, temporary=new.temporary, **values):
+                return None
+            tube = self.tubes([name])[0]
+            self.add_counter(tube)
+        return tube
+
+    def add_counter(self, tube: Tube) -> None:
+        """Begin to count in a new tube."""
+        self.change(self.Q.add_counter, tube=tube.no, temporary=tube.temporary)
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
@@ -580,11 +591,6 @@ def group_values(row: GroupRow) -> dict[str, object]:
         "until": after.until, "failed": after.failed - before.failed, "end_work": after.end,
         "cancel_work": after.cancel, "on_failure": None if after.on_failure == before.on_failure else after.on_failure,
     }  # fmt: skip
-
-
-def encoded_kind(kind: Kind) -> str:
-    """A kind's declaration, as it is stored."""
-    return msgspec.json.encode(kind, order="deterministic").decode()
 
 
 def _kept(row: Row) -> Kept:

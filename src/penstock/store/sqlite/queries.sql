@@ -20,9 +20,9 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
 -- tubes and counters
 
 -- name: add_tube
-INSERT INTO penstock_tube (name, kind, options) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING no;
+INSERT INTO penstock_tube (name, kind, options) VALUES (:name, :kind, :options) ON CONFLICT DO NOTHING;
 -- name: add_counter
-INSERT INTO penstock_counter (tube) VALUES (?1);
+INSERT INTO penstock_counter (tube) VALUES (:tube);
 -- fragment: last
 -- The last id given: its floor, or the newest task's (whose pk may be another tube's). Two seeks.
 max(last_id, coalesce((SELECT pk FROM penstock_task WHERE pk < abs(c.tube) + 1 << 40 ORDER BY pk DESC LIMIT 1), 0)

@@ -25,9 +25,9 @@ from msgspec.structs import astuple, replace
 from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.ids import shown_mark
-from penstock.core.kind import CLOCK, Kind
+from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
-from penstock.core.options import Tube, encode_given, make_tube
+from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine import port
@@ -37,7 +37,7 @@ from penstock.engine.work import must_hold
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
-from penstock.store.sql.sql_step import SqlStep, encoded_kind, first_pk, group_values
+from penstock.store.sql.sql_step import SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
@@ -272,13 +272,6 @@ class SqliteStep(SqlStep):
         return self.db.changes()
 
     # tubes and counters
-
-    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
-        no = self.execute(Q.add_tube, (name, encoded_kind(kind), encode_given(given).decode())).get
-        if no is None:
-            return None
-        self.execute(Q.add_counter, (no,))
-        return make_tube(no, name, kind, given)
 
     def last_id(self, tube: Tube) -> int:
         """The last id given in a tube; NoSuchTube if it is gone."""
