@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
-from penstock.core.refusals import tube_full
 from penstock.core.results import Effects
 from penstock.core.task import Entry, Record
 from penstock.engine import port
 from penstock.engine.port import Conflict, Delta, Handed, Request
 from penstock.engine.sessions import LostTake, give_back
 from penstock.engine.store import Store
+from penstock.engine.work import must_hold
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server
 from penstock.store.sql.sql_step import Row, SqlStep
@@ -200,14 +200,12 @@ class ServerStep(SqlStep):
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
         if not entries:
             return []
+        step = cast(port.Step, self)
         try:
-            records = cast(port.Step, self).flush(Delta(tube, fresh=list(entries))).fresh
+            records = step.flush(Delta(tube, fresh=list(entries))).fresh
         except Conflict:
             self.must_live(tube)
-            if tube.capacity is not None:
-                stored = self.counters(tube).counts.stored
-                if stored + len(entries) > tube.capacity:
-                    raise tube_full(tube, stored, len(entries)) from None
+            must_hold(step, tube, len(entries))
             raise
         self.note_clock(records[0].created)
         return records
