@@ -139,6 +139,9 @@ class PoolStore(RedisStore):
     _runner: PoolRunner
     _servers: WatchedServer
     _tubes: PoolTubes
+    _connect = WatchedServer
+    _runner_type = PoolRunner
+    _shards_type = Whole
 
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
@@ -149,15 +152,6 @@ class PoolStore(RedisStore):
         super().__init__(where, clock)
 
     # its own parts
-
-    def _connect(self, where: Location) -> WatchedServer:
-        return WatchedServer(where)
-
-    def _make_runner(self, modern: bool) -> PoolRunner:
-        return PoolRunner(self._servers, self._keys, self._clock, modern=modern)
-
-    def _make_shards(self) -> Whole:
-        return Whole()
 
     def _make_tubes(self) -> PoolTubes:
         return PoolTubes(self._runner, self._shards, self._vault)

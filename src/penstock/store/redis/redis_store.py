@@ -51,7 +51,7 @@ from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
-from penstock.store.redis.servers import Cluster, OneServer, Servers
+from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes, public
@@ -84,16 +84,20 @@ class RedisStore(TransferCalls, Store):
     shared = True
     remote = True
     remove_step = queries.PAGE
+    # The parts of the store; a pool has its own.
+    _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
+    _runner_type: type[Runner] = Runner
+    _shards_type: type[Shards] = Shards
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
         self._servers = self._connect(where)
         self._keys = Keys(where.prefix)
-        self._clock = clock
         self._closed = False
         self._altered = ""
         try:
             nodes = durability.read_settings(self._servers)
-            self._runner = self._make_runner(all(durability.is_modern(settings) for settings in nodes.values()))
+            modern = all(durability.is_modern(settings) for settings in nodes.values())
+            self._runner = self._runner_type(self._servers, self._keys, clock, modern=modern)
             self.identity = self._open()
         except BaseException:
             self._servers.close()
@@ -101,7 +105,7 @@ class RedisStore(TransferCalls, Store):
         for node, settings in nodes.items():
             for warning in self._warnings(settings):
                 log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
-        self._shards = self._make_shards()
+        self._shards = self._shards_type()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
@@ -110,17 +114,6 @@ class RedisStore(TransferCalls, Store):
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         reset_in_child(self)
-
-    # The parts of the store; a pool has its own.
-
-    def _connect(self, where: Location) -> Servers:
-        return _servers(where)
-
-    def _make_runner(self, modern: bool) -> Runner:
-        return Runner(self._servers, self._keys, self._clock, modern=modern)
-
-    def _make_shards(self) -> Shards:
-        return Shards()
 
     def _make_tubes(self) -> Tubes:
         return Tubes(self._runner, self._shards)
@@ -462,7 +455,7 @@ class RedisStore(TransferCalls, Store):
 def look_at_redis(url: str) -> Schema:
     """The schema of a store, which is not changed."""
     where = locate(url)
-    servers = _servers(where)
+    servers = connect_servers(where)
     try:
         key = Keys(where.prefix).name(TUBES, "store")
         found = cast("bytes | None", servers.command(key, b"HGET", key, b"schema"))
@@ -471,7 +464,3 @@ def look_at_redis(url: str) -> Schema:
     stored = None if found is None else int(found)
     must_fit(f"{servers.label} prefix {where.prefix}", stored, LAYOUTS, new="prefix (?prefix=…)")
     return schema_of(stored, LAYOUTS)
-
-
-def _servers(where: Location) -> Servers:
-    return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)

@@ -354,6 +354,11 @@ class Cluster(Servers):
         return node
 
 
+def connect_servers(where: Location) -> Servers:
+    """The server or the cluster of a location."""
+    return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+
+
 def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
     """The slot map as one node knows it; nodes without a host name are at the host that was asked."""
     slots: dict[int, Address] = {}
