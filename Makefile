@@ -16,7 +16,7 @@ demo: $(READY)
 
 # Memory and SQLite only, without the tests that start servers or many processes: under 90 seconds on two cores.
 QUICK := $(addprefix tests/,core engine behaviour aio app schedule sqlite wire testing test_layers.py test_liveness.py \
-    test_operation.py test_public_names.py test_session_handle.py test_subscriber.py test_take_op.py test_wait_queue.py)
+    test_operation.py test_public_names.py test_session_handle.py test_take_op.py test_wait_queue.py)
 quick: $(READY)
 	$(RUN) -m pytest --numprocesses 2 --quick --quiet --deselect tests/aio/test_outage.py $(QUICK)
 

@@ -1,4 +1,4 @@
-"""The examples in CONTRIBUTING.md are lines of our own code."""
+"""The examples in CONTRIBUTING.md are lines of our own code, and `make quick` names existing tests."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def test_the_examples_are_in_the_files_that_they_name() -> None:
     for path, code in examples:
         source = {line.strip() for line in (ROOT / path).read_text().splitlines()}
         assert [line for line in code.splitlines() if line.strip() not in source | {""}] == [], path
+
+
+def test_the_tests_of_make_quick_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    [names] = re.findall(r"^QUICK := \$\(addprefix tests/,(.*)\)$", makefile, re.MULTILINE)
+    assert [name for name in names.split() if not (ROOT / "tests" / name).exists()] == []
