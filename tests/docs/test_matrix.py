@@ -30,7 +30,7 @@ def listed() -> list[str]:
         rows += [f"{SERVERS[server]}-{version}" for version in found]
     clusters = [f"{row}-cluster" for row in rows if row.startswith(("redis", "valkey"))]
     classifiers = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["classifiers"]
-    pythons = [found[1] for each in classifiers if (found := re.search(r":: Python :: (3\.\d+)$", each))]
+    pythons = re.findall(r":: Python :: (3\.\d+)$", "\n".join(classifiers), re.M)
     return [*rows, *clusters, *(f"python-{version}" for version in pythons)]
 
 
