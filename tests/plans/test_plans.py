@@ -7,7 +7,7 @@ import pytest
 
 from penstock.store.sql.sql_queries import COUNTED as COUNTERS
 from penstock.store.sql.sql_queries import ID_BITS
-from penstock.store.sqlite.sqlite_queries import DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
+from penstock.store.sqlite.sqlite_queries import AS_SEEN, DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
 
 TUBE = 1
 KEY = TUBE << ID_BITS
@@ -176,9 +176,10 @@ def test_what_sorts_sorts_only_leases(database: apsw.Connection, name: str) -> N
     assert not [line for line in lines if line.startswith("SCAN")], lines
 
 
+@pytest.mark.parametrize("guard", ["", AS_SEEN], ids=["many", "one"])
 @pytest.mark.parametrize("query", [UPDATE_STATE, UPDATE_RECORD, DELETE], ids=["state", "record", "delete"])
-def test_a_flush_finds_each_task_by_its_key(database: apsw.Connection, query: str) -> None:
-    assert plan(database, query, (None,) * query.count("?")) == [f"SEARCH {_PK}"]
+def test_a_flush_finds_each_task_by_its_key(database: apsw.Connection, query: str, guard: str) -> None:
+    assert plan(database, query + guard, (None,) * (query + guard).count("?")) == [f"SEARCH {_PK}"]
 
 
 @pytest.mark.parametrize("names", [COUNTERS, ("taken", "done", "ack")])

@@ -54,12 +54,13 @@ def insert_rows(db: apsw.Connection, statements: tuple[str, str], rows: Sequence
         db.execute(one, row)
 
 
-# A task that is still as its holder saw it; one that was loaded in the same transaction always is.
-_AS_SEEN = "WHERE pk = ? AND lease = ? AND (state = 't') = ? AND at IS ? AND (errors IS NULL OR ?)"
+#: A task that is still as its holder saw it. Many are loaded in the same transaction, and always are: without it, a
+#: release of 1,000 takes a sixth less time.
+AS_SEEN = " AND lease = ? AND (state = 't') = ? AND at IS ? AND (errors IS NULL OR ?)"
 
 
 def _update(fields: Sequence[str]) -> str:
-    return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} {_AS_SEEN}"
+    return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} WHERE pk = ?"
 
 
 #: The fields that a new task has beside its id: with the others, a put of 1,000 takes a tenth longer.
@@ -78,7 +79,7 @@ SET_QUEUE = _insert(
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)
 UPDATE_RECORD = _update((*MUTABLE, "payload"))
-DELETE = f"DELETE FROM penstock_task {_AS_SEEN}"
+DELETE = "DELETE FROM penstock_task WHERE pk = ?"
 
 
 @cache

@@ -42,7 +42,7 @@ from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
-from penstock.store.sqlite.sqlite_queries import NEW_FIELDS, Q, add_counts, as_json, insert_rows
+from penstock.store.sqlite.sqlite_queries import AS_SEEN, NEW_FIELDS, Q, add_counts, as_json, insert_rows
 from penstock.store.sqlite.watching import Watch
 
 T = TypeVar("T")
@@ -510,14 +510,16 @@ class SqliteStep(SqlStep):
 
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
-        base, no, laned = first_pk(tube), tube.no, tube.kind.per_utube
+        base, no, laned, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
         counts: dict[str, int] = {}
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
             before, after = row.before, row.after
             was, state = STATE_COUNTER[before.state], after.state
-            seen = (base | before.id, before.lease, before.state == "t", before.at, before.errors is not None)
+            seen: tuple[object, ...] = (base | before.id,)
+            if alone:
+                seen = (*seen, before.lease, before.state == "t", before.at, before.errors is not None)
             counts[was] = counts.get(was, 0) - 1
             for name in (STATE_COUNTER[state], *row.events):
                 counts[name] = counts.get(name, 0) + 1
@@ -540,7 +542,7 @@ class SqliteStep(SqlStep):
                 rewritten.append((*_rewritten(after), *seen))
         written = (queries.DELETE, deleted), (queries.UPDATE_STATE, updated), (queries.UPDATE_RECORD, rewritten)
         for query, values in written:
-            self._write(query, values)
+            self._write(query + AS_SEEN if alone else query, values)
         if not self.db.changes():
             return None
         if outcomes:
