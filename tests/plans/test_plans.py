@@ -73,6 +73,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "ack_alone": ((KEY | 1, 1, 1, NOW), (_PK,)),
     "ack_one": ((KEY | 1, 1, 1, NOW, 1), (_PK, _ACKED_GROUP)),
     "ack_many": ((f"[{KEY | 1}]", 1, 1, NOW, 1), (_PK, _ACKED_GROUP)),
+    "delete": ((KEY | 1, NOW), (_PK,)),
     "count_down": ((1, 1), (_GROUP,)),
     "ack_named": ((TUBE, '["1-1"]'), (_ADDRESS,)),
     "by_id": (NAMED, (_PK,)),

@@ -116,6 +116,9 @@ DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND $not_the_last RETURNING p
 -- By the primary key.
 DELETE FROM penstock_task WHERE pk IN (SELECT value FROM json_each(?1)) AND $acked AND $not_the_last
 RETURNING pk, utube, address, group_no;
+-- name: delete
+DELETE FROM penstock_task WHERE pk = ?1 AND address IS NULL AND reply_to IS NULL AND group_no IS NULL
+AND (state = 't' OR expires IS NULL OR expires > ?2) RETURNING state;
 -- name: count_down
 UPDATE penstock_group SET remaining = remaining - ?2 WHERE no = ?1;
 -- name: ack_named

@@ -240,6 +240,7 @@ class SqliteStep(SqlStep):
 
     Q = Q
     optimistic = True
+    deletes = True
 
     def __init__(
         self, connection: Connection, transaction: Transaction, clock: Callable[[], int], now: int | None
@@ -446,6 +447,8 @@ class SqliteStep(SqlStep):
             if names:
                 self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
             return Acked(set(names))
+        if moves[0].verb == "delete":
+            return self._delete(tube, moves[0].id)
         if len(moves) == 1 and not tube.kind.per_utube and 0 < (id := moves[0].id) <= ID_MASK:
             self.execute(Q.ack_alone, (first_pk(tube) | id, moves[0].session, moves[0].lease, self.now))
             if self.db.changes():
@@ -456,6 +459,15 @@ class SqliteStep(SqlStep):
             acked = {row[0] & ID_MASK for row in gone}
             gone += self._delete_held(tube, [move for move in moves if move.id not in acked][:-1])
         return self._acked(tube, gone, moves) if gone else Acked(set())
+
+    def _delete(self, tube: Tube, id: int) -> Acked:
+        """Delete a task by its id, if nothing follows from its end."""
+        plain = 0 < id <= ID_MASK and not tube.kind.per_utube
+        state = self.execute(Q.delete, (first_pk(tube) | id, self.now)).get if plain else None
+        if state is None:
+            return Acked(set())
+        self.add_counts(tube, {STATE_COUNTER[state]: -1, "done": 1, "delete": 1}, id)
+        return Acked({id})
 
     def _delete_held(self, tube: Tube, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
         base, gone = first_pk(tube), list[tuple[Any, ...]]()
