@@ -273,8 +273,7 @@ def _filled(sql: str, arguments: Sequence[object]) -> str:
 
 # Our own statements fail with these where a guard does not hold: a subquery of two rows (`require` of queries.sql), an
 # address that is in use, and the id of a task for a tube that is gone, which is NULL.
-DUPLICATE_KEY = 1062
-GUARDS = {1242, DUPLICATE_KEY, 1048}
+GUARDS = {1242, 1062, 1048}
 
 TOO_MANY_PREPARED = 1461
 NO_TABLE = {1146, 1109}
@@ -310,14 +309,6 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, OSError)
 
 
-class Refused(Conflict):
-    """A guard of a packet failed (`GUARDS`), and all of it was undone."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
 class MysqlServer(Server[Link]):
     """The server of one store."""
 
@@ -332,7 +323,7 @@ class MysqlServer(Server[Link]):
             return Link.open(self.location)
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
-        """Send statements as one transaction. Conflict if others were in the way, Refused if a guard failed."""
+        """Send statements as one transaction. Conflict if others were in the way or a guard failed."""
         return self.attempt(lambda link: link.send(statements), safe=safe)
 
     def run_prepared(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
@@ -344,8 +335,7 @@ class MysqlServer(Server[Link]):
         return None if self.bound else self.attempt(work, safe=False)
 
     def conflict(self, error: Exception) -> Conflict | None:
-        code = error_number(error)
-        return Refused(code) if code in GUARDS else Conflict() if code in RESTARTABLE else None
+        return Conflict() if error_number(error) in GUARDS | RESTARTABLE else None
 
     def is_lost(self, connection: Link, error: Exception) -> bool:
         return is_lost(error)

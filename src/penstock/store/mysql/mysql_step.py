@@ -11,9 +11,9 @@ from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.engine.port import Acked, Audit, Delta, Flushed, Handed, Request
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
 from penstock.store.mysql.changes import Flush, ack_packet
-from penstock.store.mysql.mysql_connection import REPEATABLE, Answer, Refused
+from penstock.store.mysql.mysql_connection import REPEATABLE, Answer
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, literal, packed
 from penstock.store.sql.server_step import Looked, Lost, ServerStep
@@ -190,7 +190,7 @@ class MysqlStep(ServerStep):
         packet, ended = ack_packet(tube, moves, self.moment)
         try:
             results = self.send(*packet).results
-        except Refused:
+        except Conflict:
             return Acked(set())
         keys = cast("set[int] | set[str]", {move.shown for move in moves})
         return Acked(keys, int(results[0][0][0]) if results else 0, [move.id for move in ended])
