@@ -15,6 +15,7 @@ from penstock.core.results import Counts, Event
 from penstock.core.task import Record, record_of
 from penstock.server.http import metrics, sampler
 from penstock.server.http.events import MAX_WAITING, Stream
+from penstock.server.http.navigation import Navigation
 from penstock.server.http.sampler import Sample
 from tests.server.http.page_times import PAGES, fill
 from tests.server.http.server_thread import Serving, serving
@@ -89,6 +90,7 @@ def test_without_tokens_a_form_still_needs_the_seal() -> None:
 
 def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "SECONDS", 3600.0)  # no refresh in between
+    monkeypatch.setattr(Navigation, "run", _nothing)
     with serving("memory://bounded") as server, penstock.connect("memory://bounded") as broker:
         fill(broker, tubes=20, tasks=20)
         few = {path: store_calls(server, path) for path in PAGES}
@@ -111,6 +113,11 @@ def test_store_calls_of_metrics_do_not_grow_with_tubes(monkeypatch: pytest.Monke
         server.app.sampler.sample = Sample(0.0, {}, {})  # read again
         assert store_calls(server, "/metrics") <= few <= 8
         assert 'penstock_oldest_ready_seconds{tube="tube-099"}' in server.get("/metrics").text
+
+
+async def _nothing(navigation: Navigation) -> None:
+    """Count nothing in the background."""
+    await asyncio.Event().wait()
 
 
 def store_calls(server: Serving, path: str) -> int:

@@ -20,7 +20,7 @@ from penstock.broker import admin
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.http import bulk, navigation
+from penstock.server.http import bulk, navigation, views
 from penstock.server.http.audit import Audit
 from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
@@ -374,11 +374,15 @@ def test_a_task_that_has_ended(server: Serving, beside: penstock.Broker, page: P
     assert server.get("/tubes/mail/tasks/4").status_code == 404
 
 
-def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Broker, page: Page) -> None:
+def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Broker, browser: Browser) -> None:
     for path, title in (("/nowhere", "Not found"), ("/tubes/none", "Not found"), ("/?page=x", "Request failed")):
         answer = httpx.get(server.url + path, headers={"accept": "text/html"})
         assert 'aria-label="Main"' in answer.text, path
         assert f"<h1>{title}</h1>" in answer.text, path
+    with watched(browser, refused=True) as page:
+        page.goto(f"{server.url}/tubes/lanes/tasks/999")
+        page.get_by_role("link", name="Tube lanes").click()
+        expect(page.locator("h1")).to_have_text("lanes")
 
 
 def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, page: Page) -> None:
@@ -595,6 +599,21 @@ def test_the_navigation_counts_audit_lines_without_reading_them(
     page.goto(f"{server.url}/tubes/mail")
     press(page, "Pause")
     expect(audit).to_have_text("Audit 1")
+
+
+def test_the_navigation_counts_groups_and_hosts_of_callbacks(
+    server: Serving, filled: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(navigation, "ROWS_AGE", 0.1)
+    links = page.locator("#navigation a")
+    page.goto(server.url)
+    expect(links.filter(has_text="Groups")).to_have_text("Groups 1")  # counted beside the first page
+    expect(links.filter(has_text="Callbacks")).to_have_text("Callbacks 1")
+    for number in range(views.MOST_ROWS):
+        filled.tube("mail").group(f"group-{number}").put("x")
+    expect(links.filter(has_text="Groups")).to_have_text("Groups 200+")
+    page.goto(f"{server.url}/groups")
+    expect(page.get_by_text("The first 200 are shown.")).to_be_visible()
 
 
 def test_a_phone_shows_pages_in_its_width(server: Serving, filled: penstock.Broker, browser: Browser) -> None:

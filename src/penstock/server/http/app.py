@@ -51,6 +51,7 @@ class App:
         self.jobs = Jobs(self.access)
         self.history = History(self.access)
         self.server = Server(self.access, authentication, options, self.meter.failed, self.jobs, Audit(self.access))
+        self.pages = Pages(self.server, self.sampler, self.history)
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))
         self.asgi: ASGIApp = Guard(self._starlette(), options.hosts)
@@ -61,11 +62,10 @@ class App:
 
     def _starlette(self) -> Starlette:
         routes: list[BaseRoute] = [route(self.server, operation) for operation in self.operations]
-        pages = Pages(self.server, self.sampler, self.history)
-        routes += pages.routes()
+        routes += self.pages.routes()
 
         async def http_fault(request: Request, error: HTTPException) -> Response:
-            return _no_route(pages, request, error)
+            return _no_route(self.pages, request, error)
 
         handlers = {HTTPException: http_fault, Exception: _any_fault}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._live)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ class App:
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker.sync.runtime.tap = self._tap
         self.access.broker.sync.runtime.start_background()
-        running = (self.sampler.run(), self._tend(), self.history.run(), self.jobs.run())
+        running = (self.sampler.run(), self._tend(), self.history.run(), self.jobs.run(), self.pages.navigation.run())
         tending = [asyncio.ensure_future(each) for each in running]
         for task in tending:
             task.add_done_callback(_must_run)

@@ -2,49 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 
-from penstock.errors import NoSuchTube
+from penstock.errors import NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
-from penstock.server.http.history import HOUR, History, summed
-from penstock.server.http.operations import Server
-from penstock.server.http.sampler import Sampler
+from penstock.server.http import views
+from penstock.server.http.formatting import number
+from penstock.server.http.history import HOUR, summed
+from penstock.server.http.sampler import SHARE
+
+log = logging.getLogger("penstock")
 
 MAX_AGE = 5.0
+# Groups and callbacks have no counter: their pages look through many tubes, so they are counted less often.
+ROWS_AGE = 10.0
 
 
 class Navigation:
-    """The counts, by the path of their link.
+    """The counts, by the path of their link; a link without a count has nothing to show."""
 
-    Groups and callbacks have none: no store keeps a counter of live groups, or of tasks with a callback, so a number
-    would mean counting rows in every tube.
-    """
-
-    def __init__(self, server: Server, sampler: Sampler, history: History) -> None:
-        self._server = server
-        self._sampler = sampler
-        self._history = history
-        self.counts: dict[str, int] = {}
+    def __init__(self, looking: views.Looking) -> None:
+        self._looking = looking
+        self._counts: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._read = 0.0
+        self._wanted = asyncio.Event()
+
+    @property
+    def counts(self) -> dict[str, str]:
+        """The counts that are not 0, as text. Of groups and callbacks, the rows that their pages show."""
+        found = {path: number(count) for path, count in (self._counts | self._rows).items() if count}
+        return found | {path: f"{views.MOST_ROWS}+" for path, count in self._rows.items() if count > views.MOST_ROWS}
 
     async def read(self) -> None:
-        """Read the numbers again if they are old."""
+        """Read the counters again if they are old."""
+        self._wanted.set()
         if time.monotonic() - self._read > MAX_AGE:
             self._read = time.monotonic()
-            workers = await self._history.workers()
+            server, history = self._looking.server, self._looking.history
+            workers = await history.workers()
             handlers = summed(each for worker in workers for each in worker.handlers).keys()
-            self.counts = {
-                "/": len((await self._sampler.read(MAX_AGE)).counts),
-                "/handlers": len(handlers | self._history.runs(HOUR).keys()),
+            self._counts = {
+                "/": len((await self._looking.sampler.read(MAX_AGE)).counts),
+                "/handlers": len(handlers | history.runs(HOUR).keys()),
                 "/sessions": len(workers),
                 "/schedules": await self._schedules(),
-                "/bulk": sum(job.ended is None for job in await self._server.jobs.newest_first()),
-                "/audit": await self._server.audit.count(),
+                "/bulk": sum(job.ended is None for job in await server.jobs.newest_first()),
+                "/audit": await server.audit.count(),
             }
 
+    async def run(self) -> None:
+        """Count groups and callbacks while pages are requested, at most a tenth of the time, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            began = time.monotonic()
+            try:
+                await self.count_rows()
+            except PenstockError as error:
+                self._looking.server.failed(error)
+                log.warning("could not count groups and callbacks (%s); retrying", error)
+            await asyncio.sleep(max(ROWS_AGE, (time.monotonic() - began) * SHARE))
+
+    async def count_rows(self) -> None:
+        """Count what the pages of groups and callbacks would show now."""
+        groups = await views.find_groups(self._looking, {})
+        hosts = await views.find_callbacks(self._looking)
+        self._rows = {"/groups": len(groups), "/callbacks": len(hosts)}
+
     async def _schedules(self) -> int:
-        access = self._server.access
+        access = self._looking.access
         try:
             tube = (await access.tube(SCHEDULE_TUBE)).sync
             return len((await access.call(schedule_status.read_all, tube)).records)

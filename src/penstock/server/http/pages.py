@@ -66,7 +66,7 @@ class Pages:
         self._server = server
         self._authentication = server.authentication
         self._looking = Looking(server, sampler, history)
-        self._navigation = Navigation(server, sampler, history)
+        self.navigation = Navigation(self._looking)
 
     def routes(self) -> list[BaseRoute]:
         """All pages, forms and files of the dashboard."""
@@ -89,7 +89,7 @@ class Pages:
                     return _to_login(request)
                 query = _query(request, kind)
                 shown = await self._view(view, request, query)
-                await self._navigation.read()
+                await self.navigation.read()
                 return self._render(request, role, *shown)
             except Exception as error:
                 return self.refuse(request, error)
@@ -113,7 +113,8 @@ class Pages:
             return self._render(request, role, *views.put_form(error.form.tube.stored, given), 400)
         self._server.failed(error)
         status, fault, headers = http_errors.describe(error)
-        values = {"status": status, "fault": fault, "title": _TITLES.get(status, "Request failed")}
+        tube = None if isinstance(error, NoSuchTube) else request.path_params.get("name")
+        values = {"status": status, "fault": fault, "title": _TITLES.get(status, "Request failed"), "tube": tube}
         response = self._render(request, role, "error.html", values, status)
         response.headers.update(headers)
         return response
@@ -170,7 +171,7 @@ class Pages:
             "notice": notice,
             "version": penstock.__version__,
             "now": round(time.time(), 3),
-            "counts_at": self._navigation.counts if role is not None else {},
+            "counts_at": self.navigation.counts if role is not None else {},
         }
         text = formatting.environment().get_template(template).render(common | values)
         return Response(text, status, media_type="text/html")

@@ -12,6 +12,7 @@ from msgspec import Meta
 from penstock.broker import admin
 from penstock.broker.outcome import GONE, make_outcome, never_put
 from penstock.broker.tube import Tube
+from penstock.core.group import Group
 from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.options import Tube as StoredTube
@@ -31,6 +32,8 @@ from penstock.server.http.store_access import Access
 from penstock.worker.worker_stats import Runs
 
 ROWS = 100
+# The most rows of pages that have no second page.
+MOST_ROWS = 200
 TASK_ROWS = 50
 # Tubes that one page searches for groups.
 LOOKED_THROUGH = 200
@@ -121,6 +124,7 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
         "matches": len(names),
         "tubes": len(sample.counts),
         "counts": total(sample.counts),
+        "oldest": max(sample.waits.values(), default=0.0),
         "paused": sample.paused,
         "pages": pages,
         "page": page,
@@ -234,24 +238,37 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
 
 async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The live groups, of one tube or of all."""
-    try:
-        found = await looking.access.call(_groups, await _handles(looking, path))
-        note = None
-    except UnsupportedOption as error:
-        found, note = [], str(error)
-    return "groups.html", {"groups": found, "note": note, "tube_name": path.get("name")}
+    found = await find_groups(looking, path)
+    shown = {"groups": found[:MOST_ROWS], "more": len(found) > MOST_ROWS}
+    return "groups.html", shown | {"tube_name": path.get("name")}
 
 
-def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
-    return [(tube.name, group) for tube in tubes for group in admin.live_groups(tube)][: ROWS * 2]
+async def find_groups(looking: Looking, path: dict[str, str]) -> list[tuple[str, Group]]:
+    """Live groups with the names of their tubes, of one tube or of all: more than `MOST_ROWS` if there are more."""
+    return await looking.access.call(_live_groups, await _handles(looking, path))
+
+
+def _live_groups(tubes: list[Tube]) -> list[tuple[str, Group]]:
+    found: list[tuple[str, Group]] = []
+    for tube in tubes:
+        found += [(tube.name, group) for group in admin.live_groups(tube, limit=MOST_ROWS + 1)]
+        if len(found) > MOST_ROWS:
+            break
+    return found
 
 
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The hosts of callbacks, with failures and retries."""
-    handles = await _handles(looking, path, CALLBACK_TUBES)
+    hosts = await find_callbacks(looking)
+    return "callbacks.html", {"hosts": hosts[:MOST_ROWS], "more": max(0, len(hosts) - MOST_ROWS)}
+
+
+async def find_callbacks(looking: Looking) -> list[admin.Host]:
+    """The hosts that some tasks of some tubes call, those with the most failures first."""
+    handles = await _handles(looking, {}, CALLBACK_TUBES)
     sample = max(5, CALLBACK_TASKS // (4 * max(1, len(handles))))  # of each of four states
     found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
-    return "callbacks.html", {"hosts": admin.by_host(found)[: ROWS * 2]}
+    return admin.by_host(found)
 
 
 async def _handles(looking: Looking, path: dict[str, str], most: int = LOOKED_THROUGH) -> list[Tube]:
@@ -279,8 +296,8 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
     """Workers, and sessions with what each holds and waits for."""
     live = await looking.access.broker.sessions()
     workers = await looking.history.workers()
-    seen = {"workers": workers[: ROWS * 2], "more_workers": max(0, len(workers) - ROWS * 2)}
-    return "sessions.html", seen | {"sessions": live[: ROWS * 2], "more": max(0, len(live) - ROWS * 2)}
+    seen = {"workers": workers[:MOST_ROWS], "more_workers": max(0, len(workers) - MOST_ROWS)}
+    return "sessions.html", seen | {"sessions": live[:MOST_ROWS], "more": max(0, len(live) - MOST_ROWS)}
 
 
 async def handlers(looking: Looking, path: dict[str, str], query: Handlers) -> View:
@@ -292,7 +309,7 @@ async def handlers(looking: Looking, path: dict[str, str], query: Handlers) -> V
     rows = [(name, tube, found.get((name, tube), Runs())) for name, tube in names]
     if query.order != "name":
         rows.sort(key=lambda row: -_ORDERS[query.order](row[2]))
-    known = {"rows": rows[: ROWS * 2], "more": max(0, len(rows) - ROWS * 2), "workers": len(workers)}
+    known = {"rows": rows[:MOST_ROWS], "more": max(0, len(rows) - MOST_ROWS), "workers": len(workers)}
     return "handlers.html", known | {"query": query, "orders": ["name", *_ORDERS]}
 
 
