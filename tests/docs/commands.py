@@ -30,6 +30,21 @@ def chapter(name: str, command: click.Command | None = None) -> str:
     return "\n\n".join(parts)
 
 
+def examples(name: str, command: click.Command | None = None) -> list[str]:
+    """The lines of the examples of a command, and of the subcommands of a group."""
+    command = command or cli.get_command(click.Context(cli), name)
+    assert command is not None
+    found = [
+        line
+        for part in cleandoc(command.help or "").split("\n\n")
+        if part.startswith("\b")
+        for line in part.splitlines()[1:]
+    ]
+    if isinstance(command, click.Group):
+        found += [line for word, each in command.commands.items() for line in examples(f"{name} {word}", each)]
+    return found
+
+
 def written() -> str:
     """Returns the text between the markers."""
     sections = [
