@@ -101,9 +101,7 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
     until(lambda: not store.overdue().tubes)
 
 
-def test_all_old_outcomes_are_forgotten(
-    broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_old_outcomes_are_forgotten(broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 1e6)  # the background thread would forget them first
     tube = broker.tube("t", retention=5)
     tube.put_many([(n, {"address": str(n)}) for n in range(2500)])
