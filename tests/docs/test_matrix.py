@@ -42,8 +42,8 @@ def test_the_table_has_the_rows_that_make_matrix_runs() -> None:
 def test_every_listed_version_was_run(row: str) -> None:
     version = row.removesuffix("-cluster").partition("-")[2]
     name = row if row in ROWS else row.replace(version, version.partition(".")[0])
-    told, *results, date = lines()[name]
-    assert re.search(rf" {re.escape(version)}(\.|$)", told), told
+    version_shown, *results, date = lines()[name]
+    assert re.search(rf" {re.escape(version)}(\.|$)", version_shown), version_shown
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", date), date
     assert all(re.fullmatch(r"\d+ passed|–", result) for result in results), results
     assert results[0] != "–"

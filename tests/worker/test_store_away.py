@@ -47,7 +47,7 @@ def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, ap
         tube = app.broker.tube("slow")
         taken = tube.stats().calls.take
         server.kill()
-        fifo.write_text("go on")
+        fifo.write_text("continue")
         worker.await_log("retrying to settle")
         server.start()
         until(lambda: tube.stats().tasks.done == 1, PATIENCE)
@@ -64,7 +64,7 @@ def test_a_worker_that_cannot_settle_still_stops(server: Redis, url: str, app: A
     with Program(url, "--grace", "0.5") as worker:
         assert hear(app) == "reading"
         server.kill()
-        fifo.write_text("go on")
+        fifo.write_text("continue")
         worker.await_log("retrying to settle")
         worker.signal()
         worker.await_log("which will run again")
