@@ -12,6 +12,7 @@ no, name, kind, options
 pk
 -- fragment: for_update
 -- fragment: skip_locked
+-- fragment: by_moving
 -- fragment: live
 (state = 't' OR expires IS NULL OR expires > $now)
 
@@ -39,7 +40,7 @@ SELECT 1 FROM penstock_tube WHERE no = :tube;
 -- sorts all its rows otherwise.
 SELECT * FROM (SELECT $tube, 0 FROM penstock_tube t WHERE no > 0 AND (
     $first_moment <= $now
-    OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = t.no AND g.moving = 1)
+    OR EXISTS (SELECT 1 FROM penstock_group g $by_moving WHERE g.tube = t.no AND g.moving = 1)
     OR (SELECT o.until FROM penstock_outcome o WHERE o.tube = t.no ORDER BY o.tube, o.until LIMIT 1) <= $now
     OR (SELECT g.until FROM penstock_group g WHERE g.tube = t.no AND g.until IS NOT NULL ORDER BY g.tube, g.until LIMIT 1) <= $now
 )) due UNION ALL SELECT 0, coalesce((SELECT value FROM penstock_meta WHERE name = 'altered'), ''), '', CAST($now AS CHAR(20)),
