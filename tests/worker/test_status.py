@@ -58,13 +58,17 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
     assert kept.result(0) == 7
 
 
-def test_nor_is_it_kept_with_an_address_that_the_ttl_needs(app: App) -> None:
+def test_nor_is_it_kept_when_the_task_could_expire(app: App) -> None:
     handle = jobs.noop.options(ttl=600).put(1)
+    replied = jobs.noop.options(ttl=600, reply_to="replies").put(2)
     ended = begin(lambda: handle.wait(PATIENCE).status)
     run_queued(app)
     assert ended.result(PATIENCE) in ("done", "gone")
     assert looks(handle) == ("gone", "gone", None)
     assert handle.wait(0).status == jobs.noop.handle(handle.id).wait(0).status == "gone"
+    by_name = app.handler("noop")  # which does not know that the function returns nothing
+    assert [looks(by_name.handle(each.id)) for each in (handle, replied)] == [("gone", "gone", None)] * 2
+    assert app.broker.tube("replies").stats().tasks.total == 1
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -72,12 +76,13 @@ def test_other_ends_are_kept_for_every_handler_s_task(app: App, keeps: bool) -> 
     tube = app.broker.tube("default")
     handler = jobs.echo if keeps else jobs.noop
     failed, cancelled, expired = handler.put(1), handler.put(2), handler.options(ttl=0.01).put(3)
+    replied = handler.options(ttl=0.01, reply_to="replies").put(4)
     taken = tube.take(0)
     assert taken is not None
     taken.fail("no", 5)
     assert cancelled.cancel("not wanted") is True
     assert cancelled.cancel() is False
-    until(lambda: expired.status == "expired", PATIENCE)
+    until(lambda: expired.status == replied.status == "expired", PATIENCE)
     assert looks(failed) == ("failed", "failed", "no")
     assert failed.wait(0).code == 5
     assert looks(cancelled) == ("cancelled", "cancelled", "not wanted")

@@ -17,6 +17,7 @@ from penstock.app.put_signature import with_options
 from penstock.app.rules import DEFAULT_TUBE, Rules
 from penstock.broker.tube import Tube, fast_put
 from penstock.core import names
+from penstock.core.ending import KEEP_EXPIRY
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import TimedOptions
@@ -232,9 +233,11 @@ class Handler(Generic[P, R, C]):
             options.pop("delay", None)  # the handler's default, which `at` overrides
         if options.get("max_attempts") is None and tube.stored.max_attempts is None and self.default_attempts:
             options["max_attempts"] = self.default_attempts
-        expires = options.get("ttl") is not None or tube.stored.ttl is not None
-        if (self.keeps or expires) and options.get("address") is None:  # otherwise nobody could ask whether it expired
-            options["address"] = new_address()
+        if options.get("address") is None:
+            if self.keeps:
+                options["address"] = new_address()
+            elif options.get("reply_to") is None and (options.get("ttl") or tube.stored.ttl) is not None:
+                options["reply_to"] = KEEP_EXPIRY  # so that a handle can tell that the task has expired
         return self._data(stored, more), options
 
     def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from penstock.core import codec, names
+from penstock.core.ending import KEEP_EXPIRY
 from penstock.core.entry import entry_of, plain_entry
 from penstock.core.options import PutOptions, Tube
 from penstock.core.task import Entry
@@ -62,11 +63,13 @@ def is_marked(reply_to: str | None) -> bool:
 
 def reply_tube(reply_to: str | None) -> str | None:
     """The tube that the task's reply goes to, or None."""
-    return (reply_to or "").removeprefix(MARK) or None
+    return None if reply_to is None or reply_to == KEEP_EXPIRY else reply_to.removeprefix(MARK) or None
 
 
 def checked_reply(what: str, reply_to: str | None) -> str | None:
     """Validate a `reply_to` that comes from a file or another store."""
+    if reply_to == KEEP_EXPIRY:
+        return reply_to
     tube = reply_tube(reply_to)
     name = None if tube is None else names.name(what, tube)
     return marked(name) if is_marked(reply_to) else name

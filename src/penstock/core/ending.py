@@ -25,8 +25,18 @@ class Ending(msgspec.Struct, frozen=True):
     errors: bytes | None = None
 
 
-# These outcomes are also kept for tasks without an address, by id.
-_KEPT_BY_ID = frozenset({"failed", "cancelled"})
+# These outcomes are also kept for tasks without an address, by id. `expired` only exists for those with a `reply_to`.
+_KEPT_BY_ID = frozenset({"failed", "cancelled", "expired"})
+
+
+class _Mark(str):
+    """A value that no caller can give."""
+
+    __slots__ = ()
+
+
+#: In place of a `reply_to`, of a task whose expiry is kept and whose success is not: see `Handler.make_item`.
+KEEP_EXPIRY = _Mark("<")
 
 
 def kept_under(address: str | None, ending: Ending | None) -> str | None:

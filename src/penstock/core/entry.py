@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.core import codec, names
+from penstock.core.ending import KEEP_EXPIRY
 from penstock.core.kind import CLOCK
 from penstock.core.options import EXTRA_CHECKS, PutOptions, Tube, checked_extra, refuse_foreign
 from penstock.core.shards import refuse_sharded
@@ -22,7 +23,7 @@ NEVER = 2**53 - 1
 # put with only these skips the parsing of the others: a third of a put of 1,000 with addresses or micro-queues.
 _FIELDS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "address": ("address", partial(names.label, "address")),
-    "reply_to": ("reply_to", partial(names.name, "reply_to")),
+    "reply_to": ("reply_to", lambda value: str(value) if value is KEEP_EXPIRY else names.name("reply_to", value)),
     "group": ("group", partial(names.name, "group")),
     "on_duplicate": ("duplicate", names.plain),
     "utube": ("utube", names.utube),
