@@ -44,8 +44,7 @@ class Order(models.Model):
 def place_order(broker: penstock.Broker, customer: str, *, paid: bool) -> None:
     with transaction.atomic():
         Order.objects.create(customer=customer)
-        driver = connection.connection  # psycopg's own, in the block's transaction
-        broker.bind(driver).tube("mail").put(f"to {customer}: your order is on its way")
+        broker.bind(connection).tube("mail").put(f"to {customer}: your order is on its way")
         if not paid:
             raise ValueError(f"{customer} has not paid")  # the order and the mail are gone together
 

@@ -29,8 +29,7 @@ class Order(Base):
 
 def place_order(broker: penstock.Broker, session: Session, customer: str) -> None:
     session.add(Order(customer=customer))
-    driver = session.connection().connection.driver_connection  # psycopg's own, in the session's transaction
-    broker.bind(driver).tube("mail").put(f"to {customer}: your order is on its way")
+    broker.bind(session).tube("mail").put(f"to {customer}: your order is on its way")
 
 
 with penstock.connect(URL) as broker, engine.connect() as connection:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import penstock
 from penstock.app.current import CurrentTask
@@ -217,3 +222,122 @@ def test_a_transaction_of_a_lost_lease_is_rolled_back(broker: penstock.Broker, u
         with pytest.raises(penstock.NotTaken), current.transaction(db):
             db.execute("INSERT INTO rows VALUES (1)")
         assert db.execute("SELECT count(*) FROM rows").fetchone() == (0,)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[sqlalchemy.Engine]:
+    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
+        db.execute("DROP TABLE IF EXISTS rows")
+        db.execute("CREATE TABLE rows (number INTEGER)")
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(locate(url).conninfo))
+    yield engine
+    engine.dispose()
+
+
+INSERT, COUNT = sqlalchemy.text("INSERT INTO rows VALUES (1)"), sqlalchemy.text("SELECT count(*) FROM rows")
+
+
+@pytest.mark.parametrize("made", [sqlalchemy.Connection, Session])
+def test_sqlalchemy_s_connection_and_session_are_bound(
+    broker: penstock.Broker, engine: sqlalchemy.Engine, made: type[Any]
+) -> None:
+    tube = broker.tube("work")
+    with made(engine) as db:
+        for word, end in (("lost", db.rollback), ("kept", db.commit)):
+            broker.bind(db).tube("work").put(word)
+            db.execute(INSERT)
+            end()
+        assert db.execute(COUNT).scalar() == 1
+    assert [task.data for task in tube.take_many(9)] == ["kept"]
+
+
+@pytest.mark.parametrize("made", [sqlalchemy.Connection, Session])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_transaction_of_sqlalchemy(url: str, engine: sqlalchemy.Engine, made: type[Any], begun: bool) -> None:
+    app = penstock.App(url)
+
+    @app.task(backoff=penstock.Backoff(base=600, jitter=0))
+    def handler(fails: str) -> str:
+        with made(engine) as db:
+            if begun:
+                db.begin()
+            with penstock.current_task().transaction(db, result="kept"):
+                db.execute(INSERT)
+                if fails == "inside":
+                    raise ValueError(fails)
+            if fails == "after it":
+                raise ValueError(fails)
+            if begun:
+                db.commit()
+        return "ignored"
+
+    handles = [handler.put(fails) for fails in ("", "inside", "after it")]
+    run_queued(app, raises=False)
+    after = "delayed" if begun else "done"  # the caller did not commit the open one
+    assert [handle.status for handle in handles] == ["done", "delayed", after]
+    assert handles[0].result(0) == "kept"
+    with engine.connect() as db:
+        assert db.execute(COUNT).scalar() == (1 if begun else 2)
+    assert app.broker.check() == []
+    app.close()
+
+
+def test_what_a_session_has_not_flushed_is_part_of_the_transaction(broker: penstock.Broker, url: str) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Row(Base):
+        __tablename__ = "mapped_rows"
+        number: Mapped[int] = mapped_column(primary_key=True)
+
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(locate(url).conninfo))
+    Base.metadata.drop_all(engine)
+    Base.metadata.create_all(engine)
+    tube = broker.tube("work")
+    tube.put("x")
+    task = take(tube)
+    with Session(engine) as db:
+        with CurrentTask(record_of(task), tube, task.data).transaction(db):
+            db.add(Row(number=7))
+        assert not db.in_transaction()
+    with Session(engine) as db:
+        assert db.scalars(sqlalchemy.select(Row.number)).all() == [7]
+    engine.dispose()
+    assert tube.stats().tasks.total == 0
+
+
+def test_what_is_no_connection_of_sqlalchemy_is_refused(broker: penstock.Broker, engine: sqlalchemy.Engine) -> None:
+    tube = broker.tube("work")
+    tube.put("x")
+    task = take(tube)
+    for refused in (engine, AsyncSession()):
+        with pytest.raises(penstock.UnsupportedOption, match="AsyncConnection"):
+            broker.bind(refused)
+    with pytest.raises(penstock.UnsupportedOption, match="SQLAlchemy"):
+        CurrentTask(record_of(task), tube, task.data).transaction(engine).__enter__()
+
+
+def test_a_transaction_of_an_async_connection_of_sqlalchemy(url: str, engine: sqlalchemy.Engine) -> None:
+    app = penstock.App(url)
+
+    @app.task(backoff=penstock.Backoff(base=600, jitter=0))
+    async def handler(fails: str) -> str:
+        connect = partial(psycopg.AsyncConnection.connect, locate(url).conninfo)
+        other = create_async_engine("postgresql+psycopg_async://", async_creator=connect)
+        try:
+            async with other.connect() as db, penstock.current_task().transaction(db, result="kept"):
+                await db.execute(INSERT)
+                handler.bind(db).options(delay=600).put("later")
+                if fails:
+                    raise ValueError(fails)
+        finally:
+            await other.dispose()
+        return "ignored"
+
+    handles = [handler.put(fails) for fails in ("", "inside")]
+    run_queued(app, raises=False)
+    assert [handle.status for handle in handles] == ["done", "delayed"]
+    assert app.broker.tube("default").stats().calls.put == 3
+    with engine.connect() as db:
+        assert db.execute(COUNT).scalar() == 1
+    app.close()

@@ -80,7 +80,7 @@ def test_a_lost_lease_rolls_back(shop: App) -> None:
         with pytest.raises(penstock.NotTaken, match="rolled back"), current.transaction(db):
             db.execute("INSERT INTO rows VALUES ('lost')")
         assert not db.in_transaction
-        with pytest.raises(penstock.UnsupportedOption, match="psycopg, apsw or pymysql"), current.transaction(object()):
+        with pytest.raises(penstock.UnsupportedOption, match="psycopg, apsw, pymysql"), current.transaction(object()):
             pass
     assert (rows(), handle.status, current.status) == ([], "ready", "t")
 

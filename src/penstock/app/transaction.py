@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
@@ -11,6 +12,7 @@ from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
 from penstock.app.put_signature import with_options
 from penstock.app.tracing import Sending
+from penstock.broker.bind import driver_connection, library_of
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle
 from penstock.core.entry import encode_payload
@@ -99,7 +101,7 @@ class TaskTransaction:
             self.__enter__()
             return
         self._task.unsure = _is_open(self._connection)
-        self._block = self._connection.transaction()
+        self._block = _block(self._connection, nested=self._task.unsure)
         await self._block.__aenter__()
 
     async def __aexit__(
@@ -132,7 +134,7 @@ def _ack(task: CurrentTask, connection: object, result: object) -> None:
     session = tube.session_handle.number if tube is home_of(task) else record.owner
     payload = None if result is None else encode_payload(tube.stored, "result", result)
     move = Move("ack", record.id, session, record.lease, result=payload, seen=record)
-    if tube.runtime.store.bind(connection).settle(tube.stored, [move]).records[0] is None:
+    if tube.runtime.store.bind(driver_connection(connection)).settle(tube.stored, [move]).records[0] is None:
         raise NotTaken(f"the lease of task {task.id} of tube {task.tube} is lost: the transaction is rolled back")
     task.status = Status.DONE
 
@@ -145,34 +147,39 @@ def _tube(task: CurrentTask) -> Tube:
 
 
 def _is_async(connection: object) -> bool:
-    return _driver(connection) == "psycopg" and hasattr(connection, "__aenter__")
-
-
-def _driver(connection: object) -> str:
-    return type(connection).__module__.partition(".")[0]
+    return library_of(connection) in ("psycopg", "sqlalchemy") and hasattr(connection, "__aenter__")
 
 
 def _is_open(connection: Any) -> bool:
     """Whether a transaction is open on the connection; then the caller commits it."""
-    match _driver(connection):
+    match library_of(connection):
         case "psycopg":
             return bool(connection.info.transaction_status)
         case "apsw":
             return bool(connection.in_transaction)
         case "pymysql":
             return bool(connection.server_status & 1)
+        case "sqlalchemy" if hasattr(connection, "in_transaction"):
+            return bool(connection.in_transaction())
+        case "django" if hasattr(connection, "in_atomic_block"):
+            return bool(connection.in_atomic_block)
     raise UnsupportedOption(
-        f"transaction cannot use {kind_of(connection)}: give a connection of psycopg, apsw or pymysql"
+        f"transaction cannot use {kind_of(connection)}: "
+        "give a connection of psycopg, apsw, pymysql, SQLAlchemy or Django"
     )
 
 
 def _block(connection: Any, *, nested: bool) -> Any:
     """A new transaction on the connection, or a savepoint in the open one."""
-    match _driver(connection):
+    match library_of(connection):
         case "psycopg":
             return connection.transaction()
         case "apsw":
             return _Statements(connection.execute, nested, "BEGIN IMMEDIATE")
+        case "sqlalchemy":
+            return connection.begin_nested() if nested else connection.begin()
+        case "django":
+            return sys.modules["django.db.transaction"].atomic(using=connection.alias)  # loaded with every connection
     return _Statements(connection.query, nested, "BEGIN")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.broker.group import Group
 from penstock.broker.tube import TaskOrId, Tube
 from penstock.broker.tube_factory import open_tube
+from penstock.core.names import kind_of
 from penstock.core.options import TimedOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects
@@ -68,6 +69,35 @@ class BoundTube:
     def group(self, name: str) -> Group:
         """A group inside the transaction: its put, put_many, on_end, on_cancel, start and cancel. Wait outside."""
         return self.tube.group(name)
+
+
+def library_of(connection: object) -> str:
+    """The name of the package that a connection comes from."""
+    return type(connection).__module__.partition(".")[0]
+
+
+def driver_connection(connection: Any) -> Any:
+    """The driver's own connection behind one of SQLAlchemy (also a session) or Django; any other is returned as it is.
+
+    SQLAlchemy begins a transaction here if it has none, as it does at a statement: otherwise its commit does nothing.
+    """
+    match library_of(connection):
+        case "sqlalchemy":
+            sync = getattr(connection, "sync_connection", connection)  # that of an AsyncConnection
+            if hasattr(sync, "sync_session") or not hasattr(sync, "in_transaction"):
+                raise UnsupportedOption(
+                    f"bind was given {kind_of(connection)}: give a Connection, a Session or an AsyncConnection, "
+                    "such as that of `await session.connection()`"
+                )
+            if callable(sync.connection):  # a session
+                sync = sync.connection()
+            if not sync.in_transaction():
+                sync.begin()
+            return sync.connection.driver_connection
+        case "django" if hasattr(connection, "ensure_connection"):
+            connection.ensure_connection()
+            return connection.connection
+    return connection
 
 
 class _TransactionRuntime:

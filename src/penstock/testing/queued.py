@@ -74,6 +74,7 @@ def _run(app: App, item: RunningTask, *, once: bool = False) -> Exception | None
         result = call_here(handler, batch or item, item.stored if batch is None else batch.stored, item.traced)
         ended = settlement.done(item, result if batch is None else batch.results(result)[0])
     except Exception as raised:
+        item.unsettle()
         inner = raised.failures.get(0) if batch is not None and isinstance(raised, Failures) else None
         error = inner if isinstance(inner, Exception) else raised
         ended = settlement.failed(item, Fail(names.failure(error)) if once and not isinstance(error, Fail) else error)

@@ -118,6 +118,11 @@ class RunningTask:
         """Whether the handler has settled the task itself."""
         return self.current is not None and self.current.status is not self.task.status
 
+    def unsettle(self) -> None:
+        """Settle the task again, because its handler raised after an ack that the caller may have rolled back."""
+        if self.current is not None and self.current.unsure:
+            self.current.status = self.task.status
+
     def lose(self, cause: str) -> None:
         """Mark the lease as lost: notify the handler, and stop it if possible."""
         self.cause, self.lost = cause, True

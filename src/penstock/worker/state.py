@@ -152,8 +152,7 @@ class WorkerState:
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
         """Settle a task whose handler raised or could not be called."""
-        if item.current is not None and item.current.unsure:  # its ack may have been rolled back: settle it again
-            item.current.status = item.task.status
+        item.unsettle()
         if isinstance(item, Batch):
             return self._fail_batch(item, error, began)
         self._ended(item, error, time.perf_counter() - began)
