@@ -50,6 +50,7 @@ BENCHES: dict[str, Bench] = {
     "pool-crowd-postgres": pool_crowd.pool_crowd_postgres,
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
+    "drain-results": worker.drain_results,
     "drain-processes": worker.drain_processes,
     "drain-postgres": worker.drain_postgres,
     "latency-redis": worker.latency_redis,

@@ -18,6 +18,12 @@ def noop(data: str) -> None:
     """Do nothing."""
 
 
+@app.task(tube="kept")
+def kept(data: str) -> str:
+    """Return the data, which is kept as the result."""
+    return data
+
+
 @app.task(tube="noop-process", executor="process")
 def noop_process(data: str) -> None:
     """Do nothing, in another process."""

@@ -17,8 +17,10 @@ import redis
 
 import penstock
 from bench.beside import Beside, waits
+from bench.noop import kept as results
 from bench.noop import noop, noop_process, stamp
 from bench.report import Line, Size, Target
+from bench.servers import NAMES, fresh_store
 from penstock.app.app import AnyHandler
 from tests.servers.base import Server
 
@@ -48,6 +50,22 @@ def drain_redis(size: Size) -> Iterator[Line]:
         yield from peers.lines("Redis: drain by one worker", ours, "T1", bounds)
     finally:
         server.stop()
+
+
+def drain_results(size: Size) -> Iterator[Line]:
+    """Kept results compared with the same drain without, in turns."""
+    for store in ("sqlite", *NAMES):
+        with fresh_store(store) as (url, _), worker_process(url, "kept"):
+            plain, kept = _with_and_without(url, size.pick(5_000, 20_000), size.pick(2, 5))
+        ratio = median(one / other for one, other in zip(kept, plain, strict=True))
+        work, target = f"{NAMES.get(store, 'SQLite FULL')}: drain with kept results", Target("T18", 0.6, "× without")
+        yield Line(work, median(kept), "/s", median(plain), ratio, (target,))
+
+
+def _with_and_without(url: str, tasks: int, rounds: int) -> tuple[list[float], list[float]]:
+    kept: list[float] = []
+    plain = _rates(url, tasks, rounds, lambda: kept.extend(_drain(url, tasks, 1, lambda: None, results)))
+    return plain, kept
 
 
 def drain_processes(size: Size) -> Iterator[Line]:
@@ -115,9 +133,15 @@ def _waits(server: Server, count: int) -> list[float]:
 def _rates(
     url: str, tasks: int, rounds: int, between: Callable[[], None], handler: AnyHandler = noop, *options: str
 ) -> list[float]:
+    """The rates of a worker that is started for it."""
+    with worker_process(url, handler.rules.tube, *options):
+        return _drain(url, tasks, rounds, between, handler)
+
+
+def _drain(url: str, tasks: int, rounds: int, between: Callable[[], None], handler: AnyHandler) -> list[float]:
     """Tasks per second, from the moment that an idle worker gets a full tube until the tube is empty."""
     found = []
-    with penstock.connect(url) as broker, worker_process(url, handler.rules.tube, *options):
+    with penstock.connect(url) as broker:
         tube = broker.tube(handler.rules.tube)
         handler.connection.use(url)
         for _ in range(rounds):
