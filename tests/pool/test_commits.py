@@ -100,3 +100,55 @@ def test_a_commit_has_all_pages_of_what_others_marked_meanwhile(connect: Connect
     tube.put("first")
     assert one.check() == []
     assert len(tube.take_many(many + 1)) == many + 1
+
+
+def crowd(connect: Connect) -> tuple[penstock.Broker, penstock.Broker]:
+    """Two brokers that have put in turns, so that both wait for their turn to write."""
+    one, two = connect(), connect()
+    for broker in (one, two, one, two):
+        broker.tube("t").put("before")
+    return one, two
+
+
+def test_what_a_process_waits_for_is_written_by_the_one_whose_turn_it_is(connect: Connect) -> None:
+    one, two = crowd(connect)
+    first, second = pool_of(one)._mirror, pool_of(two)._mirror
+    stored, epoch = one.tube("t").stored, str(pool_of(one)._servers.epoch)
+    assert first._await_turn(stored, epoch, 99, f"{first._name}.{epoch}") == 0
+    second._write = None  # type: ignore[method-assign,assignment]  # it must not
+    waiting = threading.Thread(target=two.tube("t").put, args=("waited for",))
+    waiting.start()
+    while not pool_of(one)._runner.command(stored.no, "waiting", b"ZCARD"):
+        pass
+    one.tube("t").put("after")
+    waiting.join()
+    assert one.check() == []
+    assert [task.data for task in one.tube("t").take_many(9)][4:] == ["waited for", "after"]
+
+
+def test_a_turn_of_a_process_that_died_ends(connect: Connect) -> None:
+    one, two = crowd(connect)
+    stored, mirror = one.tube("t").stored, pool_of(one)._mirror
+    epoch = str(pool_of(one)._servers.epoch)
+    assert mirror._await_turn(stored, epoch, 99, "dead") == 0
+    two.tube("t").put("after")
+    assert len(two.tube("t")) == 5
+    assert two.check() == []
+
+
+def test_a_batch_that_fails_before_its_turn_stands_in_nobodys_way(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube, mirror = broker.tube("t"), pool_of(broker)._mirror
+    tube.put("before")
+
+    def fail(*_: object) -> int:
+        raise penstock.StoreUnavailable("Redis is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mirror, "_await_turn", fail)
+        patched.setitem(mirror._crowded, tube.stored.no, True)
+        with pytest.raises(penstock.OutcomeUnknown):
+            tube.put("unknown")
+    tube.put("after")
+    assert [task.data for task in tube.take_many(9)] == ["before", "unknown", "after"]

@@ -19,6 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from math import inf
 from typing import cast
+from uuid import uuid4
 
 import msgspec
 
@@ -71,6 +72,9 @@ class Mirror:
         self._runner = runner
         self._vault = vault
         self._looked: dict[int, float] = {}
+        # By tube, the version that this process wrote last, and whether others have written since.
+        self._last: dict[int, int] = {}
+        self._crowded: dict[int, bool] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -78,6 +82,7 @@ class Mirror:
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._joining: dict[tuple[int, str], Batch] = {}
+        self._name = uuid4().hex
 
     def write_all(self, dirty: Dirty) -> None:
         """Write what a call changed; OutcomeUnknown if it is not certain that all of it is written."""
@@ -123,25 +128,43 @@ class Mirror:
 
     def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
         """Write for all threads that have joined the batch when the write before it is over."""
-        place = tube.no, epoch
+        place, name, last = (tube.no, epoch), f"{self._name}.{epoch}", 0
         try:
             with self._locks[tube.no]:
+                crowded = self._crowded.get(tube.no, False)
+                written = self._await_turn(tube, epoch, batch.version, name) if crowded else 0
                 with self._lock:
                     del self._joining[place]  # what others mark from now on is not awaited here
-                last = self._write(tube, epoch, batch.version, batch.whole)
+                if written < batch.version or batch.whole:
+                    last = self._write(tube, epoch, batch.version, batch.whole)
             batch.set_result(None)
-        except Exception as error:
-            batch.set_exception(error)
-            raise
-        finally:
-            if not batch.done():
-                with self._lock:
-                    if self._joining.get(place) is batch:
-                        del self._joining[place]
+        except BaseException as error:
+            with self._lock:
+                if self._joining.get(place) is batch:
+                    del self._joining[place]
+            if isinstance(error, Exception):
+                batch.set_exception(error)
+            else:
                 batch.cancel()
+            raise
         with suppress(StoreError):  # marks that stay are removed after another write
-            while last and self._on_marks("clear_changes", tube, epoch, last, PAGE)[0]:
-                pass
+            more = bool(last) or (crowded and not written)
+            while more:
+                more = self._on_marks("clear_changes", tube, epoch, last, PAGE, name)[0] == 1
+
+    def _await_turn(self, tube: Tube, epoch: str, version: float, name: str) -> int:
+        """Wait until it is the turn of this process, of that name, to write; or another has written that version.
+
+        Returns up to which version the vault is written then; 0 if it is its turn.
+        """
+        called = self._runner.keys.name(tube.no, f"turn:{name}")
+        while True:
+            written = cast(int, self._on_marks("await_turn", tube, epoch, version, name)[0])
+            if written >= 0:
+                return written
+            popped = cast("list[bytes] | None", self._runner.servers.send(called, b"BLPOP", called, 1))
+            if popped and not 0 < (written := int(popped[1])) < version:
+                return written
 
     def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int:
         """Write. Returns up to which version marks were written, 0 if none were."""
@@ -150,9 +173,12 @@ class Mirror:
         def look(beside: bytes | None) -> Iterator[Changes]:
             """What is marked in the tube at one moment, read in pages."""
             nonlocal last
-            after, upto = 0 if whole else _written(beside, epoch), ""
-            if after >= version:
+            written, upto = _written(beside, epoch), ""
+            self._crowded[tube.no] = self._last.get(tube.no, written) != written
+            self._last[tube.no] = written
+            if written >= version and not whole:
                 return
+            after = 0 if whole else written
             while True:  # all pages: the first one says up to which version everything is written
                 with self._runner.servers.strictly():
                     reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
@@ -167,6 +193,7 @@ class Mirror:
 
         if not self._vault.write(tube.no, look):
             raise self._runner.missing(tube)
+        self._last[tube.no] = max(last, self._last[tube.no])
         return last
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:

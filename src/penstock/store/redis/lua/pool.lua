@@ -92,14 +92,61 @@ for i = 1, #found, 2 do
 end
 return answer
 
+-- part: turns
+-- Of clients with something to write, one writes for all. It locks the tube's row in the database, but the others need not
+-- wait there. turn: its name, for a second at most; waiting: name of a client -> the version that it waits for; turn:<name>:
+-- what ends its wait: the version that is written, or 0 for its turn. `written` of meta is that version.
+-- KEYS: meta turn waiting
+local function begin_turn(name)
+  redis.call('ZREM', k_waiting, name)
+  redis.call('SET', k_turn, name, 'PX', 1000)
+end
+
+-- script: await_turn
+-- Begin a client's turn, or let it wait.
+-- ARGV: epoch, version that it waits for, its name
+-- Returns: the version that is written, if that is enough (-3: another epoch), 0 if it is its turn, -1 if it is to wait
+-- WITH: turns
+-- FLAGS: allow-oom
+local epoch, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'written'))
+if epoch ~= ARGV[1] then return { -3 } end
+written = tonumber(written or 0)
+if written >= tonumber(ARGV[2]) then return { written } end
+local holder = redis.call('GET', k_turn)
+if holder and holder ~= ARGV[3] then
+  redis.call('ZADD', k_waiting, ARGV[2], ARGV[3])
+  redis.call('EXPIRE', k_waiting, 5)
+  return { -1 }
+end
+begin_turn(ARGV[3])
+return { 0 }
+
 -- script: clear_changes
--- Remove the marks up to a version, which the database has by now, and the payloads of those tasks.
+-- Remove the marks up to a version, which the database has by now, and the payloads of those tasks. Calls those who wait for
+-- it, and the next to write.
 -- KEYS: meta tasks marks
--- ARGV: epoch, version, most
+-- ARGV: epoch, version, most, name of the client
 -- Returns: 1 if there are more marks (-3: another epoch)
--- WITH: encode decode
+-- WITH: encode decode turns
 -- FLAGS: allow-oom
 if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return { -3 } end
+local function call(name, word)
+  redis.call('RPUSH', k_turn .. ':' .. name, word)
+  redis.call('EXPIRE', k_turn .. ':' .. name, 5)
+end
+
+local written = math.max(tonumber(ARGV[2]), tonumber(redis.call('HGET', k_meta, 'written') or 0))
+redis.call('HSET', k_meta, 'written', written)
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)) do call(name, written) end
+redis.call('ZREMRANGEBYSCORE', k_waiting, '-inf', written)
+if (redis.call('GET', k_turn) or ARGV[4]) == ARGV[4] then
+  local next = redis.call('ZRANGE', k_waiting, 0, 0)[1]
+  redis.call('DEL', k_turn)
+  if next then
+    begin_turn(next)
+    call(next, 0)
+  end
+end
 local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
   local key = string.sub(name, 2)
