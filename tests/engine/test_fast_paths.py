@@ -85,7 +85,8 @@ class Side:
 
     def start_groups(self, now: int) -> object:
         """Start both groups. Returns whether tasks of them still have to follow."""
-        started = [self.store.change_group(self.tube, no, to="started", now=now) for no in (1, 2)]
+        groups = self.store.groups(self.tube, now=now)
+        started = [self.store.change_group(self.tube, each.no, each.name, to="started", now=now) for each in groups]
         return [change is not None and change.more for change in started]
 
     def stored(self, now: int) -> dict[str, object]:

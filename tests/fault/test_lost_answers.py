@@ -1,4 +1,4 @@
-"""Blocked takes whose answers were lost after they were applied: SQL servers count each waiter once."""
+"""Calls whose answers were lost after they were applied; of blocked takes SQL servers count each once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.core.results import Blocked, Taken
+from penstock.engine.work import Work
 from tests.servers import running
 from tests.servers.proxy import Proxy
 
@@ -60,3 +61,20 @@ def test_a_take_that_unregisters_twice_leaves_the_others_waiting(broker: penstoc
     ask(tube, "unregister", waiter=2)
     tube.drop()
     assert broker.check() == []
+
+
+def test_a_group_whose_tasks_cannot_follow_its_start_may_be_started(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise penstock.StoreUnavailable("the server is away")
+
+    tube = broker.tube("t")
+    group = tube.group("g")
+    group.put("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(Work, "follow", fail)
+        with pytest.raises(penstock.OutcomeUnknown):
+            group.start()
+    assert group.status == "running"
+    assert tube.take(5) is not None

@@ -57,6 +57,27 @@ def test_a_hand_out_whose_group_is_lost_settles_nothing(durable_url: str) -> Non
                 verb(old)
 
 
+def test_an_older_group_changes_no_newer_one(durable_url: str) -> None:
+    with penstock.connect(durable_url) as broker:
+        broker.create_tube("t", "fifottl").group("before").put("a")
+        restore = snapshot(durable_url)
+        older = broker.tube("t").group("older")
+        older.put("b")
+    restore()
+    with penstock.connect(durable_url) as broker:
+        newer = broker.tube("t").group("newer")
+        newer.put("c")
+        group = broker.tube("t").group("newer")
+        group._no, group._name = older._no, "older"  # as a program has it that went on
+        for verb in (partial(group.put, "d"), partial(group.on_end, "end"), group.progress):
+            with pytest.raises(penstock.NotFound):
+                verb()
+        group.start()
+        group.cancel()
+        assert (newer.status, newer.progress().total) == ("open", 1)
+        assert broker.check() == []
+
+
 def facts(task: penstock.Task) -> tuple[object, ...]:
     """The fields by which an older penstock distinguished attempts."""
     return task.id, task.lease, record_of(task).owner

@@ -147,16 +147,16 @@ class Group:
 
     def _record(self) -> StoredGroup:
         found = self._runtime.store.groups(self._stored, no=self._no)
-        if not found:
+        if not found or found[0].name != self._name:
             raise self._ended()
         return found[0]
 
     def _set(self, *, end: bytes | None = None, cancel: bytes | None = None) -> None:
-        if self._runtime.store.change_group(self._stored, self._no, end=end, cancel=cancel) is None:
+        if self._runtime.store.change_group(self._stored, self._no, self._name, end=end, cancel=cancel) is None:
             raise self._ended()
 
     def _turn(self, to: str) -> None:
-        turned = self._runtime.store.change_group(self._stored, self._no, to=to)
+        turned = self._runtime.store.change_group(self._stored, self._no, self._name, to=to)
         if turned is None:  # it ended long ago
             return
         self._runtime.publish(turned.effects)

@@ -71,7 +71,7 @@ from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters,
 from penstock.engine import integrity, port, sessions
 from penstock.engine.port import Conflict, Page, Request, Step
 from penstock.engine.work import Work, put_linked
-from penstock.errors import NoSuchTube, StoreBusy, StoreError
+from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
 T = TypeVar("T")
 P = TypeVar("P", Record, Group, Kept)
@@ -517,8 +517,8 @@ class Store(ABC):
         return self._read(read, tube, now=now)
 
     def change_group(
-        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
-        now: int | None = None,
+        self, tube: Tube, no: int, name: str, *, to: str | None = None, end: bytes | None = None,
+        cancel: bytes | None = None, now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
         """Start or cancel a group (`core.group.STARTED`, `CANCELLING`) and move some of its tasks, or set the work that
         is put at its end or after its cancel. None if the group has ended. A second start or cancel does nothing.
@@ -530,7 +530,7 @@ class Store(ABC):
         def write(step: Step, _: bool) -> Advanced | None:
             work = Work(step, tube, effects)
             group = work.group(no)
-            if group is None or group.state not in rules.LIVE:
+            if group is None or group.name != name or group.state not in rules.LIVE:
                 return None
             group.end = group.end if end is None else end
             group.cancel = group.cancel if cancel is None else cancel
@@ -538,12 +538,14 @@ class Store(ABC):
             return Advanced(False, None, effects)
 
         def turn(step: Step, _: bool) -> Advanced | None:
-            if Work(step, tube, effects).turn_group(no, str(to)) is None:
+            if Work(step, tube, effects).turn_group(no, name, str(to)) is None:
                 return None
             try:
                 more = Work(step, tube, effects).follow([no], ADVANCE_STEP)
             except Conflict:  # others let its tasks follow, too
                 more = True
+            except StoreError as error:
+                raise OutcomeUnknown(f"group {name} may be {to} or not ({error}): look first") from error
             return Advanced(more, 0 if more else None, effects)
 
         return self._run(write if to is None else turn, (tube,), now=now)

@@ -231,13 +231,13 @@ class Work:
         self.change_each(records, lambda record: became_due(record, self.now))
         return self.follow(moving, limit - len(records)) or len(records) == limit
 
-    def turn_group(self, no: int, to: str) -> Group | None:
+    def turn_group(self, no: int, name: str, to: str) -> Group | None:
         """Start or cancel a group and flush that; None if it is forgotten.
 
         TubeFull if the tube is full and its end or cancel work replaces no task.
         """
         group = self.group(no)
-        if group is None:
+        if group is None or group.name != name:
             return None
         if rules.needs_room(group, to):
             must_hold(self.step, self.tube, 1)

@@ -45,7 +45,7 @@ class TubeImport:
         """Create a group before its tasks are imported."""
         found = [each for each in self._store.groups(self.tube, name=group.name) if each.state in LIVE]
         here = found[0] if found else self._store.open_group(self.tube, group.name, on_failure=group.on_failure)
-        self._store.change_group(self.tube, here.no, end=group.end, cancel=group.cancel)
+        self._store.change_group(self.tube, here.no, here.name, end=group.end, cancel=group.cancel)
         self._groups[group.no] = here.no, group
 
     def find_groups(self, groups: Sequence[Group]) -> None:
@@ -74,7 +74,7 @@ class TubeImport:
         """Finish the import: start groups, order the tasks, and give the tube its name."""
         for no, group in self._groups.values():
             if group.state == STARTED:
-                self._store.change_group(self.tube, no, to=STARTED)
+                self._store.change_group(self.tube, no, group.name, to=STARTED)
         while self._store.advance(self.tube).more:
             pass
         totals = {no: (group.total, group.failed) for no, group in self._groups.values()}

@@ -375,11 +375,11 @@ class PoolStore(RedisStore):
         return self._step(partial(super().open_group, tube, name, on_failure=on_failure, now=now))
 
     def change_group(
-        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
-        now: int | None = None,
+        self, tube: Tube, no: int, name: str, *, to: str | None = None, end: bytes | None = None,
+        cancel: bytes | None = None, now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
         self._must_fit(end, cancel)
-        return self._step(partial(super().change_group, tube, no, to=to, end=end, cancel=cancel, now=now))
+        return self._step(partial(super().change_group, tube, no, name, to=to, end=end, cancel=cancel, now=now))
 
     # sessions
 

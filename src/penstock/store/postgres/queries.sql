@@ -525,7 +525,7 @@ WITH free AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = :no FOR UPDA
 done AS (UPDATE penstock_group g SET state = :state, total = g.total + :total, remaining = g.remaining + :remaining,
     end_work = coalesce(:end_work, g.end_work), cancel_work = coalesce(:cancel_work, g.cancel_work),
     moving = :moving, until = :until, failed = g.failed + :failed, on_failure = coalesce(:on_failure, g.on_failure)
-    FROM free WHERE g.no BETWEEN free.no AND free.no AND g.state = :was
+    FROM free WHERE g.no BETWEEN free.no AND free.no AND g.name = :name AND g.state = :was
     AND CASE WHEN :exact = 1 THEN g.remaining = :had ELSE g.remaining + :remaining > 0 END RETURNING 1)
 SELECT 1 / count(*) FROM done;
 -- name: must_live

@@ -184,7 +184,8 @@ INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES 
 -- NULL keeps what is stored: a put into an open group that was not loaded does not know it.
 UPDATE penstock_group SET state = :state, total = total + :total, remaining = remaining + :remaining,
 end_work = coalesce(:end_work, end_work), cancel_work = coalesce(:cancel_work, cancel_work), moving = :moving,
-until = :until, failed = failed + :failed, on_failure = coalesce(:on_failure, on_failure) WHERE no = :no AND state = :was
+until = :until, failed = failed + :failed, on_failure = coalesce(:on_failure, on_failure)
+WHERE no = :no AND name = :name AND state = :was
 AND ((:exact = 1 AND remaining = :had) OR (:exact = 0 AND remaining + :remaining > 0));
 -- name: import_members
 UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;

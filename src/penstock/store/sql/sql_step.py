@@ -586,7 +586,8 @@ def group_values(row: GroupRow) -> dict[str, object]:
     """The values of the query `change_group`."""
     before, after = row.before, row.after
     return {
-        "no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact), "state": after.state,
+        "no": before.no, "name": before.name, "was": before.state, "had": before.left, "exact": int(row.exact),
+        "state": after.state,
         "total": after.total - before.total, "remaining": after.left - before.left, "moving": int(after.moving),
         "until": after.until, "failed": after.failed - before.failed, "end_work": after.end,
         "cancel_work": after.cancel, "on_failure": None if after.on_failure == before.on_failure else after.on_failure,

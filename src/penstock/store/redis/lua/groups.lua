@@ -50,7 +50,8 @@ local function live(group) return group.state == 'o' or group.state == 's' end
 local function open_group(name)
   local no = tonumber(redis.call('HGET', k_groups, 'n' .. name) or 0)
   if no > 0 then return no end
-  no = redis.call('HINCRBY', k_meta, 'grouped', 1)
+  no = math.max(redis.call('HINCRBY', k_meta, 'grouped', 1), now)  -- also if the newest groups were lost
+  redis.call('HSET', k_meta, 'grouped', no)
   redis.call('HSET', k_groups, 'n' .. name, no, 'l' .. name, no)
   groups[no] = { state = 'o', on_failure = 'h', total = 0, left = 0, failed = 0, over = 0, name = name }
   touched[no] = true
