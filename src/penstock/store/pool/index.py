@@ -175,10 +175,9 @@ class Mirror:
             nonlocal last
             written, upto = _written(beside, epoch), ""
             self._crowded[tube.no] = self._last.get(tube.no, written) != written
-            self._last[tube.no] = written
-            if written >= version and not whole:
+            self._last[tube.no], after = written, 0 if whole else written
+            if after >= version:
                 return
-            after = 0 if whole else written
             while True:  # all pages: the first one says up to which version everything is written
                 with self._runner.servers.strictly():
                     reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
@@ -306,10 +305,7 @@ class Index:
             self._runner.on_tag("begin_index", no, epoch, idempotent=True)
         meta = self._runner.keys.name(no, "meta")
         found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"sealed"))
-        if found[0] != str(epoch).encode() or found[1:] == [
-            None,
-            None,
-        ]:  # by a drop that was cut off
+        if found[0] != str(epoch).encode() or not any(found[1:]):  # by a drop that was cut off
             log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
             with self._lock, self._servers.trusted():
                 self._build(epoch, self._servers.run_now())
@@ -347,10 +343,8 @@ class Index:
 
     def _begin(self, epoch: int) -> None:
         """Mark the index as incomplete, and remove all sessions."""
-        found = cast(
-            "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
-        )
-        if found[0].decode() != self._vault.name:
+        opened = self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
+        if cast("list[bytes]", opened)[0].decode() != self._vault.name:
             raise BadValue(
                 f"prefix {self._runner.keys.prefix} of {self._servers.label} belongs to another store: give the URL "
                 "another prefix"
