@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import NoReturn, TypedDict, cast
 from urllib.parse import urlsplit
 
@@ -112,10 +113,8 @@ class Tube(msgspec.Struct, frozen=True):
     #: Number of parts that may be on different servers.
     shards: int = 1
 
-    @property
-    def public_no(self) -> int:
-        """Its number for callers, which differs from the stored one in a shard."""
-        return self.no
+    #: Its number for callers, which differs from the stored one in a shard.
+    public_no = property(attrgetter("no"))
 
     def public_id(self, id: int) -> int:
         """The public id of a task, which differs from the stored one in a shard."""

@@ -452,7 +452,7 @@ class SqliteStep(SqlStep):
         if moves[0].verb == "delete":
             return self._delete(tube, moves[0].id)
         if len(moves) == 1 and not tube.kind.per_utube and 0 < (id := moves[0].id) <= ID_MASK:
-            self.execute(Q.ack_alone, (first_pk(tube) | id, moves[0].session, moves[0].lease, self.now))
+            self.execute(Q.ack_alone, (abs(tube.no) << ID_BITS | id, moves[0].session, moves[0].lease, self.now))
             if self.db.changes():
                 self._count_acks(tube, (id,))
                 return Acked({id})
