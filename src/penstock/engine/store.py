@@ -298,7 +298,7 @@ class Store(ABC):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """Apply each move whose guard still holds, and report which did. A stale move does not stop the others.
 
-        `brief`: the caller needs neither the events nor the records of acked tasks; GONE may stand for such a record.
+        `brief`: the caller needs neither the events nor the records of acked tasks; GONE may replace such a record.
         """
         effects = Effects()
         records: list[Record | None] = [None] * len(moves)
@@ -545,7 +545,7 @@ class Store(ABC):
             except Conflict:  # others let its tasks follow, too
                 more = True
             except StoreError as error:
-                raise OutcomeUnknown(f"group {name} may be {to} or not ({error}): look first") from error
+                raise OutcomeUnknown(f"group {name} may or may not be {to} ({error}): check before retrying") from error
             return Advanced(more, 0 if more else None, effects)
 
         return self._run(write if to is None else turn, (tube,), now=now)
@@ -570,7 +570,7 @@ class Store(ABC):
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         """End these handles. The last handle of a session ends it: its tasks are released, after its ttr if it has one.
 
-        With `locus`, only handles that joined from there: a peer may report the dead of its own host only.
+        With `locus`, only handles that joined from there: a peer may report only the dead processes of its host.
         """
         effects = Effects()
         self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)

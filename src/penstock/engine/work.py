@@ -448,7 +448,7 @@ def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> No
 
 
 def must_hold(step: Step, tube: Tube, more: int, *, leaving: int = 0) -> None:
-    """TubeFull if there is no room for so many more tasks; the flush of a server checks again, under its lock."""
+    """Raise TubeFull if the new tasks exceed the capacity; the flush of a server checks again, under its lock."""
     if tube.capacity is not None and more > 0:
         stored = step.counters(tube).counts.stored - leaving
         if stored + more > tube.capacity:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], int]
 
 _SCHEMES = ("sqlite", "memory", "postgresql", "mysql", "redis", "rediss", "redis+sentinel", "redis+cluster")
-# The databases that can stand behind a pool.
+# The databases that a pool can use.
 _VAULTS = ("sqlite", "postgresql", "mysql")
 # The driver of a scheme, and the extra that installs it; of others, redis is both.
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-#: Needs no descriptor of its own, unlike the system's best. Windows has only the other.
+#: poll() needs no file descriptor, unlike epoll. Windows has only select().
 Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 READABLE, WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
 

@@ -76,7 +76,7 @@ class RunningTask:
         return f"{name} {self.task.id} of {self.tube.name}"
 
     def use(self, handler: AnyHandler, slots: Slots | None, data: Mapping[str, object]) -> None:
-        """Set the handler; its options apply where the put has none of its own."""
+        """Set the handler; its options apply where the put has none."""
         self.handler, self.slots = handler, slots
         self.stored = stored_arguments(data)
         self.traced = dict(data) if is_traced(data) else None

@@ -177,7 +177,7 @@ class Link:
             if isinstance(each, Prepared) and self.prepares:
                 name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
                 texts[place] = f"EXECUTE {name}"
-        # PREPARE follows the SET that begins a packet, and precedes all others: nothing may stand between a statement
+        # PREPARE follows the SET that begins a packet, and precedes all others: nothing may come between a statement
         # and one that asks for its ROW_COUNT(). MySQL takes the types of variables from their values at PREPARE.
         first = int(not isinstance(statements[0], Prepared))
         quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
@@ -241,7 +241,7 @@ class Link:
         return True
 
     def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
-        """The rows of one statement, names as bytes; `alone`: it is a transaction of its own."""
+        """The rows of one statement, names as bytes; `alone`: it is one transaction."""
         return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
 
     def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:

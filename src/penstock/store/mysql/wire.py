@@ -50,7 +50,7 @@ class Prepared(str):
 
 
 def literal(value: object) -> str:
-    """A value as SQL. All values that stand in a statement come through here."""
+    """A value as SQL. Every value in a statement is encoded here."""
     if type(value) is str:
         return f"'{value}'" if _SAFE.fullmatch(value) else f"_utf8mb4 X'{value.encode().hex()}'"
     if type(value) is bytes:
@@ -176,7 +176,7 @@ class PreparedCalls:
         connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
         number, columns, values = unpack_from("<xIHH", connection._read_packet().get_all_data())
         for described in (values, columns):
-            for _ in range(described + 1 if described else 0):  # each list ends with a packet of its own
+            for _ in range(described + 1 if described else 0):  # each list ends with its own packet
                 connection._read_packet()
         self._numbers[sql] = int(number)
         return int(number)

@@ -91,12 +91,13 @@ class Mirror:
                 self.write(tube, epoch, version)
             except Interrupted as error:
                 raise OutcomeUnknown(
-                    f"the index of tube {tube.name} was lost during the call: it may or may not be stored; look first"
+                    f"the index of tube {tube.name} was lost during the call, which may or may not be stored: "
+                    "check before retrying"
                 ) from error
             except StoreError as error:
                 raise OutcomeUnknown(
                     f"{self._vault.label} did not take what was done in tube {tube.name} ({error}): it is stored when "
-                    "the database is back, unless Redis is lost before; look first"
+                    "the database is back, unless Redis is lost before; check before retrying"
                 ) from error
 
     def write_later(self, dirty: Dirty) -> bool:

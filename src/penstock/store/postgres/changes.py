@@ -47,7 +47,7 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
     addresses = [entry.address for entry in entries if entry.address is not None]
     shapes = [_shape(entry) for entry in entries]
     if shapes.count(shapes[0]) == len(shapes):
-        del shapes[1:]  # an item stands for all
+        del shapes[1:]  # one item is used for all rows
     each = len(entries) // len(shapes)
     delayed = each * sum(entry.unstarted or entry.delay > 0 for entry in entries[: len(shapes)])
     waits = [entry.delay or entry.ttl or 0 for entry in entries[: len(shapes)] if entry.delay or entry.ttl is not None]

@@ -13,7 +13,7 @@ WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {
     "brief": BRIEF.replace("state", "state::text"),
-    "record": RECORD.replace("state", "state::text"),  # a state is one letter, of a type of its own
+    "record": RECORD.replace("state", "state::text"),  # a state is one letter, of PostgreSQL's one-byte type
     "counters": ", ".join(COUNTERS.values()),
     "sums": ", ".join(f"coalesce(sum({column}), 0)::bigint AS {column}" for column in COUNTERS.values()),
     "folded": ", ".join(f"{column} = c.{column} + n.{column}" for column in COUNTERS.values()),

@@ -42,7 +42,7 @@ _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
 class Query(str):
     """A statement, its parameters' names in their order, and what a connection that prepared it calls it.
 
-    `ROWS u(key bigint | state text, at bigint)` stands for a table of the lists that a call gives under these names.
+    `ROWS u(key bigint | state text, at bigint)` is a table of the lists that a call gives under these names.
     Columns between two bars that have one value in all rows are sent as that value, by another form of the statement; a
     key alone that others must match (`k.pk MATCHES u.key`) is then no table, which is a tenth faster.
     """
@@ -71,7 +71,7 @@ class Query(str):
 
     def form(self, values: dict[str, Any]) -> Query:
         """The statement for these rows; columns that have one value become that value. An empty list is all NULL, and a
-        list of one item stands for all rows."""
+        list of one item is used for all rows."""
         varied, rows = 0, len(values[next(iter(self.columns[0]))])
         for place, part in enumerate(self.columns[1:]):
             lists = {name: values[name] or [None] for name in part}
@@ -285,8 +285,8 @@ class Link(psycopg.Connection[Row]):
     # for the database of a pool
 
     def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
-        """The rows of one statement, with values for its `%s`, or how many it changed; `alone`: it is a transaction of
-        its own, else it begins one."""
+        """The rows of one statement, with values for its `%s`, or how many it changed; `alone`: it is one
+        transaction, else it begins one."""
         begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
         calls: list[Call] = [_vault_call(sql, arguments)]
         return self.wire.run(calls if begun else [(_BEGIN, {}), *calls])[-1]

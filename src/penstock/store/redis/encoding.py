@@ -1,7 +1,7 @@
 """Tasks, groups, outcomes and micro-queues as the scripts store them: see lua/record.lua, groups.lua, addresses.lua.
 
 A task is a state letter, a byte of flags and 48 bits of `created`, then, in this order, the parts that the flags name,
-then the payload. What takes and acks read stands at fixed places before the texts. A fresh fifo task costs eight bytes
+then the payload. What takes and acks read is at fixed offsets before the texts. A fresh fifo task costs eight bytes
 beside its payload.
 
 flag  part
@@ -10,7 +10,7 @@ flag  part
 4     `at`, 48 bits, if the task is not taken and it is not expires
 8     rank1 and rank2, doubles, and pri, 32 bits
 16    utube, one byte of length before it
-32    address, the same; of a message, a zero byte stands for its time and the hyphen
+32    address, the same; of a message, a zero byte replaces its time and the hyphen
 64    number of the group, 48 bits, its name and reply_to, one byte of length each; 0 and empty if it has none
 128   progress, a double (infinite: none), reason and extra, two bytes of length each
 
@@ -48,7 +48,7 @@ _NUMBERS = [
 ]
 _NUMBERS_AT = 8
 _STATES = {ord(letter): letter for letter in "rqt~g!-"}
-# The highest bit of the attempts says that the task has errors, which stand elsewhere: decoded as b"".
+# The highest bit of the attempts says that the task has errors, which are stored elsewhere: decoded as b"".
 _ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
 # The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
@@ -144,7 +144,7 @@ def encode(record: Record) -> bytes:
 
 
 def pack_texts(task: Entry | Record, reason: str | None = None, progress: float | None = None) -> tuple[int, bytes]:
-    """What stands before the payload of a task, and its flags."""
+    """The bytes before the payload of a task, and its flags."""
     flags, texts = 0, b""
     if task.utube is not None:
         flags, texts = 16, _packed_text(task.utube, 1)

@@ -43,7 +43,8 @@ def translate(error: BaseException, label: str) -> StoreError:
     text = str(error)
     if isinstance(error, AnswerLost):
         return OutcomeUnknown(
-            f"{label} broke off before it answered ({error.__cause__}): the call may or may not be stored; look first"
+            f"{label} disconnected before it answered ({error.__cause__}): the call may or may not be stored; "
+            "check before retrying"
         )
     refused = error.__cause__ if isinstance(error, NotSent) else error
     if isinstance(refused, redis.exceptions.AuthenticationError):

@@ -469,7 +469,7 @@ def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
 
 
 def _kept(moves: Sequence[Move], kept: list[int] | int) -> Sequence[int]:
-    """The ids of tasks whose outcome is kept; a number stands for all of them."""
+    """The ids of tasks whose outcome is kept; a number means all of them."""
     return [move.id for move in moves] if isinstance(kept, int) else [moves[place - 1].id for place in kept]
 
 

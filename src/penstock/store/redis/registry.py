@@ -1,4 +1,4 @@
-"""The registry of all sessions, in a slot of its own, and their mirrors in the tubes they take from.
+"""The registry of all sessions, in its own slot, and their mirrors in the tubes they take from.
 
 A tube must decide by itself who may take and whose leases end, because a script sees one slot only. So the registry
 decides first what becomes of a session, and then tells the tubes that know it; each of these calls is idempotent. What

@@ -1,7 +1,7 @@
 """Tubes by name, and the shards of sharded tubes.
 
 The keys of a tube are in its own slot: they exist before its name does, and are removed before it. A sharded tube
-consists of several stored tubes, its shards, each with a slot and ids of its own. Callers of the store see one tube;
+consists of several stored tubes, its shards, each with its own slot and ids. Callers of the store see one tube;
 scripts, sessions, outboxes and checks know the shards alone.
 """
 

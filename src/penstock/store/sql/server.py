@@ -274,7 +274,7 @@ class Server(ABC, Generic[C]):
             return self.translated(error)
         broke = f"the connection to {self.place} broke during the call ({self.said(error)})"
         if unknown:
-            return OutcomeUnknown(f"{broke}: it may or may not be stored; look before you retry")
+            return OutcomeUnknown(f"{broke}: it may or may not be stored; check before retrying")
         return StoreUnavailable(f"{broke}: check that the server runs")
 
     def close(self) -> None:

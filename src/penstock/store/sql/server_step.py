@@ -269,7 +269,7 @@ class ServerStep(SqlStep):
         return handed
 
     def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
-        """Undo takes whose answers were lost: give back what they leased, and unregister their callers."""
+        """Undo takes whose answers were lost: release what they leased, and unregister their callers."""
         for lost in self._database.lost.left(again=again):
             assert isinstance(lost, Lost)
             unregister = lost.waiter is not None and lost.waiter not in self._database.waiting

@@ -1,6 +1,6 @@
 """Named queries from .sql files.
 
-`-- name: due` begins a query, `-- fragment: record` a text that `$record` stands for in the queries below it. Other
+`-- name: due` begins a query, `-- fragment: record` a text that replaces `$record` in the queries below it. Other
 comment lines say which index a query relies on; they are not sent. Parameters are `:name`.
 """
 

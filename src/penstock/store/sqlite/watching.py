@@ -68,7 +68,7 @@ class Watch:
         self._fd, self._no_inotify = None, True
 
     def after_fork(self) -> None:
-        """Use a watch of its own: reading the parent's would take its events away."""
+        """Create a new watch: reading the parent's would consume its events."""
         no_inotify = self._no_inotify
         self.close()
         self._no_inotify = no_inotify

@@ -2,7 +2,7 @@
 -- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as decided by penstock.core.lane.
 -- lanes: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
 -- tasks by micro-queue and place, which is rank and key. idle: empty micro-queues of a fair tube whose turn still matters,
--- by turn. The name of a micro-queue stands after its length everywhere, as in tasks.
+-- by turn. The name of a micro-queue follows its length everywhere, as in tasks.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
 -- What becomes ready waits at first. Before a script reads the ready index, and at its end, settle_lanes makes the first
 -- (limit - taken) ready tasks of each micro-queue that it touched heads.

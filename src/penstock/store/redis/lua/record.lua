@@ -7,7 +7,7 @@ local function key_of(id) return struct.pack('>I6', id) end
 -- A text of up to 255 bytes, after its length.
 local function with_length(text) return string.char(#text) .. text end
 
--- The address of a message begins with its time. A zero byte stands for that and the hyphen behind it.
+-- The address of a message begins with its time. A zero byte replaces that and the hyphen after it.
 local function short_name(address, created)
   local lead = string.format('%.0f-', created)
   return string.sub(address, 1, #lead) == lead and '\0' .. string.sub(address, #lead + 1) or address
@@ -17,7 +17,7 @@ local function full_name(address, created)
   return string.byte(address) == 0 and string.format('%.0f-', created) .. string.sub(address, 2) or address
 end
 
--- The numbers that stand between a task's hand-out and its texts; and their flags.
+-- The numbers between a task's hand-out and its texts; and their flags.
 local function pack_numbers(rec)
   local flags, packed = 0, ''
   if rec.expires or rec.ttr then
@@ -89,7 +89,7 @@ local function number_of(bytes)
 end
 
 -- part: decode
--- 0 and '' stand for what a task does not have.
+-- 0 and '' mean that a task does not have it.
 local function given(value)
   if value ~= 0 and value ~= '' then return value end
 end

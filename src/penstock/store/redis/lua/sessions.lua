@@ -1,4 +1,4 @@
--- The registry of all sessions, which has a slot of its own, and its mirror in each tube.
+-- The registry of all sessions, which has its own slot, and its mirror in each tube.
 
 -- part: session_registry
 -- ARGV[2] is how long a handle stays alive after a heartbeat.

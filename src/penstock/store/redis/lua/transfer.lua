@@ -44,12 +44,12 @@ unlink_contents(k_waits, k_outbox, k_inbox)
 return 1
 
 -- script: import
--- Store tasks, and what stands beside them, under their own ids. What is here already is left as it is. From another store it
+-- Store tasks, and what is stored beside them, under their own ids. What is here already is left as it is. From another store it
 -- is counted. From the database of a pool it is not, open_index does that; its taken tasks are held by a session that has
 -- ended, so the next advance releases them.
 -- KEYS: groups ends
 -- ARGV: now, shape, limit, facts, or '' if it comes from the database, the id up to which all is imported, number of words for
---   what stands beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
+--   what is stored beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
 --   errors, `g`, `e` or `c` and number of a group: its record, end work and cancel work
 -- Returns: now
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased?
@@ -89,7 +89,7 @@ end
 local function count_in(key, rec)
   added = added + 1
   if mark_changed then mark_changed('t' .. key) end
-  -- It stands for a ready task, see penstock.core.transfer.
+  -- It represents a ready task, see penstock.core.transfer.
   if rec.state == '~' and rec.at and rec.at <= rec.created then count('delay', -1) end
   local group = rec.group_no and group_of(rec.group_no)
   if group then group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true end

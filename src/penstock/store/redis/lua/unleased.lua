@@ -3,7 +3,7 @@
 -- part: names
 -- Ids are texts. addresses: public id -> key. Messages are named in the order of their keys, so those of a millisecond are
 -- one entry: ms -> by how much keys are ahead of the second number, how many messages are left. One that came from
--- elsewhere, where that is not so, has an entry of its own.
+-- elsewhere, where that is not so, has its own entry.
 -- `ms` and `seq` of meta are the last message id given, so that none is given twice. Messages up to the key `handed` of
 -- meta were handed out or are gone: those behind it need no ready index.
 -- KEYS: tasks addresses
