@@ -142,8 +142,10 @@ def test_the_busiest_micro_queue_comes_first(broker: penstock.Broker) -> None:
     tube = broker.tube("mail", "utube")
     tube.put_many([(n, {"utube": "busy"}) for n in range(3)] + [(9, {"utube": "calm"})])
     taken = take(tube)
-    lanes = admin.lanes(tube)
-    assert [(lane.utube, lane.taken, lane.heads + lane.waiting) for lane in lanes] == [("busy", 1, 2), ("calm", 0, 1)]
+    micro_queues = admin.micro_queues(tube)
+    assert [
+        (micro_queue.utube, micro_queue.taken, micro_queue.heads + micro_queue.waiting) for micro_queue in micro_queues
+    ] == [("busy", 1, 2), ("calm", 0, 1)]
     assert taken.utube == "busy"
 
 

@@ -25,8 +25,8 @@ def tube(broker: penstock.Broker) -> penstock.Tube:
     return tube
 
 
-def laned(broker: penstock.Broker, queues: int = 9, each: int = 2) -> penstock.Tube:
-    tube = broker.tube("lanes", kind="utubettl", shards=SHARDS)
+def per_utube(broker: penstock.Broker, queues: int = 9, each: int = 2) -> penstock.Tube:
+    tube = broker.tube("micro_queues", kind="utubettl", shards=SHARDS)
     tube.put_many((f"{queue}{place}", {"utube": queue}) for place in range(each) for queue in range(queues))
     return tube
 
@@ -159,7 +159,7 @@ def test_deadlines_pass_in_every_shard(broker: penstock.Broker, clock: Clock) ->
 
 
 def test_micro_queues_stay_exclusive(broker: penstock.Broker, connect: Connect) -> None:
-    tube, other = laned(broker), connect().tube("lanes")
+    tube, other = per_utube(broker), connect().tube("micro_queues")
     held = [*tube.take_many(5), *other.take_many(50)]
     assert sorted(task.utube or "" for task in held) == [str(queue) for queue in range(9)]
     assert all(task.data == f"{task.utube}0" for task in held)
@@ -201,7 +201,7 @@ def test_an_outcome_is_found_and_waited_for(tube: penstock.Tube) -> None:
 
 @pytest.mark.parametrize("address", ["a", "b", "c", "d"])
 def test_an_outcome_of_a_micro_queues_task_is_found(broker: penstock.Broker, address: str) -> None:
-    tube = laned(broker, queues=1, each=1)
+    tube = per_utube(broker, queues=1, each=1)
     tube.put("x", utube=f"of {address}", address=address)
     for task in tube.take_many(9):
         task.ack(task.data)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.entry import NEVER, make_entry
 from penstock.core.kind import Kind, find_kind
-from penstock.core.lane import LaneState, next_turn
+from penstock.core.micro_queue import MicroQueueState, next_turn
 from penstock.core.options import PutOptions, Tube, make_tube
 from penstock.core.task import NO_UTUBE, Rank
 
@@ -100,12 +100,12 @@ def test_a_turn_comes_after_everyone_served_before(turn: int, now: int, expected
 @pytest.mark.parametrize(
     ("state", "room", "empty"),
     [
-        (LaneState(), 2, True),
-        (LaneState(taken=1), 1, False),
-        (LaneState(heads=1), 1, False),
-        (LaneState(taken=1, heads=1, waiting=4), 0, False),
-        (LaneState(turn=99), 2, True),
+        (MicroQueueState(), 2, True),
+        (MicroQueueState(taken=1), 1, False),
+        (MicroQueueState(heads=1), 1, False),
+        (MicroQueueState(taken=1, heads=1, waiting=4), 0, False),
+        (MicroQueueState(turn=99), 2, True),
     ],
 )
-def test_the_room_of_a_micro_queue(state: LaneState, room: int, empty: bool) -> None:
+def test_the_room_of_a_micro_queue(state: MicroQueueState, room: int, empty: bool) -> None:
     assert (state.room(2), state.empty) == (room, empty)

@@ -20,8 +20,8 @@ from typing import Any
 import penstock
 import penstock.aio
 from penstock.core import lifecycle
-from penstock.core.lane import LaneState
 from penstock.core.lifecycle import Move
+from penstock.core.micro_queue import MicroQueueState
 from penstock.core.options import Tube
 from penstock.core.results import Stored
 from penstock.core.task import Entry, Record
@@ -36,7 +36,7 @@ TTR = 0.3
 TOUCH = 0.2
 LIMIT = 1
 PERIOD = 0.5
-TUBES = {"plain": "fifottl", "laned": "utubettl", "grouped": "fifottl"}
+TUBES = {"plain": "fifottl", "per_utube": "utubettl", "grouped": "fifottl"}
 ROUND, RELIABLE = "turns", "messages"
 #: The tubes that producers and takers use; one that is listed twice is used twice as often.
 PUTS, TAKES = [*TUBES, RELIABLE], [*TUBES, *TUBES, ROUND, RELIABLE]
@@ -116,7 +116,7 @@ def produce(actor: Actor) -> None:
     elif name == "grouped":
         _group(actor, tube, data)
     else:
-        utube = actor.random.choice(UTUBES) if name == "laned" else None
+        utube = actor.random.choice(UTUBES) if name == "per_utube" else None
         address = actor.random.choice(ADDRESSES) if name == "plain" and actor.random.random() < 0.4 else None
         facts = {"tube": name, "data": data, "utube": utube, "address": address}
         actor.recorder.call("put", lambda: tube.put(data, utube=utube, address=address), **facts)
@@ -253,8 +253,8 @@ def _without_guard(verb: str) -> None:
 
 
 def _promote_unchecked() -> None:
-    LaneState.room = lambda self, limit: 1  # type: ignore[method-assign]
-    PUTS[:] = TAKES[:] = ["laned"]  # so that it is seen soon
+    MicroQueueState.room = lambda self, limit: 1  # type: ignore[method-assign]
+    PUTS[:] = TAKES[:] = ["per_utube"]  # so that it is seen soon
 
 
 def _forget_puts() -> None:

@@ -176,11 +176,11 @@ class Checker:
         return min(moments)
 
     def _micro_queues_in_order(self) -> Iterator[Violation]:
-        lanes: dict[tuple[str, str], list[Call]] = defaultdict(list)
+        micro_queues: dict[tuple[str, str], list[Call]] = defaultdict(list)
         for put in self._of("put"):
             if put.ok and put.facts["utube"] is not None:
-                lanes[put.facts["tube"], put.facts["utube"]].append(put)
-        for utube, puts in lanes.items():
+                micro_queues[put.facts["tube"], put.facts["utube"]].append(put)
+        for utube, puts in micro_queues.items():
             first = {put.task: self._first(put.task) for put in puts}
             for early, late in ((early, late) for n, early in enumerate(puts) for late in puts[n + 1 :]):
                 came = first[late.task]

@@ -147,7 +147,9 @@ class Tube:
     def __init__(self, model: Model, name: str, kind: str, options: dict[str, Any]) -> None:
         self.model, self.name, self.kind, self.options = model, name, kind, options
         own = None if kind in KINDS else find_kind(kind)
-        self.accepts, self.order, self.laned = KINDS[kind] if own is None else (own.accepts, own.order, own.per_utube)
+        self.accepts, self.order, self.per_utube = (
+            KINDS[kind] if own is None else (own.accepts, own.order, own.per_utube)
+        )
         self.leased = kind not in ("round", "reliable")
         self.fair = bool(options.get("fair"))
         self.items: list[Item] = []
@@ -273,7 +275,11 @@ class Tube:
 
     def forget_turns(self) -> None:
         """Forget the turn of an idle micro-queue once it is past, so that it returns as a new one."""
-        self.turns = {lane: turn for lane, turn in self.turns.items() if turn >= self.now or not self.is_idle(lane)}
+        self.turns = {
+            micro_queue: turn
+            for micro_queue, turn in self.turns.items()
+            if turn >= self.now or not self.is_idle(micro_queue)
+        }
 
     def tell(self, item: Item, *events: str, count: int = 1) -> None:
         for event in events:
@@ -416,7 +422,7 @@ class Tube:
         heads = []
         for item in ready:
             busy[item.utube] += 1
-            if not self.laned or busy[item.utube] <= self.options.get("utube_limit", 1):
+            if not self.per_utube or busy[item.utube] <= self.options.get("utube_limit", 1):
                 heads.append(item)
         return heads
 

@@ -36,16 +36,16 @@ class ShardedMachine(RuleBasedStateMachine):
 
     make_url: ClassVar[Callable[[Path], str]]
 
-    @initialize(laned=st.booleans(), shards=st.integers(2, 5), limit=st.integers(1, 2))
-    def create(self, laned: bool, shards: int, limit: int) -> None:
+    @initialize(per_utube=st.booleans(), shards=st.integers(2, 5), limit=st.integers(1, 2))
+    def create(self, per_utube: bool, shards: int, limit: int) -> None:
         self.opened = ExitStack()
         folder = Path(self.opened.enter_context(TemporaryDirectory(prefix="penstock-model-")))
         self.clock = Clock()
         self.began = self.clock.seconds
         url = type(self).make_url(folder)
         self.broker = self.opened.enter_context(penstock.connect(url, clock=self.clock))
-        kind, limits = ("utubettl", {"utube_limit": limit}) if laned else ("fifottl", {})
-        self.tube = self.broker.create_tube("t", kind, ttr=TTR, shards=shards, utube_limit=limit if laned else None)
+        kind, limits = ("utubettl", {"utube_limit": limit}) if per_utube else ("fifottl", {})
+        self.tube = self.broker.create_tube("t", kind, ttr=TTR, shards=shards, utube_limit=limit if per_utube else None)
         model = Model(self.clock)
         model.on_change = lambda tube, event, item: None
         self.model = naive.Tube(model, "t", kind, {"ttr": TTR, **limits})
@@ -60,7 +60,7 @@ class ShardedMachine(RuleBasedStateMachine):
     @rule(items=st.lists(_item, min_size=1, max_size=6))
     def put(self, items: list[dict[str, Any]]) -> None:
         """Draw addresses only in kinds without micro-queues, where they are unique in the tube."""
-        without = "address" if self.model.laned else "utube"
+        without = "address" if self.model.per_utube else "utube"
         given = [(next(self.numbers), {key: item[key] for key in item if key != without}) for item in items]
         try:
             self._put(given)

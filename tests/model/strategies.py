@@ -12,7 +12,7 @@ from penstock.core.kind import find_kind
 
 LIFO = penstock.Kind("model-lifo", accepts=frozenset({"delay", "ttr"}), order=("-id",))
 DEADLINE = penstock.Kind("model-deadline", accepts=frozenset({"ttl", "ttr"}), order=("expires", "id"))
-LANED_LIFO = penstock.Kind("model-laned-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
+LANED_LIFO = penstock.Kind("model-per_utube-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
 OWN_KINDS = (LIFO, DEADLINE, LANED_LIFO)
 
 CLOCK_STEPS = st.sampled_from((0.001, 0.001, 0.5, 0.5, 1, 1, 2, 15, -0.5, -0.001))

@@ -48,8 +48,8 @@ def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
 
 def put_behind(tube: penstock.Tube, count: int) -> None:
     """Put other work behind the group, each task in its own micro-queue if the kind has them."""
-    laned = tube.stored.kind.per_utube
-    tube.put_many(("behind", {"utube": f"u{n}"} if laned else {}) for n in range(count))
+    per_utube = tube.stored.kind.per_utube
+    tube.put_many(("behind", {"utube": f"u{n}"} if per_utube else {}) for n in range(count))
 
 
 def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
@@ -61,8 +61,8 @@ def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
 def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP) -> list[Call]:
     """Cancel a ready group with one taken task, and take the tasks behind it."""
     wanted = clearing(step) + AFTER
-    group, laned = tube.group("g"), tube.stored.kind.per_utube
-    group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
+    group, per_utube = tube.group("g"), tube.stored.kind.per_utube
+    group.put_many((n, {"utube": n} if per_utube else {}) for n in range(SIZE))
     group.start()
     assert tube.stats().tasks.ready == SIZE  # all tasks are ready
     put_behind(tube, wanted)

@@ -16,11 +16,11 @@ FILLED = 20_000
 def fill(url: str, count: int) -> None:
     """A tube of each sort with tasks in every state, and a second tube that no query may read."""
     with penstock.connect(url) as broker:
-        for name, kind in (("plain", "fifottl"), ("laned", "utubettl"), ("neighbour", "fifottl")):
+        for name, kind in (("plain", "fifottl"), ("per_utube", "utubettl"), ("neighbour", "fifottl")):
             tube = broker.tube(name, kind=kind)
             for number in range(0, count, 10_000):
                 chunk = range(number, min(number + 10_000, count))
-                tube.put_many([(n, _options(n, laned="utube" in kind)) for n in chunk])
+                tube.put_many([(n, _options(n, per_utube="utube" in kind)) for n in chunk])
             with broker.session(ttr=1000) as session:  # its leases survive it
                 taken = session.tube(name).take_many(max(1, count // 20))
             for task in taken[::2]:
@@ -49,14 +49,14 @@ def _link(tube: penstock.Tube, count: int) -> None:
     tube.group("cancelled").cancel()
 
 
-def _options(number: int, *, laned: bool) -> dict[str, object]:
+def _options(number: int, *, per_utube: bool) -> dict[str, object]:
     """A tenth is delayed, a tenth has a ttl."""
     options: dict[str, object] = {"pri": number % 5}
     if number % 10 == 0:
         options["delay"] = 3600
     if number % 10 == 1:
         options["ttl"] = 7200
-    if laned:
+    if per_utube:
         options["utube"] = number % 50
     return options
 

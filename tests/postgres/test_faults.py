@@ -123,19 +123,19 @@ def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str,
 
 def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
     with penstock.connect(url) as broker:
-        plain, laned = broker.tube("plain"), broker.tube("laned", "utube")
+        plain, per_utube = broker.tube("plain"), broker.tube("per_utube", "utube")
         plain.put_many(["a", "b"])
-        laned.put_many([("a", {"utube": "x"}), ("b", {"utube": "y"})])
+        per_utube.put_many([("a", {"utube": "x"}), ("b", {"utube": "y"})])
         with psycopg.connect(locate(url).conninfo) as other, penstock.connect(url) as taker:
             # Takes of another client that are not committed yet.
             bound = broker.runtime.store.bind(other)
             session_handle = broker.session_handle
-            for name in ("plain", "laned"):
+            for name in ("plain", "per_utube"):
                 stored = load_tube(bound, name)
                 assert stored is not None
                 session_handle.join()
                 assert len(bound.take([stored], 1, session_handle.handle).records) == 1
-            tasks = [taker.tube(name).take(0) for name in ("plain", "laned")]
+            tasks = [taker.tube(name).take(0) for name in ("plain", "per_utube")]
             assert [task and task.data for task in tasks] == ["b", "b"]
             other.rollback()
 

@@ -38,17 +38,17 @@ def teller(url: str, broker: penstock.Broker) -> Iterator[Teller]:
 
 def fill(broker: penstock.Broker, kind: str, count: int) -> penstock.Tube:
     tube = broker.tube("work", kind)
-    laned = kind.startswith("utube")
-    tube.put_many((i, {"utube": i % 5000} if laned else {}) for i in range(count))
+    per_utube = kind.startswith("utube")
+    tube.put_many((i, {"utube": i % 5000} if per_utube else {}) for i in range(count))
     return tube
 
 
 def verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
     """Each hot verb once; those that settle use the tasks of the take before them."""
-    laned = tube.kind.startswith("utube")
+    per_utube = tube.kind.startswith("utube")
     held: list[penstock.Task] = []
     return {
-        "put": lambda: tube.put("x", utube="u" if laned else None),
+        "put": lambda: tube.put("x", utube="u" if per_utube else None),
         "put_many": lambda: tube.put_many([("x", {"max_attempts": 1 + i}) for i in range(20)]),
         "take": lambda: held.extend(tube.take_many(1)),
         "ack": lambda: held.pop().ack(),
@@ -83,9 +83,9 @@ def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
 
     `dead`: the number of index pages that may be full of dead rows.
     """
-    laned = tube.kind.startswith("utube")
+    per_utube = tube.kind.startswith("utube")
     for judged in (False, True):
-        tube.put_many([("x", {"utube": f"{judged}{i}"} if laned else {}) for i in range(3)])
+        tube.put_many([("x", {"utube": f"{judged}{i}"} if per_utube else {}) for i in range(3)])
         for verb, call in verbs(tube).items():
             with teller.listening() as plans:
                 call()

@@ -79,8 +79,8 @@ def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: pensto
     tube = broker.tube("t", kind=kind)
     groups = [tube.group(f"g{number}") for number in range(4)]
     for number, group in enumerate(groups):
-        lane = number if kind == "utubettl" else None
-        group.put_many([f"{number}-{n}" for n in range(TASKS // 4)], utube=lane)
+        micro_queue = number if kind == "utubettl" else None
+        group.put_many([f"{number}-{n}" for n in range(TASKS // 4)], utube=micro_queue)
         group.on_end(f"end {number}")
         group.start()
     working = begin(lambda: together(work, url))

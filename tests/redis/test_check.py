@@ -35,16 +35,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "waits": (lambda store, no: run(store, no, "HSET", "waits", "nobody", 1), "nobody"),
 }
 LANE_DAMAGES: dict[str, tuple[Damage, str]] = {
-    "lane numbers": (lambda store, no: run(store, no, "DEL", "lanes"), "micro-queue"),
-    "lane index": (lambda store, no: run(store, no, "DEL", "queue"), "queue index"),
+    "micro_queue numbers": (lambda store, no: run(store, no, "DEL", "micro_queues"), "micro-queue"),
+    "micro_queue index": (lambda store, no: run(store, no, "DEL", "queue"), "queue index"),
     "head lost": (lambda store, no: run(store, no, "DEL", "ready"), "ready index"),
 }
 
 
 def filled(broker: penstock.Broker, kind: str, **options: bool) -> penstock.Tube:
     tube = broker.tube("t", kind=kind, **options)  # type: ignore[arg-type]
-    laned = "utube" in kind
-    tube.put_many([(i, {"ttl": 500, "ttr": 500, **({"utube": i % 2} if laned else {})}) for i in range(8)])
+    per_utube = "utube" in kind
+    tube.put_many([(i, {"ttl": 500, "ttr": 500, **({"utube": i % 2} if per_utube else {})}) for i in range(8)])
     tube.take_many(1)
     tube.bury(3)
     tube.put("late", delay=100)

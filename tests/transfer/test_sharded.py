@@ -44,7 +44,7 @@ def split(broker: penstock.Broker) -> penstock.Tube:
     return tube
 
 
-def lanes(broker: penstock.Broker) -> penstock.Tube:
+def micro_queues(broker: penstock.Broker) -> penstock.Tube:
     """Micro-queues in each of three shards."""
     tube = broker.tube("split", "utubettl", shards=3)
     for n in range(24):
@@ -53,7 +53,7 @@ def lanes(broker: penstock.Broker) -> penstock.Tube:
     return tube
 
 
-FILLS = pytest.mark.parametrize("fill", [split, lanes])
+FILLS = pytest.mark.parametrize("fill", [split, micro_queues])
 
 
 @pytest.fixture(

@@ -16,7 +16,7 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
-from penstock.core.results import Lane
+from penstock.core.results import MicroQueue
 from penstock.core.task import Record, Status, Task, make_task, record_of
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
@@ -111,13 +111,15 @@ def is_paused(tube: Tube) -> bool:
     return tube.runtime.store.counters(tube.stored).paused
 
 
-def lanes(tube: Tube) -> list[Lane]:
+def micro_queues(tube: Tube) -> list[MicroQueue]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
     store, stored = tube.runtime.store, tube.stored
     utubes = [record.utube for letter in ("t", "r") for record in find_records(tube, letter, SAMPLE)]
     labels = Counter(utube for utube in utubes if utube is not None).most_common(MAX_LANES)
-    seen = store.counters(stored, [label for label, _ in labels]).lanes
-    return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
+    seen = store.counters(stored, [label for label, _ in labels]).micro_queues
+    return sorted(
+        seen, key=lambda micro_queue: (-micro_queue.waiting - micro_queue.heads, -micro_queue.taken, micro_queue.utube)
+    )
 
 
 def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:

@@ -30,7 +30,7 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
         return f"task {record.id} is ready, but tube {tube.name} is paused: resume lets it go"
     ahead = store.ahead(tube, record)
     if record.state == "q":
-        return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {_ahead(ahead)}"
+        return f"task {record.id} is ready, but {_micro_queue(store, tube, record, now)}; {_ahead(ahead)}"
     return f"task {record.id} is ready: {_turn(ahead)}"
 
 
@@ -46,14 +46,14 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     return f"ready: {_turn(store.ahead(tube, record))}"
 
 
-def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
+def _micro_queue(store: Store, tube: Tube, record: Record, now: int) -> str:
     name = "the micro-queue of tasks without utube" if record.utube == NO_UTUBE else f"micro-queue {record.utube}"
     assert record.utube is not None
     holders = store.find(tube, Holders(record.utube, 1))
     if not holders:
         return f"others of {name} come first"
-    [lane] = store.counters(tube, [record.utube]).lanes
-    others = f" and {lane.taken - 1} more" if lane.taken > 1 else ""
+    [micro_queue] = store.counters(tube, [record.utube]).micro_queues
+    others = f" and {micro_queue.taken - 1} more" if micro_queue.taken > 1 else ""
     return f"{name} is held by task {holders[0].id}{others}, {_held(store, holders[0], now)}"
 
 

@@ -183,7 +183,7 @@ class Description(msgspec.Struct, frozen=True):
     advice: list[str]
 
 
-class Lane(msgspec.Struct, frozen=True):
+class MicroQueue(msgspec.Struct, frozen=True):
     """The counters of a micro-queue."""
 
     utube: str

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.core.ending import Ending
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
-from penstock.core.results import Counts, Lane
+from penstock.core.results import Counts, MicroQueue
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, TubeBusy
 
@@ -53,7 +53,7 @@ class TubeCounters(msgspec.Struct, frozen=True):
     mark: Mark
     counts: Counts
     paused: bool = False
-    lanes: Sequence[Lane] = ()
+    micro_queues: Sequence[MicroQueue] = ()
     waits: float = 0.0
 
 

@@ -38,7 +38,7 @@ from penstock.core.kind import Kind
 from penstock.core.lease import CALL_BITS
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Effects, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import Blocked, Effects, Lease, MicroQueue, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
@@ -391,7 +391,7 @@ class Step(Protocol):
     def counters(self, tube: Tube) -> TubeCounters:
         """The last ids and the counters; NoSuchTube."""
 
-    def queue(self, tube: Tube, utube: str) -> Lane:
+    def queue(self, tube: Tube, utube: str) -> MicroQueue:
         """The numbers of a micro-queue."""
 
     def ahead(self, tube: Tube, record: Record) -> int:

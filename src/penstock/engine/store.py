@@ -447,7 +447,7 @@ class Store(ABC):
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
         def read(step: Step) -> TubeCounters:
             found = step.counters(tube)
-            return replace(found, lanes=[step.queue(tube, utube) for utube in utubes]) if utubes else found
+            return replace(found, micro_queues=[step.queue(tube, utube) for utube in utubes]) if utubes else found
 
         return self._read(read, tube)
 

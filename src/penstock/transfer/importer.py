@@ -95,8 +95,10 @@ class TubeImport:
             if back.state == "!":
                 record = replace(record, state="!", at=back.at, reason=back.reason)
         if record.state in ("r", "q", "t"):
-            laned = self.tube.kind.per_utube
-            record = replace(record, state="~" if laned else "r", at=record.created if laned else record.expires)
+            per_utube = self.tube.kind.per_utube
+            record = replace(
+                record, state="~" if per_utube else "r", at=record.created if per_utube else record.expires
+            )
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
 
     def _with_unique_addresses(self, records: Sequence[Record]) -> list[Record]:

@@ -33,13 +33,13 @@ def fill(broker: penstock.Broker, tubes: int, tasks: int) -> None:
     for number in range(tubes):
         name = f"tube-{number:03}"
         tube = broker.tube(name, "utubettl" if number % 10 == 1 else "fifottl")
-        lane = number % 10 == 1
+        micro_queue = number % 10 == 1
         items = [
             (
                 {"task": "send_mail", "args": {"to": f"user{n}@example.org", "subject": "your order"}},
                 {
                     "delay": 86_400 if n % 50 == 1 else 0,
-                    **({"utube": f"customer {n % 100}"} if lane else {}),
+                    **({"utube": f"customer {n % 100}"} if micro_queue else {}),
                     **({"callback": f"https://hooks{n % 7}.example/orders"} if n % 20 == 2 else {}),
                 },
             )
@@ -51,7 +51,7 @@ def fill(broker: penstock.Broker, tubes: int, tasks: int) -> None:
             tube.bury(id, "550 no such mailbox")
         tube.take_many(5)
         group = tube.group("monthly")
-        group.put_many(range(3), utube="g" if lane else None)
+        group.put_many(range(3), utube="g" if micro_queue else None)
         group.start()
 
 

@@ -36,7 +36,7 @@ PAGES = [
     *("/sessions", "/groups", "/schedules", "/callbacks", "/bulk", "/audit"),
     *("/tubes/mail", "/tubes/mail?status=buried", "/tubes/mail?q=script", "/tubes/mail/groups", "/tubes/mail/put"),
     *("/tubes/mail/tasks/1", "/tubes/mail/tasks/2", "/tubes/mail/tasks/8"),
-    *("/tubes/lanes", "/tubes/lanes/utubes", "/tubes/lanes/tasks/1"),
+    *("/tubes/micro_queues", "/tubes/micro_queues/utubes", "/tubes/micro_queues/tasks/1"),
 ]
 
 
@@ -83,9 +83,9 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     mail.group("monthly").put_many([1, 2, 3])
     mail.put(8)
     mail.cancel(8, HOSTILE)
-    lanes = beside.tube("lanes", "utubettl", ttr=3600)
-    lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
-    lanes.take(0)
+    micro_queues = beside.tube("micro_queues", "utubettl", ttr=3600)
+    micro_queues.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
+    micro_queues.take(0)
     report(beside, name=HOSTILE)
     app = penstock.App()
     app.cron("30 2 * * *", tube="mail")(_nightly)
@@ -141,7 +141,7 @@ def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker,
 
 
 def test_hostile_data_can_be_read(server: Serving, filled: penstock.Broker, page: Page) -> None:
-    for path in ("/tubes/mail/tasks/1", "/tubes/mail", "/tubes/lanes/utubes", "/tubes/mail?q=script"):
+    for path in ("/tubes/mail/tasks/1", "/tubes/mail", "/tubes/micro_queues/utubes", "/tubes/mail?q=script"):
         page.goto(server.url + path)
         expect(page.locator("main")).to_contain_text("<script>window.pwned=1</script>")
 
@@ -169,13 +169,13 @@ def test_a_buried_task_is_retried(server: Serving, filled: penstock.Broker, page
 
 
 def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page: Page) -> None:
-    page.goto(f"{server.url}/tubes/lanes/tasks/1")
+    page.goto(f"{server.url}/tubes/micro_queues/tasks/1")
     expect(page.locator(".why")).to_contain_text("held")
     expect(page.locator("button.primary")).to_have_count(0)
     page.get_by_text("Release", exact=True).click()
     press(page, "Yes, release")
     expect(page.get_by_role("status")).to_have_text("Task released.")
-    assert filled.tube("lanes").peek(1).status == "r"
+    assert filled.tube("micro_queues").peek(1).status == "r"
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
@@ -228,7 +228,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     page.get_by_text("Drop", exact=True).click()
     press(page, "Yes, drop")
     expect(page.get_by_role("status")).to_have_text("Tube dropped.")
-    assert [info.name for info in filled.tubes()] == ["lanes", SCHEDULE_TUBE]
+    assert [info.name for info in filled.tubes()] == ["micro_queues", SCHEDULE_TUBE]
 
 
 def test_selected_tasks_are_retried_and_deleted(server: Serving, beside: penstock.Broker, page: Page) -> None:
@@ -380,9 +380,9 @@ def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Brok
         assert 'aria-label="Main"' in answer.text, path
         assert f"<h1>{title}</h1>" in answer.text, path
     with watched(browser, refused=True) as page:
-        page.goto(f"{server.url}/tubes/lanes/tasks/999")
-        page.get_by_role("link", name="Tube lanes").click()
-        expect(page.locator("h1")).to_have_text("lanes")
+        page.goto(f"{server.url}/tubes/micro_queues/tasks/999")
+        page.get_by_role("link", name="Tube micro_queues").click()
+        expect(page.locator("h1")).to_have_text("micro_queues")
 
 
 def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, page: Page) -> None:

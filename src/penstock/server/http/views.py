@@ -232,8 +232,8 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
         raise UnsupportedOption(
             f"kind {handle.kind} of tube {handle.name} has no micro-queues: kinds with micro-queues are {kinds}"
         )
-    lanes = await looking.access.call(admin.lanes, handle.sync)
-    return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": admin.SAMPLE}
+    micro_queues = await looking.access.call(admin.micro_queues, handle.sync)
+    return "utubes.html", {"tube": handle.stored, "micro_queues": micro_queues, "sample": admin.SAMPLE}
 
 
 async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:

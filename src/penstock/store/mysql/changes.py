@@ -63,11 +63,11 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     if not tube.kind.leased:
         named = fill(Q.ack_named, tube=tube.no, texts=[move.name for move in moves])
         return [fill(Q.require_tube, tube=tube.no), named, require(f"ROW_COUNT() = {len(moves)}"), counted], []
-    base, laned = first_pk(tube), tube.kind.per_utube
+    base, per_utube = first_pk(tube), tube.kind.per_utube
     seen = [(move, move.seen) for move in moves if move.seen is not None]
     ended = [(move, task.address) for move, task in seen if task.address is not None]
     groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
-    queues = Counter(task.utube or NO_UTUBE for _, task in seen) if laned else {}
+    queues = Counter(task.utube or NO_UTUBE for _, task in seen) if per_utube else {}
     packet: list[str] = []
     if queues or ended or groups:  # no tube is gone while a task of it is taken
         packet = [f"SET @p_t={tube.no},@p_now={moment},@p_until={moment}+{tube.retention}"]
@@ -117,7 +117,7 @@ class NewTasks:
         unnamed = (number for number, entry in self._placed() if entry.address is None)
         clocked = tube.kind.hand_out == CLOCK
         self._names = {number: f"@p_name{place}_{number}" for number in unnamed} if clocked else {}
-        self._laned = tube.kind.per_utube and len(entries) > self.delayed
+        self._per_utube = tube.kind.per_utube and len(entries) > self.delayed
 
     def reserve(self) -> list[str]:
         """Give them their ids, which locks the tube's last one. If the tube is gone, they are refused later."""
@@ -137,13 +137,13 @@ class NewTasks:
         """Insert them, add them to their micro-queues, and count those that are delayed."""
         statements: list[str] = []
         waiting = Counter[str]()
-        if self._laned:
+        if self._per_utube:
             waiting = Counter(entry.utube or NO_UTUBE for entry in self.entries if not (entry.unstarted or entry.delay))
             overtaking = self.tube.kind.order[0] != "id"
             statements += _enter_queues(self.tube, "waiting", waiting, overtaking=overtaking)
         statements += [self._find_name(number) for number in self._names]
         statements += self._inserts()
-        if self._laned:
+        if self._per_utube:
             statements += [*_make_heads(self.tube, waiting), f"SET {self._gained}=@p_gained"]
         if self.delayed:
             statements.append(f"INSERT INTO penstock_counter (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
@@ -152,7 +152,7 @@ class NewTasks:
     def show(self) -> str:
         """A result, which `records` reads."""
         marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
-        gained = self._gained if self._laned else "0"
+        gained = self._gained if self._per_utube else "0"
         return f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"
 
     def records(self, row: tuple[Any, ...]) -> tuple[list[Record], int]:
@@ -225,7 +225,7 @@ class Flush:
         self._tube = delta.tube
         self._base = first_pk(delta.tube)
         self._moment = moment
-        self._laned = delta.tube.kind.per_utube
+        self._per_utube = delta.tube.kind.per_utube
         self._classes = RowClasses(delta.rows)
         new = [(delta.tube, delta.fresh), *delta.works]
         self._new = [NewTasks(tube, entries, place) for place, (tube, entries) in enumerate(new) if entries]
@@ -269,7 +269,7 @@ class Flush:
             found = [] if self._delta.whole else results.pop(0)
             ((got, moved),) = results.pop(0)
             changed = {row.before.id for row in rows} if int(got) == len(rows) else {int(id) for (id,) in found}
-            flushed.note_rows(self._delta, changed, int(moved) if self._laned else None)
+            flushed.note_rows(self._delta, changed, int(moved) if self._per_utube else None)
         for new in self._new:
             flushed.note_new(self._delta, new.tube, new.entries, *new.records(results.pop(0)[0]))
         return flushed
@@ -277,7 +277,7 @@ class Flush:
     def _row(self, row: Row, number: int) -> tuple[object, ...]:
         """A row of the fragment `changed`, with the number of its class."""
         before, after = row.before, row.after
-        state = QUEUED if self._laned and after.state == "r" else after.state
+        state = QUEUED if self._per_utube and after.state == "r" else after.state
         if state == "-":  # only marked before it is removed: no index changes twice
             after = before
         return (
@@ -289,7 +289,7 @@ class Flush:
 
     def _rows(self) -> list[str]:
         rows, whole = self._delta.rows, self._delta.whole
-        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"] if self._laned else []
+        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"] if self._per_utube else []
         queues = Counter(row.before.utube or NO_UTUBE for row in moved)
         statements: list[str] = []
         if moved:

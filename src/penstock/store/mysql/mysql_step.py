@@ -246,9 +246,9 @@ def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bo
 
 
 def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[str]:
-    laned = tube.kind.per_utube
-    queue = Raw(Q.queue_of_task if laned else "")
+    per_utube = tube.kind.per_utube
+    queue = Raw(Q.queue_of_task if per_utube else "")
     if not forced and request.max_pri is None and tube.kind.leased:
         return [fill(Q.find_many, queues=queue, limit=count)]
-    lock = fill(Q.lock_some, queues=queue, limit=count, tables=Raw("k, l" if laned else "k"))
+    lock = fill(Q.lock_some, queues=queue, limit=count, tables=Raw("k, l" if per_utube else "k"))
     return [Q.find_cancelled, fill(Q.find_some, limit=count + _MORE), lock]

@@ -29,9 +29,9 @@ from penstock.store.redis.encoding import (
     decode,
     encode,
     index_entries,
-    lane_name,
-    pack_lane,
-    read_lane,
+    micro_queue_name,
+    pack_micro_queue,
+    read_micro_queue,
     read_outcome,
     task_id,
     task_key,
@@ -46,7 +46,19 @@ _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # What is read of a tube, in this order. Outcomes may be forgotten meanwhile, which no counter shows: what is read first
 # may contain more.
-_PARTS = ("kept", "outcomes", "addresses", "moving", "groups", "ends", "lanes", *_INDEXES, "tasks", "waits", "handles")
+_PARTS = (
+    "kept",
+    "outcomes",
+    "addresses",
+    "moving",
+    "groups",
+    "ends",
+    "micro_queues",
+    *_INDEXES,
+    "tasks",
+    "waits",
+    "handles",
+)
 # Repairs in one script.
 _STEP = 200
 # What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
@@ -201,7 +213,7 @@ class Look:
 
     def _set_heads(self) -> dict[str, QueueAudit]:
         """The micro-queues; their ready tasks become heads and waiting ones as they should be."""
-        members: dict[str, list[Record]] = {name[1:].decode(): [] for name in self._stored["lanes"]}
+        members: dict[str, list[Record]] = {name[1:].decode(): [] for name in self._stored["micro_queues"]}
         for record in self._records.values():
             if record.state in "rqt":
                 members.setdefault(record.utube or "", []).append(record)
@@ -211,14 +223,16 @@ class Look:
             ready.sort(key=lambda record: (record.rank1, 0 if fair else record.rank2, record.id))
             heads = [record for record in ready if record.state == "r"]
             counted = len(records) - len(ready), len(heads), len(ready) - len(heads)
-            stored = self._stored["lanes"].get(lane_name(utube))
-            taken, first, waiting, turn = (0, 0, 0, 0) if stored is None else read_lane(stored)
+            stored = self._stored["micro_queues"].get(micro_queue_name(utube))
+            taken, first, waiting, turn = (0, 0, 0, 0) if stored is None else read_micro_queue(stored)
             if stored is None:
                 turn = max((int(record.rank2) for record in heads), default=0) if fair else 0
             shown = [(record.id, record.state) for record in ready]
             queues[utube] = QueueAudit(counted, (taken, first, waiting), turn, shown)
             wanted = heads_wanted(self.tube, queues[utube])
-            self._wanted["lanes"][lane_name(utube)] = pack_lane(counted[0], wanted, len(ready) - wanted, turn)
+            self._wanted["micro_queues"][micro_queue_name(utube)] = pack_micro_queue(
+                counted[0], wanted, len(ready) - wanted, turn
+            )
             for place, record in enumerate(ready):
                 state = "r" if place < wanted else "q"
                 rank2 = record.rank2 if not fair else turn if state == "r" else 0
@@ -355,17 +369,21 @@ class Look:
                 key = field[-6:]
             elif part == "addresses" and not self._is_span(field):
                 key = wanted or stored
-            lane = field if part == "lanes" else self._lane_of(key)
-            guards, writes = items.setdefault((key, part, field) if lane is None else lane, (set(), []))
+            micro_queue = field if part == "micro_queues" else self._micro_queue_of(key)
+            guards, writes = items.setdefault((key, part, field) if micro_queue is None else micro_queue, (set(), []))
             guards.update([] if scored else [(part, field, stored)])
             guards.update([] if key is None else [self.unchanged(key)])
-            guards.update([] if lane is None else [("lanes", lane, self._stored["lanes"].get(lane))])
+            guards.update(
+                []
+                if micro_queue is None
+                else [("micro_queues", micro_queue, self._stored["micro_queues"].get(micro_queue))]
+            )
             if wanted is None:
                 writes.append(("ZREM" if scored else "HDEL", part, field))
             else:
                 writes.append(("ZADD", part, repr(wanted), field) if scored else ("HSET", part, field, wanted))
         return items.values()
 
-    def _lane_of(self, key: bytes | None) -> bytes | None:
+    def _micro_queue_of(self, key: bytes | None) -> bytes | None:
         record = None if key is None else self._records.get(task_id(key))
-        return lane_name(record.utube or "") if record is not None and self.tube.kind.per_utube else None
+        return micro_queue_name(record.utube or "") if record is not None and self.tube.kind.per_utube else None

@@ -228,18 +228,18 @@ def pack_outcome(kept: Kept) -> bytes:
     return task_key(kept.until) + b"".join(_packed_text(*text) for text in texts) + result
 
 
-def lane_name(utube: str) -> bytes:
+def micro_queue_name(utube: str) -> bytes:
     """A micro-queue in the hash of these and, before letter and place, in the queue."""
     return _packed_text(utube, 1)
 
 
-def read_lane(stored: bytes) -> tuple[int, int, int, int]:
+def read_micro_queue(stored: bytes) -> tuple[int, int, int, int]:
     """Decode a micro-queue: taken, heads, waiting and turn."""
     taken, heads, waiting, high, low = _LANE.unpack(stored)
     return taken, heads, waiting, high << 32 | low
 
 
-def pack_lane(taken: int, heads: int, waiting: int, turn: int) -> bytes:
+def pack_micro_queue(taken: int, heads: int, waiting: int, turn: int) -> bytes:
     """The bytes of a micro-queue."""
     return _LANE.pack(taken, heads, waiting, *_halves(turn))
 
@@ -256,7 +256,7 @@ def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple
         yield "due", key, record.at
     if tube.kind.per_utube and state in "rq":
         letter = b"h" if state == "r" else b"w"
-        yield "queue", lane_name(record.utube or "") + letter + one + (b"" if tube.fair else two) + key, 0
+        yield "queue", micro_queue_name(record.utube or "") + letter + one + (b"" if tube.fair else two) + key, 0
     if record.group_no is not None:
         yield "members", task_key(record.group_no) + b"m" + key, 0
         if state == UNSTARTED:

@@ -11,10 +11,10 @@ from msgspec.structs import astuple
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
-from penstock.core.results import Counts, Lane
+from penstock.core.results import Counts, MicroQueue
 from penstock.core.transfer import TubeCounters
 from penstock.errors import NoSuchTube
-from penstock.store.redis.encoding import lane_name, read_group, read_lane, task_id, task_key
+from penstock.store.redis.encoding import micro_queue_name, read_group, read_micro_queue, task_id, task_key
 from penstock.store.redis.runner import Runner
 
 # Tasks that one call of a paging script reads: about a millisecond.
@@ -82,11 +82,11 @@ def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, frozen: b
     return TubeCounters(int(last or 0), (ms, seq), Counts(**counts), found[2] is not None)
 
 
-def read_queue(runner: Runner, tube: Tube, utube: str) -> Lane:
+def read_queue(runner: Runner, tube: Tube, utube: str) -> MicroQueue:
     """The counters of a micro-queue."""
-    stored = cast("bytes | None", runner.command(tube.no, "lanes", b"HGET", lane_name(utube)))
-    taken, heads, waiting, _ = read_lane(stored or bytes(18))
-    return Lane(utube, taken, heads, waiting)
+    stored = cast("bytes | None", runner.command(tube.no, "micro_queues", b"HGET", micro_queue_name(utube)))
+    taken, heads, waiting, _ = read_micro_queue(stored or bytes(18))
+    return MicroQueue(utube, taken, heads, waiting)
 
 
 def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:

@@ -60,7 +60,7 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A store of another layout is refused, because it would be misread.
-SCHEMA = 12
+SCHEMA = 13
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 

@@ -14,20 +14,21 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local band, fair, limit, update_lane, enter_lane, load_lanes, take_head, ack_taken, settle_lanes, save_lanes, "
-    "forget_idle, queue_place, lease, removals, additions, save_last, task_removed, cancelled, moving_groups, "
-    "join_group, save_groups, group_rows, new_outcomes, save_outcomes, find_conflict, holders, keep_relations, "
-    "forget_expired, key_named, delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, "
-    "next_hand_out, log_value, bury_unreadable, mark_changed, lease_floor = bit.band"
+    "local band, fair, limit, update_micro_queue, enter_micro_queue, load_micro_queues, take_head, ack_taken, "
+    "settle_micro_queues, save_micro_queues, forget_idle, queue_place, lease, removals, additions, save_last, "
+    "task_removed, cancelled, moving_groups, join_group, save_groups, group_rows, new_outcomes, save_outcomes, "
+    "find_conflict, holders, keep_relations, forget_expired, key_named, delivered, in_order, add_name, "
+    "save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, bury_unreadable, mark_changed, "
+    "lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
 _OPTIONAL = {
-    "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,), "lanes": (MICRO_QUEUES,),
+    "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,), "with_micro_queues": (MICRO_QUEUES,),
     "names": (UNLEASED,), "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
 }  # fmt: skip
-# The parts that `lanes` includes: everything for micro-queues.
-_LANES = ("encode", "decode", "tasks", "micro_queues")
+# The parts that `with_micro_queues` includes: everything for micro-queues.
+_WITH_MICRO_QUEUES = ("encode", "decode", "tasks", "micro_queues")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 
@@ -91,5 +92,5 @@ def _parts(text: str, sort: str) -> list[str]:
     for word in _words("WITH", text):
         name = word.removesuffix("?")
         if name == word or sort in _OPTIONAL[name]:
-            parts += _LANES if name == "lanes" else [name]
+            parts += _WITH_MICRO_QUEUES if name == "with_micro_queues" else [name]
     return list(dict.fromkeys(parts))

@@ -93,8 +93,10 @@ class TransferCalls:
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
         ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
         last = min(ids) if is_importing(tube.name) else max(ids)
-        lanes = [queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes]
-        return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, lanes)
+        micro_queues = [
+            queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes
+        ]
+        return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, micro_queues)
 
     def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         waits = queries.read_waits(self._runner, [part for tube in tubes for part in self._shards.of(tube)])
@@ -147,13 +149,13 @@ class TransferCalls:
 
 def _parts(tube: Tube, batch: ImportBatch) -> list[ImportBatch]:
     """The part of a batch that goes to each shard of a tube."""
-    count, laned = tube.shards, tube.kind.per_utube
+    count, per_utube = tube.shards, tube.kind.per_utube
     records: list[list[Record]] = [[] for _ in range(count)]
     outcomes: list[list[Kept]] = [[] for _ in range(count)]
     for record in batch.records:
-        utube = (record.utube or NO_UTUBE) if laned else None
+        utube = (record.utube or NO_UTUBE) if per_utube else None
         records[home_of(record.id, utube, record.address, count)].append(record)
     for kept in batch.outcomes:
         # With micro-queues, an address is looked up in all shards.
-        outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
+        outcomes[home_of(kept.id, None, None if per_utube else kept.address, count)].append(kept)
     return [ImportBatch(own, batch.upto, ends) for own, ends in zip(records, outcomes, strict=True)]

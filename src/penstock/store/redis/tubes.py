@@ -89,8 +89,8 @@ class Shards:
         """Where replies from another tube go: always to the same shard, which knows what it received from there."""
         if tube.shards == 1:
             return tube
-        laned = tube.kind.per_utube
-        return self.of(tube)[shard_of(NO_UTUBE, tube.shards) if laned else source % tube.shards]
+        per_utube = tube.kind.per_utube
+        return self.of(tube)[shard_of(NO_UTUBE, tube.shards) if per_utube else source % tube.shards]
 
 
 def public(stored: Tube, items: Iterable[R]) -> list[R]:

@@ -23,7 +23,7 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import UNDONE
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
-from penstock.core.results import STATE_COUNTER, Counts, Effects, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import STATE_COUNTER, Counts, Effects, Lease, MicroQueue, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
@@ -287,9 +287,9 @@ class SqlStep:
         found = {row[0]: row[1] for row in self.rows(self.Q.held_leases, ids=pks, session=session)}
         return [found.get(pk) == lease for pk, (_, _, lease) in zip(pks, leases, strict=True)]
 
-    def queue(self, tube: Tube, utube: str) -> Lane:
+    def queue(self, tube: Tube, utube: str) -> MicroQueue:
         found = self.rows(self.Q.queue, tube=tube.no, utube=utube)
-        return Lane(utube, *found[0]) if found else Lane(utube, 0, 0, 0)
+        return MicroQueue(utube, *found[0]) if found else MicroQueue(utube, 0, 0, 0)
 
     def ahead(self, tube: Tube, record: Record) -> int:
         place = {"rank1": record.rank1, "rank2": record.rank2, "pk": first_pk(tube) | record.id}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import apsw
 import msgspec
 
-from penstock.core.lane import LaneState, next_turn
+from penstock.core.micro_queue import MicroQueueState, next_turn
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Record
 from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, as_json, insert_rows
@@ -25,8 +25,8 @@ class Queues:
         self._tube = tube
         self._now = now
         found = db.execute(Q.queues_named, (tube.no, as_json(list(labels)))) if labels else ()
-        stored = {label: LaneState(*numbers) for label, *numbers in found}
-        self._rows = {label: stored.get(label) or LaneState() for label in labels}
+        stored = {label: MicroQueueState(*numbers) for label, *numbers in found}
+        self._rows = {label: stored.get(label) or MicroQueueState() for label in labels}
         self._overtaken: set[str] = set()  # where a head may have to give way
 
     def place(self, record: Record) -> Record:
@@ -90,7 +90,7 @@ class Queues:
                 pass
         return gained
 
-    def _begin_turn(self, row: LaneState) -> None:
+    def _begin_turn(self, row: MicroQueueState) -> None:
         if self._tube.fair and row.empty:
             row.turn = next_turn(row.turn, self._now)
 

@@ -310,9 +310,9 @@ class SqliteStep(SqlStep):
         if not tube.kind.leased:
             entries = self._named(tube, entries, last + 1)
         records = [new_record(entry, id, now) for id, entry in enumerate(entries, last + 1)]
-        laned = tube.kind.per_utube
-        queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records} if laned else set())
-        if laned:
+        per_utube = tube.kind.per_utube
+        queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records} if per_utube else set())
+        if per_utube:
             records = [queues.place(record) if record.state == "r" else record for record in records]
         insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
@@ -524,7 +524,7 @@ class SqliteStep(SqlStep):
 
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
-        base, no, laned, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
+        base, no, per_utube, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
         counts: dict[str, int] = {}
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
@@ -545,7 +545,7 @@ class SqliteStep(SqlStep):
                     if address is not None:
                         outcomes.append((seen[0], no, address, *astuple(row.ending), self.now + tube.retention))
                 continue
-            if laned:
+            if per_utube:
                 rank2 = 0 if tube.fair and state != "t" else after.rank2
                 after = replace(after, state=QUEUED if state == "r" else state, rank2=rank2)
             else:
@@ -562,7 +562,7 @@ class SqliteStep(SqlStep):
         if outcomes:
             insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
         self.add_counts(tube, counts, highest)
-        if not laned:
+        if not per_utube:
             return readied
         states = [(row.before.utube or NO_UTUBE, row.before.state, row.after.state) for row in rows]
         return move_tasks(self.db, tube, self.now, [move for move in states if move[1] in "rqt" or move[2] in "rt"])

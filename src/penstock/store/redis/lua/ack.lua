@@ -6,12 +6,12 @@
 -- Returns: now, readied, {places of those that do not exist}, {places of those that are left to the engine: not held, with
 --   errors, with reply tubes, the last ones of their groups; of `ack`, all with an address or a group}, {places of those whose
 --   outcome is kept} or 1 for all, 0 unless tasks that could not be read were buried
--- WITH: now tube encode lanes? ack_tasks
+-- WITH: now tube encode with_micro_queues? ack_tasks
 -- FLAGS: allow-oom
 
 -- script: ack_related
 -- The same, also of tasks with addresses and of tasks in groups.
--- WITH: now tube encode lanes? groups write_groups outcomes ack_tasks
+-- WITH: now tube encode with_micro_queues? groups write_groups outcomes ack_tasks
 -- FLAGS: allow-oom
 
 -- part: ack_tasks
@@ -22,13 +22,13 @@ local over = related and now + struct.unpack('>I6', related)
 local sub, byte, lead = string.sub, string.byte, over and struct.pack('>I6', over) .. '\4done'
 for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
 local values = read_many(k_tasks, keys)
-local lanes_of = ack_taken and load_lanes(values)
+local micro_queues_of = ack_taken and load_micro_queues(values)
 
 -- Remove a task, and keep its outcome if it has an address, as keep_outcome does, but many by one command.
 local function remove(place, value, flags)
   gone[#gone + 1] = keys[place]
   if struct.unpack('>I6', value, 33) > 0 then timed[#timed + 1] = keys[place] end
-  if ack_taken then ack_taken(lanes_of[place]) end
+  if ack_taken then ack_taken(micro_queues_of[place]) end
   if band(flags, 32) ~= 0 then
     local at = texts_place(flags)
     if band(flags, 16) ~= 0 then at = at + 1 + byte(value, at) end
@@ -105,6 +105,6 @@ removed = #gone
 count('taken', -removed)
 count('ack', removed)
 if save_groups then save_groups() end
-if save_lanes then save_lanes() end
+if save_micro_queues then save_micro_queues() end
 finish()
 return { now, readied, missed, tied, #kept == #keys and 1 or kept, ack_taken and #log or 0 }

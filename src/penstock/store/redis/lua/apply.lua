@@ -171,7 +171,7 @@ local function rewrite(key, rec, new)
   local place = queue_place and queue_place(key, rec)
   leave(key, rec)
   if rec.state == 'r' then readied = readied - 1 end
-  if update_lane then update_lane(key, new, rec.state, place) end
+  if update_micro_queue then update_micro_queue(key, new, rec.state, place) end
   if mark_changed then mark_changed('t' .. key) end
   save(key, new)
   set_timer(key, rec.at, new.at)

@@ -94,17 +94,17 @@ local function handed_out_slowly(key, value, session)
   rec.state, rec.owner, rec.at = 't', session, rec.ttr and now + rec.ttr or nil
   rec.attempts, rec.lease, rec.taken = rec.attempts + 1, next_lease(rec.lease), now
   rec.progress = nil
-  if update_lane then update_lane(key, rec, 'r') end
+  if update_micro_queue then update_micro_queue(key, rec, 'r') end
   return encode(rec), rec.at, due
 end
 
 local one_by_one = fair and limit > 1
 
 local function lease_batch(members, values, most, session)
-  local ready, tasks, taken, due, undue, lanes_of = {}, {}, {}, {}, {}, nil
+  local ready, tasks, taken, due, undue, micro_queues_of = {}, {}, {}, {}, {}, nil
   if take_head then
     gather()
-    lanes_of = load_lanes(values)
+    micro_queues_of = load_micro_queues(values)
   end
   for i, name in ipairs(members) do
     if #leased >= 2 * most then break end
@@ -113,7 +113,7 @@ local function lease_batch(members, values, most, session)
     if not value then
       value, deadline, timed = handed_out_slowly(key, values[i], session)
     elseif take_head then
-      take_head(lanes_of[i], name, values[i])
+      take_head(micro_queues_of[i], name, values[i])
     end
     if value then
       local last = #tasks
@@ -135,7 +135,7 @@ local function lease_batch(members, values, most, session)
   call_with('ZADD', k_taken, taken)
   call_with('ZADD', k_due, due)
   call_with('ZREM', k_due, undue)
-  if one_by_one then settle_lanes() elseif take_head then flush_gathered() end
+  if one_by_one then settle_micro_queues() elseif take_head then flush_gathered() end
 end
 
 lease = function(wanted, session)

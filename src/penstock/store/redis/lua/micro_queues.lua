@@ -1,27 +1,27 @@
 -- part: micro_queues
--- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as decided by penstock.core.lane.
--- lanes: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
+-- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as decided by penstock.core.micro_queue.
+-- micro_queues: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
 -- tasks by micro-queue and place, which is rank and key. idle: empty micro-queues of a fair tube whose turn still matters,
 -- by turn. The name of a micro-queue follows its length everywhere, as in tasks.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
--- What becomes ready waits at first. Before a script reads the ready index, and at its end, settle_lanes makes the first
+-- What becomes ready waits at first. Before a script reads the ready index, and at its end, settle_micro_queues makes the first
 -- (limit - taken) ready tasks of each micro-queue that it touched heads.
--- KEYS: lanes queue idle
+-- KEYS: micro_queues queue idle
 fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
-local lanes = {}
+local micro_queues = {}
 
-local function read_lane(stored)
+local function read_micro_queue(stored)
   if not stored then return false end
-  local lane = {}
-  lane.taken, lane.heads, lane.waiting, lane.turn = struct.unpack('>I4I4I4I6', stored)
-  return lane
+  local micro_queue = {}
+  micro_queue.taken, micro_queue.heads, micro_queue.waiting, micro_queue.turn = struct.unpack('>I4I4I4I6', stored)
+  return micro_queue
 end
 
 -- The name of the micro-queue that begins at this place of a stored task or of a tail.
 local function name_at(value, place) return string.sub(value, place, place + (string.byte(value, place) or 0)) end
 
 -- The micro-queues of stored tasks, or of the tails behind a place, which are read at once.
-load_lanes = function(values, tails_from)
+load_micro_queues = function(values, tails_from)
   local names, asked, wanted = {}, {}, {}
   for i = (tails_from or 0) + 1, #values do
     local value, name = values[i], nil
@@ -32,26 +32,26 @@ load_lanes = function(values, tails_from)
       name = band(flags, 16) ~= 0 and name_at(value, texts_place(flags)) or '\0'
     end
     names[i] = name
-    if name and lanes[name] == nil and not asked[name] then
+    if name and micro_queues[name] == nil and not asked[name] then
       asked[name], wanted[#wanted + 1] = true, name
     end
   end
-  for i, stored in ipairs(read_many(k_lanes, wanted)) do lanes[wanted[i]] = read_lane(stored) end
+  for i, stored in ipairs(read_many(k_micro_queues, wanted)) do micro_queues[wanted[i]] = read_micro_queue(stored) end
   return names
 end
 
 -- The micro-queue of a name; with `new`, also one that is not stored.
-local function lane_of(name, new)
-  local lane = lanes[name]
-  if lane == nil then lane = read_lane(redis.call('HGET', k_lanes, name)) end
-  if not lane and new then lane = { taken = 0, heads = 0, waiting = 0, turn = 0 } end
-  lanes[name] = lane
-  return lane
+local function micro_queue_of(name, new)
+  local micro_queue = micro_queues[name]
+  if micro_queue == nil then micro_queue = read_micro_queue(redis.call('HGET', k_micro_queues, name)) end
+  if not micro_queue and new then micro_queue = { taken = 0, heads = 0, waiting = 0, turn = 0 } end
+  micro_queues[name] = micro_queue
+  return micro_queue
 end
 
-local function empty(lane) return lane.taken == 0 and lane.heads == 0 and lane.waiting == 0 end
+local function empty(micro_queue) return micro_queue.taken == 0 and micro_queue.heads == 0 and micro_queue.waiting == 0 end
 
-local function next_turn(lane) return math.max(now, lane.turn + 1) end
+local function next_turn(micro_queue) return math.max(now, micro_queue.turn + 1) end
 
 queue_place = function(key, rec)
   return sortable(rec.rank1) .. (second and not fair and sortable(rec.rank2) or '') .. key
@@ -67,52 +67,52 @@ local function before(place, other)
 end
 
 -- A task changes its state; `old_place`: its place, if its ranks have changed.
-update_lane = function(key, rec, before_state, old_place)
+update_micro_queue = function(key, rec, before_state, old_place)
   local lead = with_length(rec.utube or '')
-  local lane = lane_of(lead, rec.state == 'r')
-  if not lane then return end
+  local micro_queue = micro_queue_of(lead, rec.state == 'r')
+  if not micro_queue then return end
   local place = queue_place(key, rec)
   if fair then
     rec.rank2 = 0
-    if rec.state == 'r' and empty(lane) then lane.turn = next_turn(lane) end
+    if rec.state == 'r' and empty(micro_queue) then micro_queue.turn = next_turn(micro_queue) end
   end
   if before_state == 't' then
-    lane.taken = lane.taken - 1
+    micro_queue.taken = micro_queue.taken - 1
   elseif before_state == 'r' then
-    lane.heads = lane.heads - 1
+    micro_queue.heads = micro_queue.heads - 1
     remove_from('ZREM', k_queue, lead .. 'h' .. (old_place or place))
   elseif before_state == 'q' then
-    lane.waiting = lane.waiting - 1
+    micro_queue.waiting = micro_queue.waiting - 1
     remove_from('ZREM', k_queue, lead .. 'w' .. (old_place or place))
   end
   if rec.state == 'r' then
-    rec.state, lane.waiting = 'q', lane.waiting + 1
+    rec.state, micro_queue.waiting = 'q', micro_queue.waiting + 1
     add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
   elseif rec.state == 't' then
-    lane.taken = lane.taken + 1
-    if fair then lane.turn, lane.turned = next_turn(lane), true end
+    micro_queue.taken = micro_queue.taken + 1
+    if fair then micro_queue.turn, micro_queue.turned = next_turn(micro_queue), true end
   end
-  lane.touched = true
+  micro_queue.touched = true
 end
 
 -- A new task enters its micro-queue: `r` if it is a head, for now, else `q`; and in a fair tube its second rank. `start`
 -- is its place without its key; `last`: it comes after all others.
 local entered = {} -- words to add to the queue
 
-enter_lane = function(lead, rec, start, key, last)
-  local lane, n = lanes[lead] or lane_of(lead, true), #entered
-  if fair and empty(lane) then lane.turn = next_turn(lane) end
-  if lane.waiting == 0 and lane.taken + lane.heads < limit then
-    if lane.heads == 0 or lane.worst then lane.worst = math.max(lane.worst or rec.rank1, rec.rank1) end
-    lane.heads = lane.heads + 1
+enter_micro_queue = function(lead, rec, start, key, last)
+  local micro_queue, n = micro_queues[lead] or micro_queue_of(lead, true), #entered
+  if fair and empty(micro_queue) then micro_queue.turn = next_turn(micro_queue) end
+  if micro_queue.waiting == 0 and micro_queue.taken + micro_queue.heads < limit then
+    if micro_queue.heads == 0 or micro_queue.worst then micro_queue.worst = math.max(micro_queue.worst or rec.rank1, rec.rank1) end
+    micro_queue.heads = micro_queue.heads + 1
     entered[n + 1], entered[n + 2] = 0, lead .. 'h' .. start .. key
-    return 'r', lane.turn
+    return 'r', micro_queue.turn
   end
-  lane.waiting = lane.waiting + 1
+  micro_queue.waiting = micro_queue.waiting + 1
   entered[n + 1], entered[n + 2] = 0, lead .. 'w' .. start .. key
   -- Mostly it is behind the heads, and the worst of these was put by the same call.
-  local behind = last or (lane.worst and (rec.rank1 > lane.worst or (rec.rank1 == lane.worst and #start == 8)))
-  if not behind or lane.taken + lane.heads < limit then lane.touched = true end
+  local behind = last or (micro_queue.worst and (rec.rank1 > micro_queue.worst or (rec.rank1 == micro_queue.worst and #start == 8)))
+  if not behind or micro_queue.taken + micro_queue.heads < limit then micro_queue.touched = true end
   return 'q', 0
 end
 
@@ -144,11 +144,11 @@ local function restate(place, value, from, to, turn)
   return true
 end
 
-local function demote(lane, lead, place)
-  lane.heads = lane.heads - 1
+local function demote(micro_queue, lead, place)
+  micro_queue.heads = micro_queue.heads - 1
   remove_from('ZREM', k_queue, lead .. 'h' .. place)
   if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then -- else it is left to a repair
-    lane.waiting = lane.waiting + 1
+    micro_queue.waiting = micro_queue.waiting + 1
     add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
   end
 end
@@ -160,92 +160,94 @@ local function places_in(lead, letter, behind, most)
 end
 
 -- Demote heads that are too many or overtaken. Adds the places that become heads to `chosen`.
-local function choose_heads(lead, lane, chosen)
-  local slots = math.max(0, limit - lane.taken)
-  local waiting = lane.waiting > 0 and slots > 0 and places_in(lead, 'w', 'x', slots) or {}
+local function choose_heads(lead, micro_queue, chosen)
+  local slots = math.max(0, limit - micro_queue.taken)
+  local waiting = micro_queue.waiting > 0 and slots > 0 and places_in(lead, 'w', 'x', slots) or {}
   local heads = {}
-  if lane.heads > 0 and (#waiting > 0 or lane.turned or lane.heads > slots) then heads = places_in(lead, 'h', 'i', lane.heads) end
-  local free = slots - lane.heads
-  for _ = free, -1 do demote(lane, lead, table.remove(heads)) end
+  if micro_queue.heads > 0 and (#waiting > 0 or micro_queue.turned or micro_queue.heads > slots) then
+    heads = places_in(lead, 'h', 'i', micro_queue.heads)
+  end
+  local free = slots - micro_queue.heads
+  for _ = free, -1 do demote(micro_queue, lead, table.remove(heads)) end
   free = math.max(0, free)
   for _, place in ipairs(waiting) do
     if free > 0 then
       free = free - 1
     elseif #heads > 0 and before(place, heads[#heads]) then
-      demote(lane, lead, table.remove(heads))
+      demote(micro_queue, lead, table.remove(heads))
     else
       break
     end
-    chosen[#chosen + 1] = { lane, lead, place }
+    chosen[#chosen + 1] = { micro_queue, lead, place }
   end
-  if lane.turned then -- after a hand-out, a fair micro-queue moves behind the others with its remaining heads
-    for _, place in ipairs(heads) do restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'r', lane.turn) end
+  if micro_queue.turned then -- after a hand-out, a fair micro-queue moves behind the others with its remaining heads
+    for _, place in ipairs(heads) do restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'r', micro_queue.turn) end
   end
-  lane.touched, lane.turned, lane.worst = false, false, nil
+  micro_queue.touched, micro_queue.turned, micro_queue.worst = false, false, nil
 end
 
-settle_lanes = function()
+settle_micro_queues = function()
   flush_gathered()
   call_with('ZADD', k_queue, entered)
   entered = {}
   repeat
     local chosen, keys, stale = {}, {}, false
     gather()
-    for name, lane in pairs(lanes) do
-      if lane and lane.touched then choose_heads(name, lane, chosen) end
+    for name, micro_queue in pairs(micro_queues) do
+      if micro_queue and micro_queue.touched then choose_heads(name, micro_queue, chosen) end
     end
     for i, one in ipairs(chosen) do keys[i] = key_in(one[3]) end
     for i, value in ipairs(read_many(k_tasks, keys)) do
-      local lane, lead, place = unpack(chosen[i])
+      local micro_queue, lead, place = unpack(chosen[i])
       remove_from('ZREM', k_queue, lead .. 'w' .. place)
-      if restate(place, value, 'q', 'r', lane.turn) then
-        lane.waiting, lane.heads = lane.waiting - 1, lane.heads + 1
+      if restate(place, value, 'q', 'r', micro_queue.turn) then
+        micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
         add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
       else -- left to a repair, but it must not hold up those behind it
         readable(key_in(place), value)
-        lane.touched, stale = true, true
+        micro_queue.touched, stale = true, true
       end
     end
     flush_gathered()
   until not stale
 end
 
--- A head is handed out, or a taken task acked: what update_lane does, from its stored bytes. Not for fair tubes. `name`: of
+-- A head is handed out, or a taken task acked: what update_micro_queue does, from its stored bytes. Not for fair tubes. `name`: of
 -- the task in the ready index.
 take_head = function(lead, name, value)
   local flags, rank1 = string.byte(value, 2), 0
-  local lane = lane_of(lead, true)
+  local micro_queue = micro_queue_of(lead, true)
   if band(flags, 8) ~= 0 then rank1 = struct.unpack('>d', value, texts_place(flags) - 20) end
-  lane.heads, lane.taken = lane.heads - 1, lane.taken + 1
+  micro_queue.heads, micro_queue.taken = micro_queue.heads - 1, micro_queue.taken + 1
   remove_from('ZREM', k_queue, lead .. 'h' .. sortable(rank1) .. name)
 end
 
 ack_taken = function(lead)
-  local lane = lane_of(lead)
-  if lane then lane.taken, lane.touched = lane.taken - 1, true end
+  local micro_queue = micro_queue_of(lead)
+  if micro_queue then micro_queue.taken, micro_queue.touched = micro_queue.taken - 1, true end
 end
 
-save_lanes = function()
-  settle_lanes()
+save_micro_queues = function()
+  settle_micro_queues()
   local words, gone = {}, {}
-  for name, lane in pairs(lanes) do
-    if lane and empty(lane) and (not fair or lane.turn < now) then
+  for name, micro_queue in pairs(micro_queues) do
+    if micro_queue and empty(micro_queue) and (not fair or micro_queue.turn < now) then
       gone[#gone + 1] = name
-    elseif lane then
+    elseif micro_queue then
       words[#words + 1] = name
-      words[#words + 1] = struct.pack('>I4I4I4I6', lane.taken, lane.heads, lane.waiting, lane.turn)
-      if fair and empty(lane) then redis.call('ZADD', k_idle, lane.turn, name) end
+      words[#words + 1] = struct.pack('>I4I4I4I6', micro_queue.taken, micro_queue.heads, micro_queue.waiting, micro_queue.turn)
+      if fair and empty(micro_queue) then redis.call('ZADD', k_idle, micro_queue.turn, name) end
     end
   end
-  call_with('HSET', k_lanes, words)
-  call_with('HDEL', k_lanes, gone)
+  call_with('HSET', k_micro_queues, words)
+  call_with('HDEL', k_micro_queues, gone)
   if fair then call_with('ZREM', k_idle, gone) end
 end
 
 forget_idle = function()
   if not fair then return end
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_idle, '-inf', '(' .. string.format('%.0f', now), 'LIMIT', 0, 100)) do
-    lane_of(name) -- save_lanes deletes it, unless it is in use again
+    micro_queue_of(name) -- save_micro_queues deletes it, unless it is in use again
     redis.call('ZREM', k_idle, name)
   end
 end

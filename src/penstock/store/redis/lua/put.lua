@@ -12,7 +12,7 @@ local function add_entries(runs, tails, place, logged)
   local tasks, ready, due, members, names, delayed = {}, {}, {}, {}, {}, 0
   local stamp, from, name_of, spanned = key_of(now), place, nil, false
   if name_entries then name_of, spanned = name_entries(#tails - place, last) end
-  local lanes_of = load_lanes and load_lanes(tails, place)
+  local micro_queues_of = load_micro_queues and load_micro_queues(tails, place)
   for _, run in ipairs(runs) do
     local spec, rec, body, start = run[1], nil, nil, nil
     local flags, fixed = spec[1], not (spec[4] or spec[7])
@@ -40,9 +40,9 @@ local function add_entries(runs, tails, place, logged)
       end
       local state, address, at = rec.state, nil, 1
       if band(flags, 16) ~= 0 then at = 2 + string.byte(tail) end
-      if lanes_of and state == 'r' then
+      if micro_queues_of and state == 'r' then
         local turn
-        state, turn = enter_lane(lanes_of[place], rec, start, key, newest)
+        state, turn = enter_micro_queue(micro_queues_of[place], rec, start, key, newest)
         if fair then
           rec.rank2 = turn
           pack_body()
@@ -112,7 +112,7 @@ if keep_relations then keep_relations(runs, ARGV[5]) end
 if pass_all then pass_all(count_tasks()) end
 add_entries(runs, ARGV, 6)
 save_last()
-if save_lanes then save_lanes() end
+if save_micro_queues then save_micro_queues() end
 if save_groups then save_groups() end
 finish()
 for i, run in ipairs(runs) do
@@ -122,7 +122,7 @@ return { now, first, readied, joined, unpack(given_mark or {}) }
 
 -- script: put
 -- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
--- WITH: now tube encode new_record count_tasks names? lanes? add_entries put_entries
+-- WITH: now tube encode new_record count_tasks names? with_micro_queues? add_entries put_entries
 
 -- script: put_related
 -- The same, of tasks with addresses, reply tubes or groups.

@@ -2,7 +2,7 @@
 
 -- script: repair
 -- Write item by item, each unless something that it rests on has changed since.
--- KEYS: tasks ready buried taken delivered due queue members lanes addresses outcomes kept groups waits
+-- KEYS: tasks ready buried taken delivered due queue members micro_queues addresses outcomes kept groups waits
 -- ARGV: now, shape, limit, then of each item: number of guards, part, field, `=` and its value or '' for none, ...; number of
 --   writes, number of words, command, part, word, ..., ...
 -- Returns: now, how many of them were written

@@ -21,7 +21,7 @@ end
 local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
 if soonest <= now then
   advance(tonumber(ARGV[9]))
-  if settle_lanes then settle_lanes() end
+  if settle_micro_queues then settle_micro_queues() end
 end
 local due = ARGV[10] == '1' and {} or left_over()
 if #due > 0 then

@@ -155,7 +155,7 @@ local function change(key, rec, to)
   rec.state, rec.at, rec.attempts, rec.reason = to.state, to.at, to.attempts, to.reason
   if to.state ~= '-' then rec.expires = to.expires end
   if to.state ~= 't' then rec.owner = nil end
-  if update_lane then update_lane(key, rec, before) end
+  if update_micro_queue then update_micro_queue(key, rec, before) end
   set_timer(key, timer, rec.at)
   if rec.state == '-' then
     remove_from('HDEL', k_tasks, key)
@@ -183,6 +183,6 @@ local function commit()
   if save_outcomes then save_outcomes() end
   if save_groups then save_groups() end
   if save_last then save_last() end
-  if save_lanes then save_lanes() end
+  if save_micro_queues then save_micro_queues() end
   finish()
 end

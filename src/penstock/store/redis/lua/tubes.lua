@@ -57,7 +57,7 @@ return { now, redis.call('HINCRBY', k_meta, 'turn', 1) }
 
 -- part: contents
 -- The keys of a tube, but for meta. Their memory is freed in the background.
--- KEYS: meta tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions waits
+-- KEYS: meta tasks ready due buried taken delivered micro_queues queue idle lapses handles ends ended_sessions waits
 -- KEYS: addresses outcomes kept groups members moving outbox inbox marks errors
 local function unlink_contents(...)
   local kept, gone = { [k_meta] = true }, {}

@@ -1,7 +1,7 @@
 """Micro-queues: which ready tasks are heads, that is, may be taken.
 
 The first (limit - taken) ready tasks of a micro-queue are its heads; the others wait. So after every step, a
-micro-queue has either no room for another head or no waiting task. A store keeps a LaneState per micro-queue.
+micro-queue has either no room for another head or no waiting task. A store keeps a MicroQueueState per micro-queue.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class LaneState(msgspec.Struct):
+class MicroQueueState(msgspec.Struct):
     """The counters of one micro-queue. `turn` orders micro-queues when the tube is fair."""
 
     taken: int = 0
