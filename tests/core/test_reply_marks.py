@@ -1,4 +1,4 @@
-"""What stands in a task's `reply_to` besides the name of a tube."""
+"""What a task's `reply_to` may hold besides the name of a tube."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pytest
 
+from penstock.core.ending import KEEP_EXPIRY
 from penstock.core.entry import make_entry
 from penstock.core.kind import find_kind
 from penstock.core.lifecycle import Move
@@ -207,15 +208,16 @@ def test_one_ack_and_many(pair_of: Callable[[str], Pair], sort: str) -> None:
 
 @pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
 def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> None:
-    """Tasks with an address, a reply, a group with more tasks, and the last task of a group: alone and together."""
+    """Tasks with an address, a reply, a kept expiry, a group with more tasks, and the last of a group: each way."""
     for together in (False, True):
         pair = pair_of(sort)
         pair.put(("plain", {}), ("addressed", {"address": "a"}), ("replying", {"reply_to": "replies"}))
+        pair.put(("expiring", {"reply_to": KEEP_EXPIRY}))
         pair.put(*((n, PutOptions(group="g", address=f"g{n}" if n else None)) for n in range(3)))
         pair.start_groups()
-        while len(pair.held) < 6:  # one by one, if they are in one micro-queue
+        while len(pair.held) < 7:  # one by one, if they are in one micro-queue
             before = len(pair.held)
-            pair.take(6)
+            pair.take(7)
             moves = [pair.ack_of(record, b'"result"') for record in pair.held[before:]]
             if together:
                 pair.ack(*moves)
@@ -295,7 +297,7 @@ def _options(tube: Tube, dice: random.Random) -> PutOptions:
         case 0:
             options["address"], options["on_duplicate"] = dice.choice("wxyz"), "ignore"
         case 1:
-            options["reply_to"] = "replies"
+            options["reply_to"] = dice.choice(["replies", KEEP_EXPIRY])
         case 2:
             options["group"] = dice.choice(["g", "h"])
     return options

@@ -261,12 +261,12 @@ ORDER BY pk;
 
 -- name: ack
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
-WHERE :held AND at > $now AND reply_to IS NULL AND errors IS NULL;
+WHERE :held AND at > $now AND $no_reply AND errors IS NULL;
 -- name: ack_named
 DELETE penstock_task FROM penstock_task FORCE INDEX (penstock_address)
 WHERE tube = :tube AND address $in_texts AND state = 't' AND owner = 0;
 -- name: ack_one
-DELETE FROM penstock_task WHERE pk = ? AND owner = ? AND lease = ? AND at > $time AND state = 't' AND reply_to IS NULL
+DELETE FROM penstock_task WHERE pk = ? AND owner = ? AND lease = ? AND at > $time AND state = 't' AND $no_reply
 AND group_no IS NULL AND address IS NULL AND errors IS NULL;
 -- name: count_one
 INSERT INTO penstock_counter (tube, taken, done, ack_calls) SELECT ?, -1, 1, 1 FROM DUAL WHERE ROW_COUNT() = 1;

@@ -430,7 +430,7 @@ g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining
     SELECT remaining FROM penstock_group WHERE no = v.number AND state = 'started' FOR UPDATE) g),
 gone AS (DELETE FROM penstock_task k USING ROWS u(key bigint | session integer, held bigint | result bytea)
     WHERE k.pk MATCHES u.key AND k.state::text = 't' AND k.owner = u.session AND u.held IN (0, k.lease)
-    AND (k.at IS NULL OR k.at > (SELECT clock FROM c)) AND k.reply_to IS NULL AND k.errors IS NULL
+    AND (k.at IS NULL OR k.at > (SELECT clock FROM c)) AND $no_reply AND k.errors IS NULL
     AND (k.group_no IS NULL OR (k.group_no = ANY ((SELECT open FROM g)::integer[])
         AND k.pk <> ALL ((SELECT last FROM g)::bigint[])))
 -- fragment: acked

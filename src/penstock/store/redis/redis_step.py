@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core import group as rules
-from penstock.core.ending import kept_under
+from penstock.core.ending import KEEP_EXPIRY, kept_under
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lease import call_of
@@ -374,12 +374,18 @@ class RedisStep:
             or session is None
             or False
             in [
-                move.session == session and 0 < move.id <= MAX_ID and (move.seen is None or move.seen.reply_to is None)
+                move.session == session
+                and 0 < move.id <= MAX_ID
+                and (move.seen is None or move.seen.reply_to in (None, KEEP_EXPIRY))
                 for move in moves
             ]
         ):
             return Acked(set())
-        plain = not [True for task in seen if task is None or task.address is not None or task.group_no is not None]
+        plain = not [
+            True
+            for task in seen
+            if task is None or task.address is not None or task.group_no is not None or task.reply_to is not None
+        ]
         keys = b"".join([_pack_key(move.id >> 32, move.id & 0xFFFFFFFF) for move in moves])
         # Mostly one take has leased all of them.
         leases = [moves[0].lease] if len({move.lease for move in moves}) == 1 else [move.lease for move in moves]

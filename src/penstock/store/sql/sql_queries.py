@@ -10,7 +10,7 @@ import re
 from importlib.resources import files
 from types import SimpleNamespace
 
-from penstock.core.ending import Ending
+from penstock.core.ending import KEEP_EXPIRY, Ending
 from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.engine.port import MUTABLE
@@ -43,7 +43,8 @@ def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str
     known = {
         "record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT,
         "imported": ", ".join(COLUMNS[field] for field in _IMPORTED),
-        "import": ", ".join(f":{field}" for field in _IMPORTED), **(fragments or {}),
+        "import": ", ".join(f":{field}" for field in _IMPORTED),
+        "no_reply": f"(reply_to IS NULL OR reply_to = '{KEEP_EXPIRY}')", **(fragments or {}),
     }  # fmt: skip
     for place in (package, "penstock.store.sql")[: 1 + shared]:
         for role, section, body in _sections(files(place).joinpath("queries.sql").read_text()):

@@ -101,7 +101,7 @@ DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 
 -- fragment: acked
 -- What session ?2 holds at ?4 and leaves no reply; a lease of NULL is any.
-state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND reply_to IS NULL
+state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND $no_reply
 AND errors IS NULL
 -- fragment: not_the_last
 -- ?5 tasks are acked: a started group with more than those left cannot end by them.

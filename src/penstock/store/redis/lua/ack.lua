@@ -41,13 +41,13 @@ local function remove(place, value, flags)
   end
 end
 
--- The number of its group, or nil if it has a reply tube.
+-- The number of its group, 0 for none, or nil if it has a reply tube. '<' is none: see KEEP_EXPIRY in core/ending.py.
 local function group_in(value, flags)
   local at, text = texts_place(flags), nil
   if band(flags, 16) ~= 0 then text, at = text_at(value, at) end
   if band(flags, 32) ~= 0 then text, at = text_at(value, at) end
   local no, _, reply_to = struct.unpack('>I6Bc0Bc0', value, at)
-  return reply_to == '' and no or nil
+  return (reply_to == '' or reply_to == '<') and no or nil
 end
 
 -- Whether a task is held under that lease and by that session, and has no errors.
@@ -71,7 +71,9 @@ for place, value in ipairs(values) do
     remove(place, value, byte(value, 2))
   else
     local group = related and group_in(value, byte(value, 2))
-    if group then
+    if group == 0 then
+      remove(place, value, byte(value, 2))
+    elseif group then
       of_group[group] = of_group[group] or {}
       table.insert(of_group[group], place)
     else
