@@ -12,10 +12,16 @@ from penstock.store.redis.redis_store import RedisStore
 from tests.redis.test_check import run
 from tests.support.verbs import drain
 
-OPEN, STARTED = b"g" + task_key(1), b"g" + task_key(2)
+
+def group_key(store: RedisStore, no: int, name: str) -> bytes:
+    """The key of the group with that name."""
+    number = run(store, no, "HGET", "groups", f"n{name}")
+    assert isinstance(number, bytes)
+    return b"g" + task_key(int(number))
 
 
-def set_state(store: RedisStore, no: int, group: bytes, state: bytes) -> None:
+def set_state(store: RedisStore, no: int, name: str, state: bytes) -> None:
+    group = group_key(store, no, name)
     stored = run(store, no, "HGET", "groups", group)
     assert isinstance(stored, bytes)
     run(store, no, "HSET", "groups", group, state + stored[1:])
@@ -50,25 +56,38 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
     "a group for ever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
     "a wrong count": (
         lambda store, no: run(
-            store, no, "HSET", "groups", STARTED, b"sh" + task_key(9) * 2 + task_key(0) * 2 + b"started"
+            store,
+            no,
+            "HSET",
+            "groups",
+            group_key(store, no, "started"),
+            b"sh" + task_key(9) * 2 + task_key(0) * 2 + b"started",
         ),
         "9 tasks are left",
         ["s", "end"],
     ),
     "a lost end": (lose_end, "should have ended", ["end"]),
     "a task of no group": (
-        lambda store, no: run(store, no, "HDEL", "groups", OPEN),
+        lambda store, no: run(store, no, "HDEL", "groups", group_key(store, no, "open")),
         "its group is not there",
         ["s", "end", "o"],
     ),
     "a task that runs ahead": (run_ahead, "can be taken", ["s", "end"]),
     "a start that nobody follows": (
-        lambda store, no: set_state(store, no, OPEN, b"s"),
+        lambda store, no: set_state(store, no, "open", b"s"),
         "do not follow",
         ["s", "end", "o"],
     ),
-    "a cancel that nobody follows": (lambda store, no: set_state(store, no, OPEN, b"x"), "do not follow", ["s", "end"]),
-    "an end that was too early": (lambda store, no: set_state(store, no, STARTED, b"d"), "is done, but", ["s", "end"]),
+    "a cancel that nobody follows": (
+        lambda store, no: set_state(store, no, "open", b"x"),
+        "do not follow",
+        ["s", "end"],
+    ),
+    "an end that was too early": (
+        lambda store, no: set_state(store, no, "started", b"d"),
+        "is done, but",
+        ["s", "end"],
+    ),
     "a lost name": (lambda store, no: run(store, no, "HDEL", "groups", "nopen"), "its name leads", ["s", "end"]),
     "a lost index": (lambda store, no: run(store, no, "DEL", "members"), "members index", ["s", "end"]),
 }

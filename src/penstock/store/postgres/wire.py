@@ -14,7 +14,12 @@ from typing import Any
 import psycopg
 from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Loader, Transformer
-from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
+from psycopg.errors import (
+    DuplicatePreparedStatement,
+    InvalidSqlStatementName,
+    SerializationFailure,
+    error_from_result,
+)
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
@@ -180,9 +185,11 @@ class Wire:
         """Send these statements at once, and return the rows of each. Outside of a transaction they are one."""
         try:
             return self._run(calls)
-        except (InvalidSqlStatementName, DuplicatePreparedStatement):
+        except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:
             # psycopg lets the server forget them all when it rolls back; nothing was done. It must forget its own too.
             self.prepared.clear()
+            if self.pgconn.transaction_status == TransactionStatus.INERROR:  # `undone` makes the server forget
+                raise SerializationFailure("prepared statements were lost in a transaction") from error
             self.connection.execute("DEALLOCATE ALL")
             return self._run(calls)
 
@@ -280,6 +287,8 @@ class Link(psycopg.Connection[Row]):
         if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):
                 self.wire.run([(Query("ROLLBACK"), {})])
+                if not self.wire.prepared:
+                    self.execute("DEALLOCATE ALL")
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
     # for the database of a pool
