@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
@@ -75,3 +77,12 @@ def must_be_call(given: object) -> None:
     """Raise BadValue for anything but a call."""
     if not isinstance(given, Call):
         raise BadValue(f"{shown(given)} is not a call of a handler: give handler.call(…)")
+
+
+def new_address() -> str:
+    """A new address for a task whose outcome must be kept; outcomes are kept only for addressed tasks.
+
+    It begins with the time in milliseconds, so that tasks put together are together in indexes: with random addresses,
+    a worker on SQLite that keeps results had half the throughput, because commits wrote many more pages.
+    """
+    return f"{time.time_ns() // 1_000_000:x}{secrets.token_urlsafe(9)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.app.call import Call, must_be_call
+from penstock.app.call import Call, must_be_call, new_address
 from penstock.app.handle import Found, Handle, find
 from penstock.app.tracing import Sending
 from penstock.broker.outcome import Outcome, await_task
@@ -64,7 +63,7 @@ class Chain:
             tube = yield from call.handler.find_tube()
             refuse_sharded("chains", tube.stored.name, tube.stored.shards)
             tubes.append(tube)
-        token, names_of = secrets.token_urlsafe(12), [tube.name for tube in tubes]
+        token, names_of = new_address(), [tube.name for tube in tubes]
         addresses = [core.link_address(token, names_of, place) for place in range(len(tubes))]
         timed = any(call.put_options.get("at") is not None for call in self.calls)
         now: int = (yield Blocking(tubes[0].runtime.store.now)) if timed else 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import arguments, tracing
 from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions, UnknownArguments
-from penstock.app.call import Call
+from penstock.app.call import Call, new_address
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.put_signature import with_options
@@ -303,11 +302,6 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
     from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
-
-
-def new_address() -> str:
-    """A random address for a task whose outcome must be kept; outcomes are kept only for addressed tasks."""
-    return secrets.token_urlsafe(12)
 
 
 def _parts(item: object) -> tuple[tuple[object, ...], dict[str, object]]:
