@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.core.results import Blocked, Taken
+from penstock.core.task import Record
 from penstock.engine.work import Work
 from tests.servers import running
 from tests.servers.proxy import Proxy
@@ -78,3 +79,22 @@ def test_a_group_whose_tasks_cannot_follow_its_start_may_be_started(
             group.start()
     assert group.status == "running"
     assert tube.take(5) is not None
+
+
+def test_an_ack_whose_stale_task_cannot_be_read_may_have_acked_the_others(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> dict[int | str, Record]:
+        raise penstock.StoreUnavailable("the server is away")
+
+    tube = broker.tube("t")
+    tube.put_many(["stale", "held"])
+    [stale] = tube.take_many(1)
+    tube.release_all()
+    tube.delete(stale.id)
+    [held] = tube.take_many(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Work, "load_by", fail)
+        with pytest.raises(penstock.OutcomeUnknown, match="partly applied .1 tasks."):
+            tube.ack_many([held, stale])
+    assert list(tube.tasks()) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence
 from types import TracebackType
 
 from penstock.core.options import Tube
@@ -51,16 +51,21 @@ def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
 
 
 class partly_applied:  # noqa: N801
-    """Context of one step of a call that has several. An error after the first step says that some were applied."""
+    """Context of one step of a call that has several. An error after the first step says that some were applied.
+
+    `done`: the tasks that were applied, or None in place of those that were not.
+    """
 
     __slots__ = ("_done",)
 
-    def __init__(self, done: Sized) -> None:
+    def __init__(self, done: Sequence[object]) -> None:
         self._done = done
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if isinstance(error, StoreError) and not isinstance(error, OutcomeUnknown) and self._done:
-            what = f"the call was partly applied ({len(self._done)} tasks): check before retrying"
+        if not isinstance(error, StoreError) or isinstance(error, OutcomeUnknown):
+            return
+        if done := sum(task is not None for task in self._done):
+            what = f"the call was partly applied ({done} tasks): check before retrying"
             raise OutcomeUnknown(f"{error}; {what}") from error

@@ -314,7 +314,8 @@ class Store(ABC):
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
                 guess = False
 
-        self._run(settle, (tube,), size=len(moves), now=now)
+        with self._keeping(records):
+            self._run(settle, (tube,), size=len(moves), now=now)
         return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
@@ -342,8 +343,13 @@ class Store(ABC):
                     return
                 after = records[-1].id
 
-        self._run(apply, (tube,), now=now)
+        with self._keeping(settled):
+            self._run(apply, (tube,), now=now)
         return Settled(settled, effects)
+
+    def _keeping(self, done: Sequence[Record | None]) -> partly_applied:
+        """The context of one step that flushes several times: a server keeps what was flushed before an error."""
+        return partly_applied(done if self.remote else ())
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
         while self._apply_due(step, tube, effects):
