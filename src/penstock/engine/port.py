@@ -1,22 +1,23 @@
-"""The port: what the engine asks of a database. A database knows rows, guards and indexes, but no verb and no rule.
+"""The port: the interface that a database implements for the engine. Rows, guards and indexes; no verbs, no rules.
 
-A call of the store's contract is one `Step` (or a few, where the contract says so). The engine loads rows, core
-decides what becomes of them, and `flush` writes the decision as one atomic change:
+A call of `engine.store.Store` is one `Step` (or a few, where its docstring says so). The engine loads rows, core
+decides how they change, and `flush` writes the decision as one atomic change:
 
-- A database with cheap local transactions (memory, SQLite) begins one with the step and commits it at the step's end.
-  What was loaded cannot change before the flush, so its guards always hold.
-- A server holds no lock between two round trips. Each `load` and each `flush` is a round trip and a transaction of its
-  own. `flush` therefore checks guards, and raises `Conflict`, or reports the rows that it left out, where somebody
-  else was faster. The engine then loads again.
+- A database with cheap local transactions (memory, SQLite) runs the whole step in one transaction. Loaded rows cannot
+  change before the flush, so their guards always hold.
+- A server holds no lock between two round trips. Each `load` and each `flush` is a separate round trip and transaction.
+  `flush` therefore checks guards. If another client changed a row first, `flush` raises `Conflict` or reports the rows
+  that it skipped, and the engine loads again.
 
 Rules for every implementation:
-- Time is the database's clock in milliseconds, unless the step was given `now`. At `now == deadline` it is over.
-- `NoSuchTube` for a tube whose row is gone or hidden: every write and every hot statement looks for it.
+- Time is the database's clock in milliseconds, unless the step was given `now`. A deadline has passed at `now ==
+  deadline`.
+- Every write and every hot statement checks the tube's row, and raises `NoSuchTube` if the row is gone or hidden.
 - Lock order on servers: tube (shared), handle (shared), id row, capacity, groups by number, micro-queues by name, tasks
-  by id. Takes skip what is locked.
-- Counters are exact: a row that was left out is not counted.
-- Ready, or waiting behind its micro-queue, is the database's business: the engine says "r". In a micro-queue kind the
-  first (limit - taken) ready tasks of each micro-queue are stored as "r", the others as "q" (`core.task.QUEUED`).
+  by id. Takes skip locked rows.
+- Counters are exact: a skipped row is not counted.
+- The engine marks every ready task as "r"; the database decides which of them are takeable. In a micro-queue kind it
+  stores the first (limit - taken) ready tasks of each micro-queue as "r", the others as "q" (`core.task.QUEUED`).
   `Record.rank2` of a fair tube is 0, except that heads carry their micro-queue's turn.
 """
 
@@ -48,8 +49,8 @@ class Conflict(Exception):
     """A guard failed: nothing was written, and the caller must load again."""
 
 
-# Our own generator: a program that seeds that of `random` would draw the same numbers after every start. Asking the
-# system for each number took a tenth of a take on SQLite.
+# A private generator: a program that seeds the global one of `random` would draw the same numbers after every start.
+# Reading each number from the operating system took a tenth of the time of a take on SQLite.
 _numbers = random.Random()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_numbers.seed)
@@ -73,7 +74,7 @@ class ByNames(msgspec.Struct, frozen=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Tasks whose `at` has come, soonest first; `Loaded.groups` also has every group of the tube that is moving."""
+    """Tasks whose `at` has passed, earliest first. `Loaded.groups` also has every moving group of the tube."""
 
     limit: int
 
@@ -92,7 +93,7 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """Tasks of a group, in id order; or those that wait for its start (state g), in take order."""
+    """Tasks of a group, in id order; with `unstarted`, those that wait for its start (state g), in take order."""
 
     group: int
     limit: int
@@ -100,7 +101,7 @@ class Members(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Tasks with ids above `after` and up to `upto`, in id order, as they are stored; also of a hidden tube."""
+    """Tasks with ids above `after` and up to `upto`, in id order, as stored. Works on a hidden tube, too."""
 
     after: int
     limit: int
@@ -111,7 +112,7 @@ Select = ByIds | ByNames | Due | Taken | Buried | Members | Page | Listing
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """Tasks, and the groups that they are in, by number."""
+    """Tasks, and their groups by number."""
 
     records: list[Record]
     groups: dict[int, Group]
@@ -121,12 +122,13 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One task before and after. State "-" is gone; "r" becomes "q" where its micro-queue has no room.
+    """One task before and after a change. State "-" means removed; "r" is stored as "q" if its micro-queue is at its
+    limit.
 
-    Guard: state (r and q are the same), lease, at and rank1 are those of `before`, the database's clock is before
-    `until`, and the task has no errors if `before` has none: its holder may not know of them. `error` is the one that
-    `after.errors` ends with. A database writes the fields of `CHANGED`; where the payload is another object, the task
-    was rewritten, and it writes those of `MUTABLE` and the payload.
+    Guard: the stored state (r and q count as equal), lease, at and rank1 equal those of `before`; the database's clock
+    is before `until`; and the task has no errors if `before` has none, because its holder may not know of them. `error`
+    is the last one in `after.errors`. A database writes the fields of `CHANGED`. If `after.payload` is a different
+    object, the task was rewritten, and the database writes the fields of `MUTABLE` and the payload.
     """
 
     before: Record
@@ -135,11 +137,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     ending: Ending | None = None
     until: int | None = None
     error: StoredAttempt | None = None
-    #: The state of the task's group that this was decided by.
+    #: The state of the task's group on which the decision is based.
     group_state: str | None = None
 
 
-# The fields of a Record that a change of its state sets; and all that may change after its put, beside the payload.
+# The fields of a Record that a change of state sets; and all fields except the payload that may change after the put.
 CHANGED = ("state", "rank2", "attempts", "expires", "at", "owner", "reason", "progress", "errors")
 MUTABLE = (
     "state", "rank1", "rank2", "pri", "attempts", "lease", "created", "taken", "expires", "at", "owner", "reason",
@@ -148,11 +150,11 @@ MUTABLE = (
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group before and after. `total`, `left` and `failed` are added to by their differences, the rest is set
-    where it differs: of a group that was guessed, nothing else is known.
+    """One group before and after a change. A database adds the differences of `total`, `left` and `failed`, and sets
+    other fields only where they differ, because the engine may have guessed the group without loading it.
 
-    Guard: the state is that of `before`; and, if the group is over afterwards or starts to move, `left` is that of
-    `before`, else something is left of it after the change.
+    Guard: the stored state is that of `before`. If the group ends or changes its state, the stored `left` must also be
+    that of `before`; otherwise `left` must be above 0 after the change.
     """
 
     before: Group
@@ -160,12 +162,12 @@ class GroupRow(msgspec.Struct, frozen=True):
 
     @property
     def exact(self) -> bool:
-        """Whether the number of tasks left must be the one that was seen."""
+        """Whether the stored number of tasks left must equal `before.left`."""
         return self.after.left <= 0 or self.after.state != self.before.state
 
 
 class Post(NamedTuple):
-    """A reply for a tube, or a link of a chain with its data."""
+    """A reply to a tube, or the next link of a chain with its payload."""
 
     tube: str
     payload: bytes
@@ -177,35 +179,35 @@ class Delta(msgspec.Struct):
 
     tube: Tube
     rows: list[Row] = msgspec.field(default_factory=list)
-    #: New tasks of `tube`, in order. `Entry.group_no` and `Entry.unstarted` are decided. Refused over its capacity.
+    #: New tasks of `tube`, in order, with `group_no` and `unstarted` set. Refused if they exceed the capacity.
     fresh: list[Entry] = msgspec.field(default_factory=list)
     groups: list[GroupRow] = msgspec.field(default_factory=list)
     #: Replies and group work, by tube, in order; not subject to any capacity.
     works: list[tuple[Tube, list[Entry]]] = msgspec.field(default_factory=list)
     #: Remove all tasks of a hidden tube up to this id, uncounted.
     erase_upto: int | None = None
-    #: Where a step posts: what goes to other tubes, by their names, and links of chains.
+    #: Only if `Step.posts`: replies to other tubes, by tube name, and links of chains.
     posts: list[Post] = msgspec.field(default_factory=list)
 
     @property
     def whole(self) -> bool:
-        """Whether one failed guard undoes everything (Conflict); else rows whose guard fails are left out."""
+        """Whether one failed guard undoes everything (Conflict); otherwise, rows whose guard fails are skipped."""
         return bool(self.groups or self.works or self.fresh or self.posts)
 
 
 class Flushed(msgspec.Struct):
-    """What a flush did: ids of rows that were left out, the new tasks, and the tasks that became takeable by tube."""
+    """The result of a flush: ids of skipped rows, new tasks, and how many tasks became takeable, by tube number."""
 
     missed: set[int] = msgspec.field(default_factory=set)
     fresh: list[Record] = msgspec.field(default_factory=list)
     works: list[tuple[Tube, list[Record]]] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
-    #: What it did beside the rows.
+    #: Effects that do not come from the rows.
     beside: Effects | None = None
 
     def note_rows(self, delta: Delta, changed: set[int], readied: int | None) -> None:
-        """It changed the tasks with these ids; `readied`: how many became takeable, None if there are no
-        micro-queues."""
+        """Record that the flush changed the tasks with these ids. `readied`: how many became takeable, None if the tube
+        has no micro-queues."""
         self.missed = {row.before.id for row in delta.rows} - changed
         if readied is None:
             rows = [row for row in delta.rows if row.before.id in changed and row.after.state != "-"]
@@ -213,7 +215,7 @@ class Flushed(msgspec.Struct):
         self.readied[delta.tube.no] = readied
 
     def note_new(self, delta: Delta, tube: Tube, entries: list[Entry], records: list[Record], readied: int) -> None:
-        """It stored entries of the Delta as these tasks, of which some are takeable."""
+        """Record that the flush stored `entries` of the Delta as `records`, of which `readied` are takeable."""
         self.readied[tube.no] = self.readied.get(tube.no, 0) + readied
         if entries is delta.fresh:
             self.fresh = records
@@ -224,11 +226,11 @@ class Flushed(msgspec.Struct):
 class Request(msgspec.Struct, frozen=True):
     """A take: up to `count` tasks for the session of a handle.
 
-    The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
-    lapsed handle or session), the take stops there without leasing and says so. The first `forced` tubes are looked at
-    whatever is due: tasks past their ttl and tasks of cancelled groups are passed over. Of these only the last is
-    leased from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request, and is
-    about the caller with the number `waiter`.
+    Tasks come from the first tube that has any. If something is due in a tube (a task's `at`, a moving group, a lapsed
+    handle or session), the take stops there without leasing and returns that tube as `Handed.due`. In the first
+    `forced` tubes the take continues even if something is due, and skips tasks past their ttl and tasks of cancelled
+    groups. Of these it leases only from the last, because the others were empty before (`wanted`). `blocked` registers
+    or unregisters the caller with the number `waiter` in all tubes of the request.
     """
 
     tubes: Sequence[Tube]
@@ -240,15 +242,15 @@ class Request(msgspec.Struct, frozen=True):
     forced: int = 0
 
     def wanted(self, place: int) -> int:
-        """How many tasks to take from the tube at that place."""
+        """Return how many tasks to take from the tube at this position."""
         return self.count if place >= self.forced - 1 else 0
 
 
 class Handed(msgspec.Struct):
-    """What a take got. `next_at`: the next known moment in the tubes looked at, also of sessions and round elements.
+    """The result of a take. `next_at`: the next deadline in the tubes visited, including sessions and round elements.
 
-    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone. `before`:
-    what had to be done first, that is, earlier takes undone whose answers were lost.
+    `due`: the tube in which something is due; then nothing was leased. `alive` is False if the handle is gone.
+    `before`: effects of undoing earlier takes whose answers were lost.
     """
 
     tube: Tube | None = None
@@ -260,8 +262,8 @@ class Handed(msgspec.Struct):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """Which tasks a hot ack removed, by id or, in a reliable tube, by name; how many became takeable by it; and the ids
-    of those whose outcome is kept. `judged`: the others cannot be acked. `beside`: what else it did."""
+    """The tasks that a hot ack removed, by id or, in a reliable tube, by name; how many tasks became takeable; and the
+    ids whose outcome is kept. `judged`: the other tasks cannot be acked at all. `beside`: further effects."""
 
     keys: set[int] | set[str]
     readied: int = 0
@@ -271,7 +273,7 @@ class Acked(msgspec.Struct, frozen=True):
 
 
 class SessionRow(NamedTuple):
-    """A session, and when it ends if nobody beats or joins it."""
+    """A session, and when it ends without another heartbeat or join."""
 
     no: int
     id: str
@@ -279,7 +281,7 @@ class SessionRow(NamedTuple):
 
 
 class HandleRow(msgspec.Struct, frozen=True):
-    """A handle of a session: lapsed from `until` on."""
+    """A handle of a session. It has lapsed once the clock reaches `until`."""
 
     id: str
     session: int
@@ -288,13 +290,12 @@ class HandleRow(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What is stored of one tube beside its tasks, and what the tasks say: the facts that `engine.integrity` compares.
+    """Derived data of one tube as stored and as computed from its tasks, which `engine.integrity` compares.
 
-    `states`: tasks by state. `stranded`: tasks in a state that nothing ends. `orphans`: taken tasks of a leased kind
-    whose session is gone. `unsound`: tasks of an unleased kind that are not as their kind has them. `queues`: per
-    micro-queue what is counted and what its row says, as (taken, heads, waiting) pairs, and its turn. `members`: per
-    group number its tasks by state. `strays`: ids of tasks whose group is gone. `early`: ids of tasks that are there
-    and have an outcome.
+    `states`: number of tasks by state. `stranded`: tasks in a state that they can never leave. `orphans`: taken tasks
+    of a leased kind whose session is gone. `unsound`: tasks of an unleased kind with fields that the kind does not
+    allow. `queues`: counted and stored numbers of each micro-queue. `members`: number of tasks by state, for each group
+    number. `strays`: tasks whose group is gone. `early`: ids of tasks that still exist but already have an outcome.
     """
 
     states: dict[str, int]
@@ -308,7 +309,7 @@ class Audit(msgspec.Struct, frozen=True):
     early: list[int]
     newest: Record | None
     counters: TubeCounters
-    #: What else is wrong beside the tasks, and follows from them: id, what, remedy. `rebuild` repairs it.
+    #: Other problems of derived data, as (id, what, remedy). `rebuild` repairs them.
     others: Sequence[tuple[int | str | None, str, str]] = ()
 
 
@@ -322,181 +323,182 @@ class QueueAudit(msgspec.Struct, frozen=True):
 
 
 class Step(Protocol):
-    """One call on the database, between `Store.step` entering and leaving."""
+    """One call on the database: the context manager that `Store.step` returns."""
 
     @property
     def now(self) -> int:
-        """The clock of this step: read when it began, or at its first load on a server."""
+        """The clock of this step, read at its start or, on a server, at its first load."""
 
-    #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
+    #: Whether to try a decision first without loading, because a round trip costs more than a conflict.
     optimistic: bool
-    #: Whether `ack` also deletes one task by its id, if that needs no rule.
+    #: Whether `ack` can also delete one task by its id, if no rule of core applies.
     deletes: bool
-    #: Whether what goes to other tubes is posted (`Delta.posts`): these may be on another server.
+    #: Whether replies to other tubes go to `Delta.posts`, because those tubes may be on another server.
     posts: bool
 
     # tubes
     def tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
-        """All tubes with these names, or all of them, by name. A hidden one (dropped, importing, moved) has a name that
-        nobody can give. The number of a dropped or moved one is negative, so that no statement finds it by the number
-        that its tasks keep."""
+        """Return the tubes with these names, or all tubes, sorted by name. A hidden tube (dropped, importing, moved)
+        has a name that users cannot choose. A dropped or moved tube has a negative number, so that no statement finds
+        it by the number that its tasks keep."""
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
-        """A new tube with its counters; None where the name is in use."""
+        """Create a tube with its counters. Returns None if the name is in use."""
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
     ) -> None:
-        """Set what is given, also of a hidden tube. Wakes takers of a resumed one."""
+        """Set the fields that are given; the tube may be hidden. Resuming a tube wakes its takers."""
 
     def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
-        """Change its options and `Overdue.altered`, both or none. Returns the changed tube."""
+        """Change options of a tube and `Overdue.altered`, atomically. Returns the changed tube."""
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
-        """Rename the tube and negate its number in its row and its counters, so that no step finds it any more.
+        """Rename the tube and negate its number in its row and its counters, so that no later step finds it.
 
-        In the same step it looks for taken tasks (delivered messages do not count unless `waiting`), for takers that
-        wait, if `waiting`, and for groups that move. If there are any, nothing changes, and it returns which of the
-        three were found; else None. It holds the tube's exclusive lock, so nothing comes in between.
+        The same step checks for taken tasks (delivered messages count only if `waiting`), for blocked takers (only if
+        `waiting`) and for moving groups. If it finds any, it changes nothing and returns which of the three it found;
+        otherwise it returns None. It holds the tube's exclusive lock, so nothing can change in between.
         """
 
     def forget_tube(self, tube: Tube) -> None:
         """Remove an empty tube's row, counters, micro-queues, groups, outcomes and waiters."""
 
     def clear_tube(self, tube: Tube) -> None:
-        """Remove its micro-queues, groups, outcomes and waiters, and set its counters to none stored."""
+        """Remove the micro-queues, groups, outcomes and waiters of a tube, and set its counters to no stored tasks."""
 
-    # looking
+    # reading
     def load(self, tube: Tube, select: Select) -> Loaded:
-        """The selected tasks, and their groups."""
+        """Load the selected tasks and their groups."""
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        """The group with a number; the live one of a name; the newest of a name, live or not; live ones by name from
-        behind `after`; or those that are not over, above a number."""
+        """Return the group numbered `no`; the live group called `name`; the newest one called `newest`, live or not;
+        live groups with names after `after`, by name; or groups with numbers above `above` that are not over."""
 
     def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, Kept]:
-        """How the tasks of these ids ended, or the last ones of these addresses, where that is kept: one query."""
+        """Return the stored outcomes of tasks by id, or of the last task of each address. One query."""
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        """Outcomes of tasks above an id, in id order."""
+        """Return outcomes of tasks with ids above `after`, in id order."""
 
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
-        """Those of several tubes by number, with `waits`, in one round trip; tubes that are gone are left out."""
+        """Return the counters of several tubes by number, with `waits`, in one round trip. Omits missing tubes."""
 
     def counters(self, tube: Tube) -> TubeCounters:
-        """The last ids and the counters; NoSuchTube."""
+        """Return the last ids and the counters. Raises NoSuchTube."""
 
     def queue(self, tube: Tube, utube: str) -> MicroQueue:
-        """The numbers of a micro-queue."""
+        """Return the counts of a micro-queue."""
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        """How many takeable tasks come before this one; may stop at 1,000."""
+        """Count the takeable tasks before this one; may stop at 1,000."""
 
     def next_at(self, tube: Tube) -> int | None:
-        """The next known moment of the tube and of sessions; 0 where tasks must follow a group."""
+        """Return the next deadline of the tube and of sessions; 0 if tasks must still follow their group."""
 
     def overdue(self) -> tuple[list[Tube], bool, str]:
-        """The tubes whose tasks, groups or outcomes are due, whether a session is, and `Overdue.altered`: one query,
-        with one step in an index per tube."""
+        """Return the tubes whose tasks, groups or outcomes are due, whether a session is due, and `Overdue.altered`.
+        One query, with one index seek per tube and index."""
 
     # hot
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        """Store tasks without address and group, in order; TubeFull where the capacity does not allow them all.
+        """Store tasks without address and group, in order. Raises TubeFull and stores none if they exceed the capacity.
 
         Messages of a reliable tube get their ids here (`core.ids.next_marks`).
         """
 
     def take(self, request: Request) -> Handed:
-        """Lease tasks, or hand them out as the kind says (`core.lifecycle`), and count them."""
+        """Lease tasks, or hand them out by the rules of the kind (`core.lifecycle`), and count them."""
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
-        """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""
+        """Redeliver the oldest delivered messages, up to `count`, stopping at the first one delivered less than
+        `elapsed` ago. Returns none while the tube is paused."""
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack those that are held as the moves say, have no errors and no reply to leave, and cannot be the last of
-        their group.
+        """Ack the tasks whose lease matches their move, that have no errors and no reply, and are not the last of their
+        group.
 
-        The outcome of a task with an address is kept. Groups that are started are counted down, but never to none left:
-        what may be the last task of its group is left to the engine, as are tasks of other groups. In a reliable tube
-        moves go by name.
+        Stores the outcome of a task with an address. Counts down started groups, but never to zero: the engine handles
+        a task that may be the last of its group, and tasks of groups that are not started. In a reliable tube, moves
+        identify tasks by name.
         """
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Release what was leased by takes whose answers were lost (`engine.sessions`); with `again`, look once more
-        for those that may have reached the server late."""
+        """Release tasks leased by takes whose answers were lost (`engine.sessions`). With `again`, also recheck takes
+        that were undone before, because their request may have reached the server late."""
 
     # changes
     def flush(self, delta: Delta) -> Flushed:
-        """Write a decision as one atomic change, keep the outcomes of rows with an ending and an address
-        (for `tube.retention`), supersede those of addresses that are put again, and count all of it."""
+        """Write a Delta as one atomic change: also store the outcomes of rows with an ending and an address (for
+        `tube.retention`), supersede outcomes of addresses that are put again, and update the counters."""
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        """The live group of that name, created if there is none."""
+        """Return the live group of that name; create it if there is none."""
 
     def sweep(self, tube: Tube, limit: int) -> bool:
-        """Forget up to `limit` outcomes and groups past their retention, and micro-queues that are empty and had their
-        turn. Returns whether more may be left."""
+        """Delete up to `limit` each of outcomes and groups past their retention, and of empty micro-queues whose turn
+        has passed. Returns whether more may remain."""
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        """Store tasks under their own ids, groups' numbers and outcomes from elsewhere, as `core.transfer` says."""
+        """Store imported tasks under their own ids, their counts in groups, and outcomes. See `core.transfer`."""
 
     def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
-        """Rename an importing tube and add the calls of the counters; False where the name is in use."""
+        """Rename an importing tube and add the call counters. Returns False if the name is in use."""
 
     # sessions
     def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
-        """A session by its public id or its number."""
+        """Return a session by its public id or its number, or None."""
 
     def add_session(self, id: str, ttr: int) -> int:
         """Add a session. Returns its number."""
 
     def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        """Add a handle to a session, which then has no end; Conflict if the session is over."""
+        """Add a handle to a session and clear the session's end time. Raises Conflict if the session has ended."""
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
         """Extend the handles that have not lapsed to `lapse_ms` from now. Returns their ids."""
 
     def handles(self, ids: Sequence[str]) -> list[HandleRow]:
-        """The handles with these ids."""
+        """Return the handles with these ids."""
 
     def lapsed(self) -> tuple[list[HandleRow], list[int]]:
-        """Handles whose time is over, earliest first, and the numbers of sessions whose end has come."""
+        """Return lapsed handles, earliest first, and the numbers of sessions whose end time has passed."""
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        """Remove a handle and its waits as of that moment; the last one sets its session's end, `ttr` later."""
+        """Remove a handle and its waiters. The last handle sets its session's end time to `moment` plus `ttr`."""
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
-        """What a session holds, by tube."""
+        """Return up to `limit` tasks that a session holds, by tube."""
 
     def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
-        """Whether the session holds each of these, in one query; tasks of a cancelled group are held by nobody."""
+        """Return whether the session holds each lease, in one query. No session holds tasks of a cancelled group."""
 
     def forget_session(self, session: int) -> None:
-        """Remove an ended session, which holds nothing any more."""
+        """Remove an ended session that holds no tasks."""
 
     def sessions(self, no: int | None = None) -> list[SessionRecord]:
-        """Live sessions, oldest first, with what they hold and wait for; or one, without those."""
+        """Return live sessions, oldest first, with held tasks and waits; or only session `no`, without these."""
 
     # integrity
     def damage(self) -> list[str]:
-        """What the database itself reports as damaged; nothing else can be trusted then."""
+        """Return the damage that the database itself reports. If there is any, no other data can be trusted."""
 
     def audit(self, tube: Tube) -> Audit:
-        """The facts of one tube, at one moment."""
+        """Return the Audit of one tube, read at one point in time."""
 
     def restore(self, tube: Tube, record: Record) -> None:
-        """Write a task as it should be, without counting it; micro-queues are rebuilt afterwards."""
+        """Write a repaired task without updating counters or micro-queues; the caller rebuilds them afterwards."""
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        """Set the counters (from `audit`), the micro-queues and their heads to what the tasks say."""
+        """Recompute the counters (from `audit`), the micro-queues and their heads from the tasks."""
 
     def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
-        """Forget outcomes of tasks that are still there."""
+        """Delete outcomes of tasks that still exist."""
 
     def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
-        """Waiters (tube name, handle) whose handle is gone."""
+        """Return waiters (tube name, handle) whose handle is gone; with `forget`, delete them."""

@@ -1,7 +1,7 @@
-"""Sessions: who takes tasks, through which handles, how long they live, and what happens when they go.
+"""Sessions: how they begin and end, their handles, and what happens to their tasks.
 
-A session lives while it has a handle that has not lapsed, and `ttr` longer. Then what it held is released. A take whose
-answer was lost is undone, although its session lives on.
+A session lives while it has a handle that has not lapsed, and for `ttr` after that. Then its tasks are released. A take
+whose answer was lost is undone, even while its session is alive.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _VARIABLE = "PENSTOCK_LAPSE"
 _DEFAULT = 15_000
 # Seconds. Below a few, every slow query would end a session.
 _SHORTEST, _LONGEST = 3, 86_400
-# Seconds. A request may reach its server after we looked for what it did, so each heartbeat looks again for this long.
+# Seconds. A request may reach its server after we searched for its leases, so each heartbeat searches again for this
+# long.
 LOOK_SECONDS = 60.0
 
 
 def read_lapse() -> int:
-    """The milliseconds that PENSTOCK_LAPSE asks for, in seconds; BadValue if it is not such a number."""
+    """Return the value of PENSTOCK_LAPSE, which is in seconds, in milliseconds. Raises BadValue if it is invalid."""
     given = os.environ.get(_VARIABLE)
     if not given:
         return _DEFAULT
@@ -50,16 +51,16 @@ def read_lapse() -> int:
 def _at_start() -> int:
     try:
         return read_lapse()
-    except BadValue:  # connect raises it, where a program can report it
+    except BadValue:  # `connect` raises it again, where the program can handle it
         return _DEFAULT
 
 
-#: A session of this process lapses after this long without a heartbeat. The variable is read once, at the start.
+#: A session of this process lapses after this time without a heartbeat. The variable is read once, at import.
 LAPSE_MS = _at_start()
 
 
 def join(step: Step, presence: Presence, session: str | None, ttr: int) -> Joined:
-    """Begin a session, or join the live one of that id; NotFound when it is unknown or has lapsed."""
+    """Begin a session, or join the live one with that id. Raises NotFound if it is unknown or has lapsed."""
     if session is None:
         id = str(uuid4())
         no = step.add_session(id, ttr)
@@ -73,8 +74,8 @@ def join(step: Step, presence: Presence, session: str | None, ttr: int) -> Joine
 
 
 def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effects) -> None:
-    """End these handles; with `locus`, only those that joined from there, whose process is dead."""
-    end_lapsed(step, effects)  # what lapsed before ended then, not now
+    """End these handles. With `locus`, end only handles with that locus; their processes are dead."""
+    end_lapsed(step, effects)  # handles that lapsed earlier end as of that time, not now
     for handle in step.handles(handles):
         if locus in (None, handle.locus):
             step.remove_handle(handle, step.now)
@@ -82,8 +83,8 @@ def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effect
 
 
 def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
-    """End the handles whose heartbeat lapsed, then the sessions whose time is over, and release their tasks; those of a
-    `dead` one get one more error."""
+    """End lapsed handles, then sessions past their end time, and release their tasks. With `dead`, the tasks get one
+    more error."""
     handles, ended = step.lapsed()
     end = lost if dead else came_back
     for handle in handles:
@@ -101,7 +102,7 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
 
 
 class LostTake(msgspec.Struct):
-    """A take whose answer was lost: it may have leased tasks."""
+    """A take whose answer was lost. It may have leased tasks."""
 
     tubes: Sequence[Tube]
     handle: str
@@ -117,21 +118,21 @@ class LostTakes:
         self._takes: dict[int, LostTake] = {}
 
     def add(self, lost: LostTake) -> None:
-        """Remember a take whose answer did not come."""
+        """Remember a take whose answer was lost."""
         self._takes[lost.call] = lost
 
     def left(self, *, again: bool) -> list[LostTake]:
-        """Those that nobody has looked for yet; with `again`, all that may still reach the server."""
+        """Return the takes that were not undone yet; with `again`, also those that may still reach the server."""
         return [lost for lost in list(self._takes.values()) if again or not lost.looked] if self._takes else []
 
     def looked(self, lost: LostTake) -> None:
-        """Note that what it leased is released."""
+        """Record that the tasks leased by this take were released. Forgets the take once it is old enough."""
         lost.looked = True
         if time.monotonic() - lost.since > LOOK_SECONDS:
             self._takes.pop(lost.call, None)
 
     def leased(self, record: Record) -> bool:
-        """Whether one of them leased this task."""
+        """Return whether one of the lost takes leased this task."""
         return record.state == "t" and call_of(record.lease) in self._takes
 
     def __bool__(self) -> bool:
@@ -139,5 +140,5 @@ class LostTakes:
 
 
 def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:
-    """Release these tasks; their attempts do not count."""
+    """Release these tasks without counting the attempt."""
     Work(step, tube, effects).change_each(records, lambda record: undone(record, step.now))
