@@ -1,7 +1,7 @@
-"""Cross-checks of everything stored: states that must not exist are found, reported, and repaired when asked.
+"""Cross-checks of everything stored: find, report and, on request, repair states that must not exist.
 
 Findings come in the order in which they must be repaired: states, leases, groups and outcomes, then micro-queues and
-counters, which follow from the tasks.
+counters, which are derived from the tasks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from penstock.engine.work import Work
 
 
 def check(step: Step, *, repair: bool) -> list[Finding]:
-    """All findings; with `repair`, each is repaired."""
+    """Return all findings. With `repair`, repair each."""
     found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in step.damage()]
     if found:
-        return found  # what else it says cannot be trusted, and a repair could lose more
+        return found  # the other data cannot be trusted, and a repair could lose more
     for tube in step.tubes():
         if not is_hidden(tube.name):
             found += check_tube(step, tube, repair=repair)
@@ -38,7 +38,7 @@ def check(step: Step, *, repair: bool) -> list[Finding]:
 
 
 def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
-    """The findings of one tube."""
+    """Return the findings of one tube. With `repair`, repair each."""
     audit = step.audit(tube)
     found = [
         *_states(step, tube, audit, repair),
@@ -71,7 +71,7 @@ def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Prob
                 step.restore(tube, wrong[1])
     for record in audit.strays:
         yield record.id, "its group is not there", "take it out of the group"
-        if repair:  # what waited for its start is ready when the clock is next looked at
+        if repair:  # a task that waited for the start of its group becomes ready at the next advance
             waits = record.state == UNSTARTED
             state, at = ("~", step.now) if waits else (record.state, record.at)
             step.restore(tube, replace(record, state=state, at=at, group=None, group_no=None))
@@ -103,7 +103,7 @@ def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Prob
 
 
 def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a group beside the tasks that are there, counted by state."""
+    """Yield what is wrong with a group, compared with its stored tasks, counted by state."""
     left = states.total()
     if group.left != left:
         yield f"says {group.left} tasks are left, there are {left}", "count them again"
@@ -121,7 +121,7 @@ def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, st
 
 
 def repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None:
-    """Make a group agree with its tasks, counted by state: it ends, is open again, or its tasks follow it."""
+    """Make a group agree with its tasks, counted by state: end it, reopen it, or let its tasks follow its state."""
     work = Work(step, tube, Effects())
     group = work.group(no)
     if group is None:
@@ -141,7 +141,7 @@ def repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None:
 
 
 def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Problem]:
-    """What is wrong with micro-queues beside their tasks."""
+    """Yield what is wrong with micro-queues, compared with their tasks."""
     for label, queue in sorted(queues.items()) if tube.kind.per_utube else ():
         name, remedy = f"micro-queue {label or '(none)'}", "set its heads and numbers again"
         if queue.stored != queue.counted:
@@ -152,18 +152,18 @@ def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Pro
 
 
 def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
-    """How many of its ready tasks should be takeable."""
+    """Return how many ready tasks of a micro-queue should be takeable."""
     return min(max(tube.utube_limit - queue.counted[0], 0), len(queue.ready))
 
 
 def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Problem]:
-    """What is wrong with counters beside the tasks that are there, counted by state."""
+    """Yield what is wrong with counters, compared with the stored tasks, counted by state."""
     true = {
         "ready": states["r"] + states["q"],
         "taken": states["t"],
         "delayed": states["~"] + states[UNSTARTED],
         "buried": states["!"],
-        "done": counts.put - states.total(),  # as many are gone as were put and are not there
+        "done": counts.put - states.total(),  # tasks that were put and are no longer stored
     }
     for name, number in true.items():
         if getattr(counts, name) != number:
@@ -182,13 +182,13 @@ def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:
 
 
 def stranded(state: str) -> str:
-    """The finding for a task of a leased kind that can never become ready: its state is unknown, or it waits for a
+    """Describe a task of a leased kind that can never become ready: its state is unknown, or it waits for a
     micro-queue, a time or a group that it does not have."""
     return f"in state {state}, which nothing ends"
 
 
 def repaired(tube: Tube, record: Record) -> tuple[str, Record] | None:
-    """What is wrong with a task of an unleased kind, and the task as it should be; None where nothing is."""
+    """Return what is wrong with a task of an unleased kind, and the repaired task; None if nothing is wrong."""
     clocked = tube.kind.hand_out == CLOCK
     if record.state == "t" and not clocked:
         sound = replace(record, owner=None)

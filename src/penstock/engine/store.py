@@ -1,26 +1,26 @@
-"""The store: what a broker asks of it, the same on every database. Every verb is load, decide, flush, written once.
+"""The store interface that brokers use, the same on every database. Every verb is load, decide, flush, written once.
 
-Hot calls (a plain put, a take, an ack) go straight to statements of the database that need no rule.
+Hot calls (a plain put, a take, an ack) run database statements directly where no rule of core is needed.
 
-Promises:
+Guarantees:
 - Each call is one atomic step unless its docstring says otherwise. A call that raises has changed nothing, except for
   OutcomeUnknown.
 - Everything is a batch; a single call is a batch of one.
-- Time is the store's own clock in integer milliseconds, read inside the step. `now` overrides it, for tests. A deadline
-  is over at `now == deadline`.
-- `take` advances its tubes first, so a program without any daemon is correct.
+- Time is the store's clock in integer milliseconds, read inside the step; tests override it with `now`. A deadline has
+  passed at `now == deadline`.
+- `take` advances its tubes first, so no daemon is needed for correctness.
 - A tube that was dropped or moved away raises NoSuchTube.
-- A task's end keeps its outcome, puts its reply and counts in its group in the same step. A group that has no task left
-  ends in that step, and its work is put once. A reply is never refused for lack of room; work of a group takes the room
-  of the task that left. Tasks of a cancelled group are treated as gone, removed or not.
+- The step that ends a task also stores its outcome, puts its reply and counts down its group. A group without remaining
+  tasks ends in that step, and its work is put once. A reply is never refused for lack of capacity; the work of a group
+  takes the place of the task that ended. Tasks of a cancelled group are treated as gone, even before their removal.
 
-A store knows no handler, no retry rule and no waiting caller. It reports what became ready (Effects), and the broker
-wakes those who wait.
+A store knows nothing of handlers, retry rules or blocked callers. It reports what became ready (Effects), and the
+broker wakes its waiters.
 
 Kinds without leases (`core.lifecycle` has their rules):
 - The public id of a task is the text in `Record.address`; `Move.name` and `get` use it. `find` goes by integer id.
-- A hand-out has no owner, lease number or deadline. `take` needs a live handle; the end of a session touches nothing.
-- `round`: a put of an id that is there changes nothing, or only the data. rank1 is the time of the last hand-out.
+- A hand-out has no owner, lease number or deadline. `take` needs a live handle; the end of a session changes no task.
+- `round`: a put of an id that exists changes nothing, or only the data. rank1 is the time of the last hand-out.
 - `reliable`: messages are named by `core.ids.next_marks`. A delivered one is `t`; its rank1 grows with every hand-out.
 """
 
@@ -76,61 +76,61 @@ from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 T = TypeVar("T")
 P = TypeVar("P", Record, Group, Kept)
 
-# Tasks removed in one step by truncate and drop: short enough that others get their turn.
+# Tasks removed in one step by truncate and drop: few enough that other callers are not blocked for long.
 REMOVE_STEP = 5000
-# Conflicts that one call meets before it gives up. The first retry is immediate.
+# Attempts of one call before it gives up because of conflicts. The first retry is immediate.
 _ATTEMPTS = 6
 _PAUSE = 0.02
 
 
 class Store(ABC):
-    """A database adds its steps, its clock and how to wait for changes.
+    """Base class of all stores. A subclass adds its steps, its clock and how to wait for changes.
 
-    Calls on a tube are given the Tube that `load_tubes` or `save_tube` returned.
+    Callers pass the Tube that `load_tubes` or `save_tube` returned.
     """
 
     #: Brokers of one process whose stores have equal identities wake each other's takers.
     identity: str
-    #: Whether it is reached over a network: then a waiting take outlasts an outage.
+    #: Whether the store is reached over a network. Then a blocked take survives an outage.
     remote: bool
-    #: Whether sessions of other processes can be in this store, so that OS locks tell who lives.
+    #: Whether other processes can have sessions in this store, so that OS locks are needed to detect dead ones.
     shared: bool
     #: Tasks removed in one step of truncate.
     remove_step = REMOVE_STEP
 
     def __init__(self, identity: str) -> None:
         self.identity = identity
-        #: The takes of this process whose answers were lost: the next take or heartbeat undoes them.
+        #: Takes of this process whose answers were lost. The next take or heartbeat undoes them.
         self.lost = sessions.LostTakes()
 
     @abstractmethod
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> AbstractContextManager[Step]:
-        """Begin a step on these tubes; `size`: of how many tasks, so that a batch may let others go first."""
+        """Begin a step on these tubes. `size`: the number of tasks; a large batch may let other callers go first."""
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """A function that stores a payload as `put` does with this entry; None where `put` must do it."""
+        """Return a function that stores a payload as `put` would with this entry; None if only `put` can."""
         return None
 
     @abstractmethod
     def bind(self, connection: object) -> Store:
-        """The same store inside the transaction that the caller has begun on its own connection.
+        """Return the same store inside the transaction that the caller has begun on its own connection.
 
-        UnsupportedOption if the store has no transactions or the connection belongs to another driver.
+        Raises UnsupportedOption if the store has no transactions or the connection belongs to another driver.
         """
 
     @abstractmethod
     def describe(self) -> Description:
-        """What it is and what it promises, read from its current settings; never a password."""
+        """Describe the store and its durability, read from its current settings. Never contains a password."""
 
     @abstractmethod
     def now(self) -> int:
         """The store's clock."""
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """Sleep until `wake` is set or the time is over (False), or, when watching, until another process may
-        have changed something (True). Costs almost nothing while nothing happens."""
+        """Sleep until `wake` is set or the time is over (returns False) or, with `watch`, until another process may
+        have changed something (returns True). Costs almost nothing while nothing happens."""
         wake.wait(max(seconds, 0))
         return False
 
@@ -142,7 +142,7 @@ class Store(ABC):
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
         now: int | None = None,
     ) -> T:  # fmt: skip
-        """Run one step, again after a conflict. The call gets the step, and whether to guess before it loads."""
+        """Run one step, and retry it after a conflict. `call` gets the step, and whether to guess before loading."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self.step(tubes, write=write, size=size, now=now) as step:
@@ -158,7 +158,7 @@ class Store(ABC):
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        """Create the tube. If it exists, return the stored one (exist_ok) or raise TubeExists."""
+        """Create the tube. If it exists, return the stored one (`exist_ok`) or raise TubeExists."""
 
         def save(step: Step, _: bool) -> Tube:
             there = self._find_tube(step, name)
@@ -172,8 +172,8 @@ class Store(ABC):
         return self._run(save)
 
     def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
-        """All tubes by name, or those of these names, or all that were moved away (`frozen`). NoSuchTube for a name
-        whose tube is being moved or was moved."""
+        """Return all tubes by name, or those with these names, or all that were moved away (`frozen`). Raises
+        NoSuchTube for a name whose tube is being imported or was moved."""
 
         def load(step: Step) -> list[Tube]:
             if frozen:
@@ -184,7 +184,7 @@ class Store(ABC):
         return self._read(load)
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
-        """The tube of a name; NoSuchTube if it is being imported here, or was moved away."""
+        """Return the tube of that name, or None. Raises NoSuchTube if it is being imported here or was moved away."""
         found = step.tubes([name, transfer.importing(name), transfer.moved(name)])
         return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
@@ -197,14 +197,14 @@ class Store(ABC):
             busy = step.hide_tube(tube, transfer.dropped(tube), transfer.dropped_options(tube), waiting=True)
             if busy is not None:
                 refuse_busy(tube, taken=busy[0], waiting=busy[1])
-                raise Conflict  # a group moves: what it moves is due
+                raise Conflict  # tasks of a group are moving: apply that first
 
         self._run(drop, (tube,))
         effects.add(finish_drops(self))
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
-        """Remove some tasks of dropped tubes, and put their replies. Returns False if nothing is left to remove."""
+        """Remove some tasks of dropped tubes, and put their replies. Returns False if nothing remains."""
         for tube in step.tubes():
             if not transfer.is_dropped(tube):
                 continue
@@ -223,10 +223,10 @@ class Store(ABC):
     def write_tube(
         self, tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None
     ) -> Tube:
-        """Pause or resume it: while paused, take returns nothing; everything else continues. Or change options that
-        `core.options.check_changes` has checked; `Overdue.altered` then differs, if no option has changed too.
+        """Pause or resume a tube (while paused, `take` returns nothing; everything else continues), or change options
+        that `core.options.check_changes` has checked. `Overdue.altered` then differs, even if no option has changed.
 
-        Returns the tube as it is then. A changed utube_limit holds for what waits already.
+        Returns the changed tube. A changed utube_limit also applies to tasks that are already waiting.
         """
         if paused is not None:
             self._pause(tube, paused)
@@ -244,13 +244,13 @@ class Store(ABC):
         return self._run(lambda step, _: step.alter_tube(tube, changes), (tube,))
 
     def _repair_queues(self, tube: Tube) -> None:
-        """Give its micro-queues the heads that its limit allows."""
+        """Give the micro-queues of a tube as many heads as its limit allows."""
         self._run(lambda step, _: integrity.check_tube(step, tube, repair=True), (tube,), size=2)
 
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """Store all entries in order, or raise TubeFull and store none. Does not advance the tube first."""
+        """Store all entries in order, or raise TubeFull and store none. Does not advance the tube."""
         effects = Effects()
         if linked(entries):
 
@@ -273,11 +273,11 @@ class Store(ABC):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """Advance the tubes, then lease up to count tasks of the first tube that has any, in its order.
+        """Advance the tubes, then lease up to `count` tasks of the first tube that has any, in its order.
 
-        `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "register"
-        does so if nothing came, "unregister_if_found" removes it if something came, "unregister" always removes it.
-        `waiter` is a number of the caller's own, so that a call that is repeated counts it once.
+        `blocked` registers a caller that waits on these tubes, so that `drop_tube` and `sessions` see it: "register"
+        adds it if the take found nothing, "unregister_if_found" removes it if the take found a task, "unregister"
+        always removes it. `waiter` is a number that the caller chooses, so that a repeated call registers it once.
         """
         effects = Effects()
 
@@ -305,11 +305,11 @@ class Store(ABC):
         left: list[int] | None = list(range(len(moves))) if not (brief and _are_plain_acks(moves)) else None
 
         def settle(step: Step, guess: bool) -> None:
-            nonlocal left  # a server keeps what an attempt has written before it met a conflict
+            nonlocal left  # on a server, what an attempt wrote before a conflict stays written
             if left is None:
                 hot = step.deletes or moves[0].verb == "ack"
                 left = list(ack_plain(step, tube, moves, records, effects) if hot else range(len(moves)))
-            guess = guess and (self.remote or len(moves) == 1)  # a local load of many costs less than to guess again
+            guess = guess and (self.remote or len(moves) == 1)  # locally, loading many costs less than a wrong guess
             while left:
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
                 guess = False
@@ -319,9 +319,9 @@ class Store(ABC):
         return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        """Apply a verb to the tasks of one state, of any holder. See `core.select.Sweep`.
+        """Apply a verb to all tasks in one state, whoever holds them. See `core.select.Sweep`.
 
-        Works in bounded steps that are atomic each; tasks put meanwhile are not touched.
+        Works in bounded steps, each of them atomic. Does not touch tasks that are put meanwhile.
         """
         if sweep.verb == "delete":
             return self._truncate(tube, now)
@@ -356,8 +356,8 @@ class Store(ABC):
             pass
 
     def _apply_due(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
-        """End lapsed sessions and apply passed deadlines of a tube. Returns whether more remain. After a
-        conflict, the process that was faster does the rest."""
+        """End lapsed sessions and apply passed deadlines of a tube. Returns whether more remain. After a conflict, the
+        process that was faster applies the rest."""
         try:
             sessions.end_lapsed(step, effects)
             return Work(step, tube, effects).advance(limit)
@@ -365,8 +365,8 @@ class Store(ABC):
             return False
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        """Apply what is due to at most limit tasks: delays end, leases lapse, ttls expire, sessions end, tasks follow
-        the state of their group, old outcomes are forgotten."""
+        """Apply what is due to at most `limit` tasks: end delays, leases, ttls and sessions, let tasks follow the state
+        of their group, and delete old outcomes."""
         effects = Effects()
 
         def advance(step: Step, _: bool) -> Advanced:
@@ -377,7 +377,7 @@ class Store(ABC):
         return self._run(advance, (tube,), now=now)
 
     def overdue(self, *, now: int | None = None) -> Overdue:
-        """The tubes where `advance` has something to do; where only a session has lapsed, any tube. One query."""
+        """Return the tubes that need `advance`; any one tube if only a session has lapsed. One query."""
 
         def look(step: Step) -> Overdue:
             found, lapsed, altered = step.overdue()
@@ -391,7 +391,7 @@ class Store(ABC):
         return Settled(list(records), Effects([Event(tube.no, "take", record) for record in records]))
 
     def _truncate(self, tube: Tube, now: int | None) -> Settled:
-        # A task put meanwhile has a higher id than the last one at the start.
+        # Tasks put after the start have higher ids, and are kept.
         last = self._read(lambda step: step.counters(tube).last_id, tube)
         effects = Effects()
         settled: list[Record | None] = []
@@ -412,7 +412,7 @@ class Store(ABC):
         return Settled(settled, effects)
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        """The tasks with these ids (int) or with these addresses or public ids (str); one past its ttl is None."""
+        """Return the tasks with these ids (int), or addresses or public ids (str). None if missing or expired."""
 
         def get(step: Step) -> list[Record | None]:
             work = Work(step, tube, Effects())
@@ -422,7 +422,7 @@ class Store(ABC):
         return self._read(get, tube, now=now)
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        """A page of tasks. See `core.select` for what can be listed."""
+        """Return a page of tasks. See `core.select` for what can be listed."""
 
         def find(step: Step) -> list[Record]:
             select = listing
@@ -443,10 +443,10 @@ class Store(ABC):
     def counters(
         self, tube: Tube | Sequence[Tube], utubes: Sequence[str] = ()
     ) -> TubeCounters | dict[int, TubeCounters]:
-        """The last ids, the counters, and whether the tube is paused; also the counters of these micro-queues.
+        """Return the last ids, the counters, and whether the tube is paused; also the counters of these micro-queues.
 
-        For several tubes: by their numbers, with `TubeCounters.waits`, in few round trips; those that are gone are left
-        out.
+        For several tubes, returns them by tube number, with `TubeCounters.waits`, in few round trips, and omits missing
+        tubes.
         """
         return self._counters(tube, utubes) if isinstance(tube, Tube) else self._counters_of(tube)
 
@@ -463,7 +463,8 @@ class Store(ABC):
     # addresses, outcomes and groups
 
     def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
-        """For each address (str), its live task, or how its last one ended; or the same for addressed tasks by id."""
+        """Return, for each address (str), its live task or how its last task ended; by id (int), the same for addressed
+        tasks."""
 
         def look(step: Step) -> list[OutcomeLookup]:
             found: dict[int | str, OutcomeLookup] = {}
@@ -479,19 +480,19 @@ class Store(ABC):
                     found.update((key, OutcomeLookup(ending=each.ending, last=each.id)) for key, each in kept)
 
             if keys and isinstance(keys[0], str):
-                look_for_live()  # first: one that ends meanwhile is found here, or by its outcome
+                look_for_live()  # first, so that a task that ends meanwhile is found here or by its outcome
                 look_for_ended()
                 return [found.get(key) or OutcomeLookup() for key in keys]
             look_for_ended()
             look_for_live()
-            look_for_ended()  # on a server it may have ended between the two looks
+            look_for_ended()  # on a server, the task may have ended between the two queries
             last = step.counters(tube).last_id if len(found) < len(keys) else 0
             return [found.get(id) or OutcomeLookup(unknown=not 0 < int(id) <= last) for id in keys]
 
         return self._read(look, tube, now=now)
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
-        """The live group of that name, created if there is none. With `on_failure` it must be new: else BadValue."""
+        """Return the live group of that name; create it if missing. With `on_failure`, raises BadValue if it exists."""
 
         def open_one(step: Step, _: bool) -> Group:
             if on_failure is None:
@@ -511,8 +512,8 @@ class Store(ABC):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
         now: int | None = None,
     ) -> list[Group]:  # fmt: skip
-        """Up to limit groups that are open or started, by name, after that name; or the group with that number, or the
-        newest of that name, also one that is over, until it is past its retention."""
+        """Return up to `limit` open or started groups with names after `after`, by name; or the group numbered `no`, or
+        the newest one called `name`, which may be over but not past its retention."""
 
         def read(step: Step) -> list[Group]:
             if no is None and name is None:
@@ -527,9 +528,9 @@ class Store(ABC):
         cancel: bytes | None = None, now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
         """Start or cancel a group (`core.group.STARTED`, `CANCELLING`) and move some of its tasks, or set the work that
-        is put at its end or after its cancel. None if the group has ended. A second start or cancel does nothing.
+        is put at its end or after its cancel. Returns None if the group has ended. Repeating either does nothing.
 
-        TubeFull if the group has no task and its work finds no room.
+        Raises TubeFull if the group has no task and the tube has no capacity for its work.
         """
         effects = Effects()
 
@@ -548,7 +549,7 @@ class Store(ABC):
                 return None
             try:
                 more = Work(step, tube, effects).follow([no], ADVANCE_STEP)
-            except Conflict:  # others let its tasks follow, too
+            except Conflict:  # another client moves its tasks, too
                 more = True
             except StoreError as error:
                 raise OutcomeUnknown(f"group {name} may or may not be {to} ({error}): check before retrying") from error
@@ -559,14 +560,14 @@ class Store(ABC):
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
-        """Begin a session, or join the live one of that id; NotFound if it is unknown or has lapsed."""
+        """Begin a session, or join the live one with that id. Raises NotFound if it is unknown or has lapsed."""
         return self._run(lambda step, _: sessions.join(step, presence, session, ttr), now=now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
-        """Heartbeat of these handles. Returns those that are still valid; the sessions of the others have ended."""
+        """Send the heartbeat of these handles. Returns those still valid; the sessions of the others have ended."""
         alive = self._run(lambda step, _: step.beat(handles, sessions.LAPSE_MS), now=now)
         if self.lost:
-            with suppress(StoreError):  # the next one does it
+            with suppress(StoreError):  # the next heartbeat retries
                 self._undo_lost(Effects(), now, again=True)
         return alive
 
@@ -576,33 +577,33 @@ class Store(ABC):
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         """End these handles. The last handle of a session ends it: its tasks are released, after its ttr if it has one.
 
-        With `locus`, only handles that joined from there: a peer may report only the dead processes of its host.
+        With `locus`, ends only handles with that locus: a peer may report only dead processes of its own host.
         """
         effects = Effects()
         self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)
         return effects
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
-        """The live sessions, oldest first; or the one with that number, without held and waits."""
+        """Return the live sessions, oldest first; or only session `no`, without `held` and `waits`."""
         return self._read(lambda step: step.sessions(no), now=now)
 
     def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
-        """Whether the session holds each of these leases, in one round trip for all tubes."""
+        """Return whether the session holds each of these leases, in one round trip for all tubes."""
         return self._read(lambda step: step.holds(session, leases), now=now)
 
-    # looking closer
+    # inspection
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        """How many takeable tasks come before this one; may stop counting at 1,000."""
+        """Count the takeable tasks before this one; may stop at 1,000."""
         return self._read(lambda step: step.ahead(tube, record), tube)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        """Cross-check everything stored, and repair it if asked."""
+        """Cross-check everything stored. With `repair`, repair what is wrong."""
         found = [finding for _, finding in self._stranded(repair, now)]
         return found + self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
 
     def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
-        """What was leased by takes of this process whose answers were lost, and is not released yet."""
+        """Find tasks leased by takes of this process whose answers were lost, and that are not released yet."""
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
         tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
         for tube in tubes.values():
@@ -614,15 +615,15 @@ class Store(ABC):
             self._undo_lost(Effects(), now, again=True)
         return found
 
-    # Moving a tube to another store, export, import. A tube is imported under a name that nobody can give, so that no
-    # taker finds it (`importing`), and gets its own name in one step. One that leaves is frozen: in one step its name
-    # becomes `moved`, no handle finds it any more, and nothing in it changes again. The frozen row stays when its tasks
-    # are erased, and says where the tube went. `read_page` and `counters` also work on a frozen tube. Each call may be
-    # repeated after a crash.
+    # Moving a tube to another store, export, import. A tube is imported under a name that users cannot choose
+    # (`importing`), so that no taker finds it; one step then gives it its real name. A tube that moves away is frozen:
+    # one step renames it (`moved`), no handle finds it any more, and nothing in it changes again. The frozen row stays
+    # when its tasks are erased, and records where the tube went. `read_page` and `counters` also work on a frozen tube.
+    # Each call may be repeated after a crash.
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        """Hide the tube; opening it then raises NoSuchTube, which names `to`. TubeBusy while a task is leased or a
-        group's tasks move."""
+        """Hide the tube. Opening it then raises NoSuchTube, which names `to`. Raises TubeBusy while a task is leased or
+        tasks of a group are moving."""
         name, given = transfer.moved(tube.name), transfer.frozen_options(tube.given, to)
         busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
         if busy is not None:
@@ -631,8 +632,8 @@ class Store(ABC):
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         """Remove everything in a frozen or importing tube, in bounded steps, without outcomes and replies.
 
-        The row of a frozen one stays, and says so at the end (`is_erased`). With `forget` it goes, too, and with it
-        where the tube went: its name is free again.
+        The row of a frozen tube stays, and is finally marked as erased (`is_erased`). With `forget` the row is deleted,
+        too, so that the name is free again and the record of where the tube went is lost.
         """
 
         def erase(step: Step, _: bool) -> bool:
@@ -652,8 +653,8 @@ class Store(ABC):
             pass
 
     def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
-        """Up to limit tasks (Record), groups that are not over (Group) or outcomes (Kept), as they are stored: those
-        above an id or a group's number, in order."""
+        """Return up to `limit` tasks (Record), groups that are not over (Group) or outcomes (Kept), as stored, with an
+        id or group number above `after`, in order."""
         readers: dict[type, Callable[[Step], object]] = {
             Record: lambda step: step.load(tube, Page(after, limit)).records,
             Group: lambda step: step.groups(tube, above=after, limit=limit),
@@ -662,28 +663,28 @@ class Store(ABC):
         return cast("list[P]", self._read(readers[what], tube))
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        """Store what comes from elsewhere, tasks under their own ids; those up to the last id are there already.
+        """Store data of another store, with tasks under their own ids. Skips tasks up to the last id, which are stored.
 
-        Ids up to `upto` that none has were put and are done. Nothing else is counted, nobody is woken.
+        Ids up to `upto` without a task count as put and done. Nothing else is counted, and nobody is woken.
         """
         self._run(lambda step, _: step.import_batch(tube, batch), (tube,))
 
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
-        """Give an importing tube its name; TubeExists if that is in use.
+        """Give an importing tube its name. Raises TubeExists if the name is in use.
 
-        The same step adds the calls to its counters, and sets the last message id and the totals of its groups.
+        The same step adds the call counters, and sets the last message id and the totals of its groups.
         """
         if not self._run(lambda step, _: step.activate(tube, name, counters, totals), (tube,)):
             raise name_in_use(name)
 
 
 def load_tube(store: Store, name: str) -> Tube | None:
-    """The stored tube of that name, or None."""
+    """Return the stored tube of that name, or None."""
     return next(iter(store.load_tubes([name])), None)
 
 
 def finish_drops(store: Store) -> Effects:
-    """Remove what is left of dropped tubes, also of those that a crash left half removed."""
+    """Remove the remains of dropped tubes, including those whose removal a crash interrupted."""
     effects = Effects()
     while store._run(lambda step, _: store._remove_dropped(step, effects)):
         pass
@@ -691,7 +692,7 @@ def finish_drops(store: Store) -> Effects:
 
 
 def all_tubes(step: Step) -> list[Tube]:
-    """The tubes that people see, by name."""
+    """Return the tubes that users see, by name."""
     return [tube for tube in step.tubes() if not is_hidden(tube.name)]
 
 
@@ -700,7 +701,7 @@ def _until(moment: int | None, now: int) -> int | None:
 
 
 def _are_plain_acks(moves: Sequence[Move]) -> bool:
-    """Whether these are acks of different tasks, or one delete by id, which need not be read."""
+    """Return whether these are acks of different tasks, or one delete by id, so that no task needs to be loaded."""
     if len(moves) == 1:
         move = moves[0]
         return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
@@ -711,7 +712,7 @@ def _are_plain_acks(moves: Sequence[Move]) -> bool:
 def ack_plain(
     step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
 ) -> Sequence[int]:
-    """Ack what needs no rule, without reading it. Returns the places of the moves that are left."""
+    """Ack the tasks that need no rule of core, without loading them. Returns the indexes of the remaining moves."""
     acked = step.ack(tube, moves)
     if acked.beside is not None:
         effects.add(acked.beside)

@@ -1,8 +1,8 @@
 """A unit of work: decisions about the tasks of one tube, collected in a Delta and flushed as one atomic change.
 
-Decided here, once for every store: the moves of holders; what the clock demands (delays end, leases lapse, ttls
-expire); how tasks follow the start or cancel of their group; and what follows from a task's end: its outcome, its
-reply, the count of its group, and the end of that group with its work.
+This module decides, for every store: the moves of holders; what happens at a deadline (delays end, leases lapse, ttls
+expire); how tasks follow the start or cancel of their group; and what the end of a task causes: its outcome, its reply,
+the countdown of its group, and the end of that group with its work.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.core.transfer import is_hidden
 from penstock.engine import port
 from penstock.engine.port import ByNames, Delta, GroupRow, Loaded, Members, Row, Step
 
-# Bytes of errors of attempts in one flush.
+# A Work with more bytes of attempt errors than this must be flushed.
 _HEAVY = 2 * 1024 * 1024
 
 
 class Work:
-    """Decisions on one tube within one step. `flush` writes them; it may be used again afterwards."""
+    """Collects decisions on one tube within one step. `flush` writes them; the object can be reused afterwards."""
 
     __slots__ = ("_before", "_error_bytes", "_fresh", "_groups", "_rows", "_works", "effects", "step", "tube")
 
@@ -46,7 +46,7 @@ class Work:
         self._rows: dict[int, Row] = {}
         self._fresh: list[Entry] = []
         self._groups: dict[int, Group] = {}
-        self._before: dict[int, Group] = {}  # as they are stored
+        self._before: dict[int, Group] = {}  # the same groups as stored
         self._error_bytes = 0
         self._works: dict[str, list[tuple[bytes, Link | None]]] = {}
 
@@ -58,30 +58,30 @@ class Work:
     # loading
 
     def load(self, select: port.Select) -> list[Record]:
-        """Tasks, with their groups known to this work."""
+        """Load tasks, and remember their groups."""
         return self.know(self.step.load(self.tube, select))
 
     def load_by(self, keys: Sequence[int | str]) -> dict[int | str, Record]:
-        """Tasks by their ids, or by their addresses, as the keys are."""
+        """Load tasks by id (int keys) or by address (str keys)."""
         if keys and isinstance(keys[0], str):
             return {record.address or "": record for record in self.load(ByNames(cast("Sequence[str]", keys)))}
         return {record.id: record for record in self.load(port.ByIds(cast("Sequence[int]", keys)))}
 
     def know(self, loaded: Loaded) -> list[Record]:
-        """Use what was loaded elsewhere."""
+        """Remember the groups of `loaded`. Returns its tasks."""
         for group in loaded.groups.values():
             self.know_group(group)
         return loaded.records
 
     def know_group(self, group: Group) -> Group:
-        """A group as it is stored; what this work has made of it already stays."""
+        """Remember a group as stored, unless it is known already. Returns it with the changes decided so far."""
         if group.no not in self._groups:
             self._groups[group.no] = group
             self._before[group.no] = replace(group)
         return self._groups[group.no]
 
     def group(self, no: int) -> Group | None:
-        """The group with that number, unless it is past its retention."""
+        """Return the group with that number; None if it is missing or past its retention."""
         group = self._groups.get(no)
         if group is None:
             found = self.step.groups(self.tube, no=no)
@@ -91,17 +91,17 @@ class Work:
         return None if rules.forgotten(group, self.now) else group
 
     def _lacks_group(self, record: Record) -> bool:
-        """Whether a task that was not loaded belongs to a group that is not stored: a restored copy has neither."""
+        """Return whether a task that was not loaded belongs to a missing group: a restored backup has neither."""
         return record.group_no is not None and self.group(record.group_no) is None
 
     def is_gone(self, record: Record) -> bool:
-        """Whether the task is gone by its ttl or with its group, though it was not removed yet."""
+        """Return whether the task counts as gone, by its ttl or its cancelled group, although it is still stored."""
         if record.expires is not None and expired(record, self.now):
             return True
         return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
 
     def remove_if_gone(self, record: Record) -> bool:
-        """Remove the task if it is gone by its ttl or with its group. Returns whether it is."""
+        """Remove the task if it is past its ttl or its group is cancelled. Returns whether it is."""
         gone = self.is_gone(record)
         if gone:
             self.change(record, became_due(record, self.now) if expired(record, self.now) else cancelled(record))
@@ -110,7 +110,7 @@ class Work:
     # deciding
 
     def change(self, record: Record, change: Change) -> Record:
-        """Decide on a task. Returns the record as it will be."""
+        """Add the change of a task. Returns the record after the change."""
         state = None
         if record.group_no is not None:
             change = rules.gate(record, change, self._group_of(record))
@@ -126,8 +126,8 @@ class Work:
         return after
 
     def change_each(self, records: Iterable[Record], decide: Callable[[Record], Change]) -> list[Record]:
-        """Decide on each of these tasks and flush that. Returns the records as they are then, without those that
-        others overtook."""
+        """Decide on each of these tasks and flush. Returns the records after the change, without those that another
+        client changed first."""
         after, missed = list[Record](), set[int]()
         for record in records:
             after.append(self.change(record, decide(record)))
@@ -137,11 +137,11 @@ class Work:
         return [record for record in after if record.id not in missed] if missed else after
 
     def rewrite(self, before: Record, after: Record, event: str) -> None:
-        """Give a task new content."""
+        """Replace the content of a task."""
         self._rows[before.id] = Row(before, after, (event,))
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Add tasks to this tube; the groups of those that have one are known, and may take them."""
+        """Add new tasks. The caller has loaded their groups and checked that these accept tasks."""
         self._fresh += [entry if entry.group_no is None else self._joined(entry, entry.group_no) for entry in entries]
 
     def _joined(self, entry: Entry, no: int) -> Entry:
@@ -151,7 +151,7 @@ class Work:
         return replace(entry, unstarted=group.state == rules.OPEN)
 
     def end_group(self, group: Group) -> None:
-        """End the group if it has no task left, and put its work."""
+        """End the group if it has no task left, and put its end or cancel work."""
         work = rules.end(group, self.now + self.tube.retention)
         if work is not None:
             self.reply(self.tube.name, work)
@@ -169,7 +169,7 @@ class Work:
             self.end_group(group)
 
     def _follow_up(self, record: Record, reply_to: str, ending: Ending) -> None:
-        """Put the reply of a task that ended, and the link that follows it in its chain if it is done."""
+        """Put the reply of a task that ended and, if its status is done, the next link of its chain."""
         tube = chain.reply_tube(reply_to)
         if tube is not None:
             self.reply(tube, reply_payload(self.tube.shown(record), ending))
@@ -189,10 +189,11 @@ class Work:
     def settle(
         self, moves: Sequence[Move], places: Iterable[int], records: list[Record | None], *, guess: bool
     ) -> list[int]:
-        """Load, decide, flush, for one move of each task. Returns the places that are left: later moves of one task,
-        and those that others overtook.
+        """Load, decide and flush one move of each task. Returns the indexes of the remaining moves: further moves of
+        the same task, and moves of tasks that another client changed first.
 
-        With `guess`, what the holders of all tasks know of them is not loaded; what cannot be decided by it is left.
+        With `guess`, nothing is loaded if every move has its holder's copy of the task. Moves that cannot be decided by
+        that copy remain.
         """
         batch: dict[int | str, int] = {}
         later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
@@ -209,7 +210,7 @@ class Work:
             if record is None or self.remove_if_gone(record):
                 continue
             change = decide(record, moves[place], now)
-            if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
+            if guess and (change is None or "ttl" in change.events):  # only the database's clock may decide that
                 later.append(place)
             elif change is not None:
                 after[record.id] = place, self.change(record, change)
@@ -232,9 +233,9 @@ class Work:
         return self.follow(moving, limit - len(records)) or len(records) == limit
 
     def turn_group(self, no: int, name: str, to: str) -> Group | None:
-        """Start or cancel a group and flush that; None if it is forgotten.
+        """Start or cancel a group and flush. Returns None if the group no longer exists.
 
-        TubeFull if the tube is full and its end or cancel work replaces no task.
+        Raises TubeFull if the tube is full and the group's end or cancel work replaces no task.
         """
         group = self.group(no)
         if group is None or group.name != name:
@@ -247,7 +248,7 @@ class Work:
         return group
 
     def follow(self, groups: Sequence[int], limit: int) -> bool:
-        """Move at most `limit` tasks after the records of their groups. Returns whether more may have to move."""
+        """Apply the new state of these groups to at most `limit` of their tasks. Returns whether more may remain."""
         for no in groups:
             if limit <= 0:
                 return True
@@ -267,7 +268,7 @@ class Work:
             for record in records:
                 self.change(record, rules.followed(record, self.now))
         if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
-            group.moving = False  # a wrong counter is for check to find, not to spin on
+            group.moving = False  # even if the counter is wrong, which `check` finds; do not loop
             self.end_group(group)
         self.flush()
         return len(records)
@@ -276,11 +277,11 @@ class Work:
 
     @property
     def heavy(self) -> bool:
-        """Whether its errors of attempts fill the packet of a server, so that it must be flushed first."""
+        """Whether the attempt errors may fill a server's packet, so that this work must be flushed first."""
         return self._error_bytes > _HEAVY
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
-        """Write what was decided. Returns the ids of rows that were left out, and the new tasks of this tube."""
+        """Write all decisions. Returns the ids of skipped rows, and the new tasks of this tube."""
         rows = list(self._rows.values())
         groups = self._changed_groups() if self._groups else []
         if not (rows or self._fresh or groups or self._works or erase_upto is not None):
@@ -330,7 +331,7 @@ class Work:
                 effects.readied[number] = effects.readied.get(number, 0) + gain
 
     def _post(self, delta: Delta) -> None:
-        """Put what goes to this tube; post replies to other tubes, and links of chains."""
+        """Add replies to this tube to `works`, and replies to other tubes and links of chains to `posts`."""
         own: list[Entry] = []
         for name, works in self._works.items():
             for payload, link in works:
@@ -341,13 +342,13 @@ class Work:
         delta.works = [(self.tube, own)] if own else []
 
     def _replies(self) -> list[tuple[Tube, list[Entry]]]:
-        """Replies, group work and links of chains, by the tubes that they go to."""
+        """Return replies, group work and links of chains by destination tube."""
         tubes = [(self._work_tube(name), works) for name, works in self._works.items()]
         entries = [(tube, [entry for work in works if (entry := self._work(tube, *work))]) for tube, works in tubes]
         return [(tube, made) for tube, made in entries if made]
 
     def _work(self, tube: Tube, payload: bytes, link: Link | None) -> Entry | None:
-        """One of them as a put; None for a link that was cancelled before its turn came."""
+        """Return the entry of a reply or a link; None for a link cancelled before its turn: its address is taken."""
         if link is None:
             return plain_entry(tube, payload)
         if self.step.load(tube, ByNames([link.address])).records:
@@ -357,7 +358,7 @@ class Work:
         return chain.link_entry(tube, link, payload, self.now)
 
     def _work_tube(self, name: str) -> Tube:
-        """The tube that a reply goes to, created when it is missing."""
+        """Return the tube that a reply goes to; create it if it is missing."""
         if name == self.tube.name and not is_hidden(name):
             return self.tube
         while True:
@@ -368,20 +369,21 @@ class Work:
 
 
 def _held(move: Move) -> Record | None:
-    """The task as its holder knows it."""
+    """Return the holder's copy of a task, or None if it is not enough to decide a move."""
     record = move.seen
-    if record is None or record.attempts > 1:  # what was handed out before may have errors, which a take does not read
+    if record is None or record.attempts > 1:  # earlier attempts may have left errors, which a take does not read
         return None
     return record if record.state == "t" and record.lease == move.lease else None
 
 
-# puts that depend on what is there: tasks with an address or a group, and elements of round tubes
+# puts that depend on stored tasks: tasks with an address or a group, and elements of round tubes
 
 
 def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Record]:
-    """Store the entries, or give new content to the tasks that are there. Returns the task of each entry, in order.
+    """Store the entries, or replace the content of existing tasks. Returns the task of each entry, in order.
 
-    With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
+    With `guess`, nothing is loaded: the put assumes that no address is in use and no group is started. The flush raises
+    Conflict if that is wrong.
     """
     held = [] if guess else _holders(work, entries)
     leaving = [record for record in held if work.is_gone(record)]
@@ -390,13 +392,13 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     for record in leaving:
         del there[record.id]
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
-    if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
+    if not guess:  # all checks come before the first write: a call that raises has changed nothing
         _must_live(work, plan.fresh, over)
         must_hold(work.step, work.tube, len(plan.fresh), leaving=len(leaving))
     for record in leaving:
         work.remove_if_gone(record)
     if any(entry.group in over.values() for entry in plan.fresh if over):
-        work.flush()  # it is over before its name is put to again; else replies come after what is put
+        work.flush()  # the old group must end before its name is reused; otherwise replies follow the new tasks
     for name, no in _given_groups(plan.fresh):
         if guess:
             work.know_group(Group(no, name))
@@ -413,25 +415,25 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
 
 
 def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
-    """The tasks that hold addresses of these entries, in id order."""
+    """Load the tasks that have the addresses of these entries, in id order."""
     names = list(dict.fromkeys(addresses(entries)))
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
 def _over(work: Work, leaving: Sequence[Record]) -> dict[int, str]:
-    """The groups, name by number, that are over with those that leave."""
+    """Return the groups that end when the `leaving` tasks are removed: names by number."""
     going = Counter(record.group_no for record in leaving if record.group_no is not None)
     groups = [group for no in going if (group := work.group(no)) is not None]
     return {group.no: group.name for group in groups if group.state != rules.OPEN and group.left == going[group.no]}
 
 
 def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
-    """The groups that entries are for, by name and number; each once."""
+    """Return the (name, number) pairs of groups that the entries name by number, each once."""
     return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
 
 
 def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
-    """The entry with the number of its group, which is loaded into the work once."""
+    """Return the entry with the number of its group. Each group is opened once, and cached in `opened`."""
     if entry.group is None or entry.group_no is not None:
         return entry
     if entry.group not in opened:
@@ -440,7 +442,7 @@ def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
 
 
 def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> None:
-    """NotFound where an entry is for one group, and that has ended, or is over with those that leave."""
+    """Raise NotFound if an entry names a group by number that has ended, or that ends with the leaving tasks."""
     for name, no in _given_groups(entries):
         rules.must_live(work.group(no), name, work.now)
         if no in over:
@@ -448,7 +450,7 @@ def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> No
 
 
 def must_hold(step: Step, tube: Tube, more: int, *, leaving: int = 0) -> None:
-    """Raise TubeFull if the new tasks exceed the capacity; the flush of a server checks again, under its lock."""
+    """Raise TubeFull if the new tasks exceed the capacity. A server checks again in the flush, under its lock."""
     if tube.capacity is not None and more > 0:
         stored = step.counters(tube).counts.stored - leaving
         if stored + more > tube.capacity:
