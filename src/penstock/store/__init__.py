@@ -1,1 +1,1 @@
-"""Where tasks live. `base` is the contract; one module or folder per store keeps it."""
+"""The stores, one folder each. Their interface is `engine.store.Store`."""

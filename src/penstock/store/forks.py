@@ -1,4 +1,4 @@
-"""What must be replaced in a forked child: locks, connections, and threads that only the parent has."""
+"""Resets objects in a forked child: locks, connections, and threads that exist only in the parent."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """Something that holds what a child must not use."""
+    """An object that holds resources which a forked child must not use."""
 
     def after_fork(self) -> None:
-        """Runs in the child, in its only thread, before anything else."""
+        """Replace these resources. Runs first in the child, in its only thread."""
 
 
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def reset_in_child(forkable: Forkable) -> None:
-    """Call its after_fork in every child forked while it lives."""
+    """Register an object: every child that is forked while the object lives calls its `after_fork`."""
     _forkables.add(forkable)
 
 

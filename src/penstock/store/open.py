@@ -1,4 +1,4 @@
-"""A URL to the store it names. Each store's driver is imported only when its scheme is asked for."""
+"""Opens the store that a URL names. A driver is imported only when a URL has its scheme."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Clock = Callable[[], int]
 _SCHEMES = ("sqlite", "memory", "postgresql", "mysql", "redis", "rediss", "redis+sentinel", "redis+cluster")
 # The databases that a pool can use.
 _VAULTS = ("sqlite", "postgresql", "mysql")
-# The driver of a scheme, and the extra that installs it; of others, redis is both.
+# The driver of a scheme, and the extra that installs it. All other schemes need redis, by the extra redis.
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
 
 
 class _Kind(NamedTuple):
-    """What can be made of a store's URL: the store, the place it names, its schema, and a database behind a pool."""
+    """What a kind of store offers: open a URL, parse it, inspect its schema, and open it as the database of a pool."""
 
     open: Callable[[str, Clock | None], Store]
     locate: Callable[[str], object]
@@ -36,7 +36,7 @@ class _Kind(NamedTuple):
 
 
 def _kind(scheme: str) -> _Kind:
-    """Import a store; StoreUnavailable, which says how to install its driver, if that is missing."""
+    """Import the store of a scheme. If its driver is missing, raises StoreUnavailable with how to install it."""
     try:
         if scheme == "memory":
             from penstock.store.sqlite import file, memory
@@ -67,9 +67,9 @@ def _kind(scheme: str) -> _Kind:
 
 
 def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
-    """Open the store; BadValue for a URL that names none.
+    """Open the store that a URL names. Raises BadValue if the URL is invalid.
 
-    `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
+    `pool` is the URL of the database behind a Redis. A Redis URL may instead have it as its parameter `pool`.
     """
     scheme = _scheme(url)
     url, pool = _split_pool(url, pool)
@@ -82,7 +82,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
 
 def check_url(url: str) -> None:
-    """BadValue for a URL that no store understands, StoreUnavailable if its driver is missing. Nothing is opened."""
+    """Raise BadValue if the URL is invalid, StoreUnavailable if its driver is missing. Opens nothing."""
     scheme = _scheme(url)
     url, pool = _split_pool(url, None)
     if pool is not None:
@@ -91,7 +91,7 @@ def check_url(url: str) -> None:
 
 
 def look_at_schema(url: str) -> Schema:
-    """Which schema a store has, and what opening it would change; nothing is changed here."""
+    """Return which schema a store has, and which migrations opening it would apply. Changes nothing."""
     if has_pool(url):
         raise UnsupportedOption(
             "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
@@ -100,26 +100,26 @@ def look_at_schema(url: str) -> Schema:
 
 
 def sqlite_path(url: str) -> str:
-    """The file of a sqlite:// URL."""
+    """Return the file of a sqlite:// URL."""
     from penstock.store.sqlite.file import locate
 
     return locate(url).path
 
 
 def _scheme(url: object) -> str:
-    """The scheme of a URL; BadValue if it is none of ours."""
+    """Return the scheme of a URL. Raises BadValue if it is unknown."""
     if not isinstance(url, str):
         raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:
-        secretive = "@" in url or "?" in url  # what is there may be a password
+        secretive = "@" in url or "?" in url  # the URL may contain a password
         named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
         raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
     return scheme
 
 
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
-    """Build the index of a pool again; `progress` gets the number of tasks that are loaded, and of all."""
+    """Rebuild the index of a pool. Calls `progress` with the number of tasks loaded and the total."""
     url, pool = _split_pool(url, None)
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
@@ -130,17 +130,17 @@ def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
 
 
 def with_pool(url: str, pool: str) -> str:
-    """One URL for both, as its parameter `pool`."""
+    """Return the Redis URL with the database's URL as its parameter `pool`."""
     return f"{url}{'&' if '?' in url else '?'}{urlencode({'pool': pool})}"
 
 
 def has_pool(url: str) -> bool:
-    """Whether the URL names a database behind its Redis."""
+    """Return whether the URL names a database behind its Redis."""
     return _split_pool(url, None)[1] is not None
 
 
 def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
-    """The URL without its parameter `pool`, and what that or the argument says."""
+    """Return the URL without its parameter `pool`, and the pool's URL from that parameter or the argument."""
     parts = _parts("store URL", url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     named = [value for name, value in given if name == "pool"]
@@ -149,12 +149,12 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     if pool is not None or len(named) > 1:
         raise BadValue("the pool is given twice: name it by pool= or in the URL")
     rest = urlencode([(name, value) for name, value in given if name != "pool"])
-    # Not urlunsplit, which makes sqlite:/x.db of sqlite:///x.db.
+    # Not urlunsplit, which turns sqlite:///x.db into sqlite:/x.db.
     return f"{url.partition('?')[0]}{rest and f'?{rest}'}", named[0]
 
 
 def _parts(what: str, url: str) -> SplitResult:
-    """The parts of a URL; BadValue if it has none. It may hold a password, so messages only show its scheme."""
+    """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the URL may contain a password."""
     where = f"{what} {url.partition('://')[0]}://…"
     for char in url:  # urlsplit drops some of these, and others confuse drivers
         if unicodedata.category(char) in ("Cc", "Cs"):
@@ -169,7 +169,7 @@ def _parts(what: str, url: str) -> SplitResult:
 
 
 def _refuse_unescaped(where: str, parts: SplitResult) -> None:
-    """BadValue if a user or password is not escaped: later messages would show a part of it as path or port."""
+    """Raise BadValue if a user or password is not escaped: later messages would show a part of it as path or port."""
     credentials, _, hosts = parts.netloc.rpartition("@")
     if _BAD_ESCAPE.search(credentials + parts.query):
         raise BadValue(f"{where} has a % in its password or parameters that escapes nothing: write %25")
@@ -181,7 +181,7 @@ def _refuse_unescaped(where: str, parts: SplitResult) -> None:
 
 
 def _vault(url: str, pool: object) -> Database:
-    """The database that a pool names, for the Redis of a URL, whose driver is there."""
+    """Open the database of a pool, after checking that `url` is a Redis URL and its driver is installed."""
     scheme = url.partition("://")[0]
     if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
@@ -190,7 +190,7 @@ def _vault(url: str, pool: object) -> Database:
 
 
 def open_vault(pool: object) -> Database:
-    """The database that a pool names, by itself."""
+    """Open the database that the URL of a pool names."""
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
     scheme = pool.partition("://")[0]

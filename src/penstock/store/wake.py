@@ -1,4 +1,4 @@
-"""What wakes a waiting thread: sockets, an Event that can be waited for like one where the system has eventfd, and
+"""Ways to wake a waiting thread: sockets, an Event that can be polled like a socket (where the system has eventfd), and
 notifications."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ READABLE, WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Wake(threading.Event):
-    """An Event with a descriptor. A wake-up is never lost; a spurious one may come."""
+    """An Event with a file descriptor. Wake-ups are never lost; spurious ones can occur."""
 
     _fd: int | None = None
     #: Called by a background thread that is notified of a change elsewhere, so that takers are woken directly and not
@@ -23,7 +23,7 @@ class Wake(threading.Event):
     on_notification: Callable[[], object] | None = None
 
     def fileno(self) -> int:
-        """A descriptor that is readable while the event is set; created at first use."""
+        """Return a descriptor that is readable while the event is set; it is created at first use."""
         if self._fd is None:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             if self.is_set():  # a later set() sees the descriptor
@@ -47,7 +47,7 @@ class Wake(threading.Event):
 
 
 def notify(wake: threading.Event | None) -> bool:
-    """Report a change elsewhere from the thread that was notified; False if nobody registered for that."""
+    """Call `on_notification` after a change by another process. Returns False if no callback is registered."""
     if not isinstance(wake, Wake) or wake.on_notification is None:
         return False
     wake.on_notification()

@@ -1,1 +1,1 @@
-"""What the SQL stores share: named queries, migrations, checks of groups."""
+"""What the SQL stores share: named queries, migrations, steps, and connections to servers."""

@@ -1,7 +1,7 @@
 """Numbered migrations of a SQL store: `NNNN_word.sql`, applied in order, once each.
 
 A migration is named `NNNN_word.sql` when it must run before new code starts, `NNNN_word_after.sql` when it may
-only run once no old code is left; `migrate` applies the first sort at open.
+only run once no old code is running. `migrate` applies those of the first kind when a store is opened.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.errors import SchemaMismatch
 if TYPE_CHECKING:
     from penstock.store.sql.server import Server
 
-# What to do where a statement meets a schema that it does not know, while the store is open.
+# The remedy if a statement fails because the schema changed while the store was open.
 ANOTHER_SCHEMA = "a newer penstock has migrated it, or someone changed its tables: upgrade penstock and restart"
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema."""
+    """One migration file."""
 
     number: int
     name: str
@@ -31,7 +31,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def load_migrations(package: str) -> list[Migration]:
-    """The migrations of a package's `migrations` folder, in order."""
+    """Load the migrations of a package's `migrations` folder, in order."""
     found = []
     for file in files(package).joinpath("migrations").iterdir():
         if file.name.endswith(".sql"):
@@ -41,7 +41,7 @@ def load_migrations(package: str) -> list[Migration]:
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """The schema of a store: which one it has (None: it is new), which one this penstock needs, and what is missing."""
+    """The schema number of a store (None if it is new), the number this penstock needs, and the pending migrations."""
 
     stored: int | None
     newest: int
@@ -49,15 +49,15 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 def schema_of(stored: int | None, migrations: list[Migration]) -> Schema:
-    """What of these migrations a store has yet to get."""
+    """Return the schema of a store, with those of these migrations that are pending."""
     pending = [f"{each.number:04d}_{each.name}" for each in migrations if each.number > (stored or 0)]
     return Schema(stored, migrations[-1].number, pending)
 
 
 def must_fit(place: str, stored: int | None, migrations: list[Migration], *, new: str) -> None:
-    """SchemaMismatch for a store that this penstock can neither use nor bring up to date.
+    """Raise SchemaMismatch for a store that this penstock can neither use nor migrate.
 
-    `place` names the store, `new` is the word for another one: file, schema, database.
+    `place` names the store in the message; `new` says what to create instead: file, schema, database.
     """
     oldest, newest = migrations[0].number, migrations[-1].number
     if stored is not None and stored > newest:
@@ -70,7 +70,7 @@ def must_fit(place: str, stored: int | None, migrations: list[Migration], *, new
 
 
 def migrate(server: Server[Any], migrations: list[Migration], place: str, *, new: str) -> str:
-    """Bring the schema of a store up to date, one process at a time. Returns the store's random id."""
+    """Migrate a store, one process at a time. Returns the store's random id."""
     newest = str(migrations[-1].number)
     with server.translating(), closing(server.open()) as link:
         server.must_suit(link)
@@ -87,7 +87,7 @@ def migrate(server: Server[Any], migrations: list[Migration], place: str, *, new
 
 
 def look(server: Server[Any], migrations: list[Migration]) -> Schema:
-    """Which schema a store has; nothing is changed."""
+    """Return which schema a store has. Changes nothing."""
     with server.translating(), closing(server.open()) as link:
         return schema_of(_number(server.meta(link)), migrations)
 

@@ -1,4 +1,4 @@
-"""Transactions on a SQL server: a small pool of connections, and calls that are retried where that is safe."""
+"""Transactions on a SQL server: a connection pool, and calls that are retried where that is safe."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from penstock.errors import (
 from penstock.store.forks import reset_in_child
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
-# How long a call waits for a connection: a server that restarts is back by then.
+# How long a call waits for a connection: long enough for a server to restart.
 WAIT_SECONDS = 5.0
-# How long a call that met a deadlock or a broken connection is retried: a deadlock costs little, and one of the two
-# always wins; a wait for a lock has already cost two seconds.
+# How long a call is retried after a deadlock or a broken connection. A deadlock costs little, and one of the two sides
+# always wins; a timed-out wait for a lock has already cost two seconds.
 RETRY_SECONDS = 5.0
 # An idle connection is closed after this time.
 IDLE_SECONDS = 600.0
 
-# What an error of a server means: the error to raise, and what it says after the server's name.
+# The meaning of a server's error: the exception to raise, and its message after the server's name.
 Meaning = tuple[type[StoreError], str]
 AWAY: Meaning = StoreUnavailable, "cannot be reached ({text}): check that it runs and accepts this user"
 BUSY: Meaning = StoreBusy, "has rows that others kept locking ({text}): try again"
@@ -50,44 +50,44 @@ class Connection(Protocol):
     returned: float  # when it became idle
 
     def hung_up(self) -> bool:
-        """Whether the server has ended the idle connection. No round trip."""
+        """Return whether the server has closed the idle connection. No round trip."""
 
     def begin(self, *, snapshot: bool) -> None:
-        """Begin a transaction of several round trips. `snapshot`: it only reads, from one snapshot."""
+        """Begin a transaction of several round trips; with `snapshot`, a read-only one on one snapshot."""
 
     def finish(self) -> None:
-        """Commit that transaction."""
+        """Commit the transaction."""
 
     def undone(self) -> bool:
-        """Undo what is open after an error. Returns False if the connection broke."""
+        """Roll back an open transaction after an error. Returns False if the connection broke."""
 
     def close(self) -> None:
-        """Close it, whether or not the server is there."""
+        """Close the connection, even if the server is unreachable."""
 
 
 C = TypeVar("C", bound=Connection)
 
 
 class Pool(Generic[C]):
-    """Up to `size` connections, opened when they are needed, the last used one first. `place` names the server."""
+    """A pool of up to `size` connections, opened on demand and reused last in, first out. `place` names the server."""
 
     def __init__(self, connect: Callable[[float], C], size: int, place: str) -> None:
-        self._connect = connect  # gets the number of seconds that it has
+        self._connect = connect  # its argument: the seconds it may take
         self._size = size
         self._place = place
         self._closed = False
         self.reset()
 
     def reset(self) -> None:
-        """Forget all connections, as a forked child must."""
+        """Forget all connections; for a forked child."""
         self.idle: list[C] = []
-        # A permit for each connection that may be in use. Not a Semaphore, which is made of Python: 4 µs of a put.
+        # A permit for each connection that may be in use. A Semaphore, which is pure Python, would cost a put 4 µs.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(self._size):
             self._permits.put(None)
 
     def borrow(self, seconds: float) -> C:
-        """A live connection; StoreBusy when all are in use for too long, and what `connect` raises."""
+        """Return a live connection. Raises StoreBusy if all are in use for too long, and whatever `connect` raises."""
         if self._closed:
             raise StoreUnavailable(f"this broker on {self._place} is closed: connect again")
         try:
@@ -110,11 +110,11 @@ class Pool(Generic[C]):
     def _pop(self, place: int = -1) -> C | None:
         try:
             return self.idle.pop(place)
-        except IndexError:  # another thread has it
+        except IndexError:  # another thread took it
             return None
 
     def give_back(self, link: C, *, usable: bool) -> None:
-        """The caller is done with it; `usable`: outside of any transaction."""
+        """Return a connection to the pool. It is closed unless it is `usable`, that is, outside of any transaction."""
         link.returned = time.monotonic()
         if usable:
             self.idle.append(link)
@@ -129,20 +129,20 @@ class Pool(Generic[C]):
                 oldest.close()
 
     def close(self) -> None:
-        """No more connections; those in use are closed when they come back."""
+        """Close the pool. Connections in use are closed when they are returned."""
         self._closed = True
         while (link := self._pop()) is not None:
             link.close()
 
 
 class Server(ABC, Generic[C]):
-    """Runs transactions on the connections of a pool. A store adds how it connects, what errors of its driver mean, and
-    how its schema is kept. `place` names the server in messages.
+    """Runs transactions on the connections of a pool. A subclass adds how to connect, what errors of its driver mean,
+    and how the schema is stored. `place` names the server in messages.
     """
 
-    #: Whether calls are part of the caller's own transaction.
+    #: Whether calls are part of the caller's own transaction (`Store.bind`).
     bound = False
-    #: What the driver raises.
+    #: The exceptions that the driver raises.
     errors: tuple[type[Exception], ...]
 
     def __init__(self, size: int, place: str) -> None:
@@ -152,7 +152,7 @@ class Server(ABC, Generic[C]):
 
     @abstractmethod
     def open(self, seconds: float = 0) -> C:
-        """Open a connection. A server that is away is retried for that many seconds, if its store does so."""
+        """Open a connection. Some stores retry an unreachable server for this many seconds."""
 
     def connect(self, seconds: float = 0) -> C:
         """Open a connection for the pool."""
@@ -162,19 +162,19 @@ class Server(ABC, Generic[C]):
 
     @abstractmethod
     def must_suit(self, link: C) -> None:
-        """StoreUnavailable if the server is too old, or cannot be written."""
+        """Raise StoreUnavailable if the server is too old or read-only."""
 
     @abstractmethod
     def meta(self, link: C) -> dict[str, str]:
-        """What is known of the store; nothing of a new one."""
+        """Return the store's metadata; empty for a new store."""
 
     @abstractmethod
     def set_meta(self, link: C, meta: dict[str, str]) -> None:
-        """Write what is known of the store."""
+        """Write the store's metadata."""
 
     @abstractmethod
     def alone(self, link: C) -> AbstractContextManager[None]:
-        """Keep other processes from migrating meanwhile."""
+        """Hold the lock that keeps other processes from migrating."""
 
     @abstractmethod
     def apply(self, link: C, sql: str) -> None:
@@ -184,28 +184,28 @@ class Server(ABC, Generic[C]):
 
     @abstractmethod
     def conflict(self, error: Exception) -> Conflict | None:
-        """The Conflict to raise if another transaction was in the way or a guard failed; all is undone then."""
+        """Return a Conflict if another transaction interfered or a guard failed, so that everything was rolled back."""
 
     @abstractmethod
     def is_lost(self, connection: C, error: Exception) -> bool:
-        """Whether the connection broke, so that the outcome of the call is unknown."""
+        """Return whether the connection broke, so that the outcome of the call is unknown."""
 
     @abstractmethod
     def meaning(self, error: Exception) -> Meaning:
-        """What an error means if the connection lives or was never made."""
+        """Return what an error means if the connection is intact or was never opened."""
 
     def said(self, error: Exception) -> str:
-        """What an error says, without details of the statement."""
+        """Return the text of an error, without details of the statement."""
         return str(error).strip().partition("\n")[0]
 
     def translated(self, error: Exception) -> StoreError:
-        """The error to raise instead, saying what to do next."""
+        """Return the penstock error to raise instead, which says what to do next."""
         kind, message = self.meaning(error)
         return kind(f"{self.place} {message.format(text=self.said(error))}")
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Raise what the driver raises as ours."""
+        """Translate exceptions of the driver into penstock's."""
         try:
             yield
         except self.errors as error:
@@ -214,16 +214,16 @@ class Server(ABC, Generic[C]):
     # calls
 
     def may_retry(self, connection: C, error: Exception, *, safe: bool, restart: bool) -> bool:
-        """Whether to make a call again that failed."""
+        """Return whether to retry a failed call."""
         return (restart and self.conflict(error) is not None) or (safe and self.is_lost(connection, error))
 
     def attempt(self, work: Callable[[C], T], *, safe: bool, restart: bool = False) -> T:
-        """The result of some work, which is one transaction and commits by itself.
+        """Run `work`, which is one transaction and commits itself. Returns its result.
 
-        `safe`: doing it twice is as good as once, so that it is retried after its connection broke; otherwise that is
-        OutcomeUnknown. `restart`: retry it after a conflict; otherwise that is for the caller.
+        `safe`: `work` is idempotent, so retry it after its connection broke; otherwise a broken connection raises
+        OutcomeUnknown. `restart`: retry it after a conflict; otherwise raise Conflict.
         """
-        if self.bound:  # what is retried is for the owner of the transaction to decide
+        if self.bound:  # the owner of the transaction decides what to retry
             with self.transaction(snapshot=False) as connection:
                 return work(connection)
         failures, ends = 0, 0.0
@@ -248,7 +248,7 @@ class Server(ABC, Generic[C]):
 
     @contextmanager
     def transaction(self, *, snapshot: bool) -> Iterator[C]:
-        """One transaction of several round trips. `snapshot`: it only reads, from one snapshot."""
+        """Run a transaction of several round trips; with `snapshot`, a read-only one on one snapshot."""
         connection = self.pool.borrow(WAIT_SECONDS)
         done = usable = False
         try:
@@ -266,7 +266,7 @@ class Server(ABC, Generic[C]):
             self.pool.give_back(connection, usable=usable)
 
     def failure(self, connection: C, error: Exception, *, unknown: bool, conflict: bool = True) -> Exception:
-        """What to raise. `unknown`: the call may have been done before the connection broke."""
+        """Return the exception to raise. `unknown`: the call may have been applied before the connection broke."""
         found = self.conflict(error) if conflict else None
         if found is not None:
             return found
@@ -278,9 +278,9 @@ class Server(ABC, Generic[C]):
         return StoreUnavailable(f"{broke}: check that the server runs")
 
     def close(self) -> None:
-        """Close for good."""
+        """Close all connections."""
         self.pool.close()
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's connections must not be used here."""
+        """Forget the parent's connections, which the forked child must not use."""
         self.pool.reset()

@@ -1,4 +1,4 @@
-"""A SQL server as the database behind a pool. Its connections have `vault_rows`, `change` and `finish_with`."""
+"""A SQL server as the database of a pool. Its connections have `vault_rows`, `change` and `finish_with`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Session:
 
 
 class ServerVault:
-    """Keeps the contract of `store.pool.vault.Database`, but for `queries` and `promise`."""
+    """Implements `store.pool.vault.Database`, except for `queries` and `promise`."""
 
     def __init__(self, server: Server[Any], label: str, most_bytes: int) -> None:
         self._server = server

@@ -1,7 +1,7 @@
-"""Named queries from .sql files.
+"""Loads named queries from .sql files.
 
 `-- name: due` begins a query, `-- fragment: record` a text that replaces `$record` in the queries below it. Other
-comment lines say which index a query relies on; they are not sent. Parameters are `:name`.
+comment lines, such as the index that a query relies on, are not sent. Parameters are `:name`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _HEADER = re.compile(r"^-- (name|fragment): (\w+)\s*$")
 # A task's pk is tube << ID_BITS | id.
 ID_BITS = 40
 ID_MASK = (1 << ID_BITS) - 1
-# The columns of penstock_task that are called otherwise than the fields of a Record.
+# The columns of penstock_task whose names differ from the fields of a Record.
 _COLUMNS = {"id": f"pk & {ID_MASK}", "payload": "data", "group": "group_name"}
-# In the order of Record's fields, so that a row is a Record.
+# In the order of Record's fields, so that Record(*row) works.
 COLUMNS = {field: _COLUMNS.get(field, field) for field in Record.__struct_fields__}
 RECORD = ", ".join(COLUMNS.values())
 _GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until, failed, on_failure"
-# In the order of the fields of a Kept, with those of its Ending among them.
+# In the order of the fields of a Kept, with the fields of its Ending inline.
 _KEPT = ", ".join(("pk", "address", *Ending.__struct_fields__, "until"))
-# What a take reads: all but the last one, the errors.
+# The columns that a take reads: all but the last one, errors.
 BRIEF = RECORD.rpartition(", ")[0]
-# The columns of counters by the names of `Counts`: what is stored, then calls.
+# The columns of counters by the field names of `Counts`: stored tasks first, then calls.
 COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
-# Those of a store whose ids have no gaps: what is ready and what was put follow from the last id.
+# The columns in a store whose ids have no gaps: there, `ready` and `put` follow from the last id.
 COUNTED = {name: column for name, column in COUNTERS.items() if name not in ("ready", "put")}
 _IMPORTED = [field for field in COLUMNS if field != "id"]
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
 def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str] | None = None) -> SimpleNamespace:
-    """The queries of a package as attributes; with `shared`, also those that all stores have."""
+    """Return the queries of a package as attributes; with `shared`, also those that all stores share."""
     queries: dict[str, str] = {}
     known = {
         "record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT,
