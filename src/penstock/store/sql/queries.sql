@@ -1,6 +1,6 @@
--- Queries that all SQL stores share. A store's own queries.sql is read before this file: it defines the
--- fragments now, in_ids and in_texts (of lists of numbers and of texts), and a query of the same name there replaces one here.
--- A task's pk is tube << 40 | id. Queries name the index that they rely on.
+-- Queries that all SQL stores share. A store's own queries.sql is read before this file. It defines the fragments now,
+-- in_ids and in_texts (for lists of numbers and of texts); a query there replaces the query of the same name here.
+-- A task's pk is tube << 40 | id. The comment of a query names the index that it relies on.
 -- fragment: unowned
 owner IS NULL
 -- fragment: untimed
@@ -8,7 +8,7 @@ at IS NULL
 -- fragment: tube
 no, name, kind, options
 -- fragment: key
--- So written where a planner would walk the tube in pk order for the few that are taken.
+-- A store may use an expression, to keep its planner from scanning the tube in pk order for the few taken tasks.
 pk
 -- fragment: for_update
 -- fragment: skip_locked
@@ -30,14 +30,14 @@ SELECT $tube FROM penstock_tube WHERE name $in_texts ORDER BY name;
 -- name: clock
 SELECT $now;
 -- name: look_at_tube
--- The clock, and whether the tube lives.
+-- The clock, and whether the tube exists.
 SELECT $now, (SELECT count(*) FROM penstock_tube WHERE no = :tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube;
 -- name: overdue
--- For each tube one step in penstock_timer, penstock_moving_group, penstock_outcome_until and penstock_over_group. Row 0
--- is no tube: what was altered last, the clock, and whether a session has lapsed. ORDER BY names the tube for MySQL 9, which
--- sorts all its rows otherwise.
+-- For each tube, one seek in penstock_timer, penstock_moving_group, penstock_outcome_until and penstock_over_group.
+-- The row with number 0 is not a tube: the id of the last alteration, the clock, and whether a session has lapsed.
+-- ORDER BY includes the tube for MySQL 9, which would otherwise sort all rows of the tube.
 SELECT * FROM (SELECT $tube, 0 FROM penstock_tube t WHERE no > 0 AND (
     $first_moment <= $now
     OR EXISTS (SELECT 1 FROM penstock_group g $by_moving WHERE g.tube = t.no AND g.moving = 1)
@@ -104,11 +104,11 @@ SELECT $record FROM penstock_task
 WHERE pk > :low AND pk <= :high AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > $now)
 ORDER BY pk LIMIT :limit;
 -- name: find_taken
--- penstock_aside; sorted where `key` is no column, but never more than there are leases.
+-- penstock_aside. Sorts if `key` is not a plain column, but never more rows than there are leases.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $key > :low AND $key <= :high
 ORDER BY $key LIMIT :limit;
 -- name: find_delivered
--- penstock_aside, in order: what has no owner is no lease.
+-- penstock_aside, in order: delivered messages have no owner.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND pk > :low AND pk <= :high
 ORDER BY pk LIMIT :limit;
 -- name: find_delayed
@@ -145,8 +145,8 @@ ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
 -- fragment: since
 CASE WHEN taken > created THEN taken ELSE created END
 -- name: ready_since
--- penstock_ready, three seeks for a tube: when the task that is taken next, and the first of those with the highest rank1,
--- were put or last taken.
+-- penstock_ready, three seeks per tube: when two tasks were put or last taken, the one that is taken next and the
+-- first one with the highest rank1.
 SELECT $now, t.no, (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1),
 (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' AND rank1 = (SELECT rank1 FROM penstock_task
     WHERE tube = t.no AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1)
@@ -181,7 +181,7 @@ SELECT $group FROM penstock_group WHERE tube = :tube ORDER BY no;
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (:tube, :name, 'open', 0, 0, 0);
 -- name: change_group
--- NULL keeps what is stored: a put into an open group that was not loaded does not know it.
+-- NULL keeps the stored value: a put into an open group that was not loaded does not know the value.
 UPDATE penstock_group SET state = :state, total = total + :total, remaining = remaining + :remaining,
 end_work = coalesce(:end_work, end_work), cancel_work = coalesce(:cancel_work, cancel_work), moving = :moving,
 until = :until, failed = failed + :failed, on_failure = coalesce(:on_failure, on_failure)
@@ -218,7 +218,7 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 -- sessions
 
 -- name: held_leases
--- By the primary key. Tasks of a cancelled group are not held by anybody.
+-- By the primary key. No session holds tasks of a cancelled group.
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
 WHERE k.pk $in_ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
@@ -231,7 +231,7 @@ SELECT $session FROM penstock_session s WHERE no = :no;
 -- name: all_sessions
 SELECT no, id FROM penstock_session ORDER BY no;
 -- name: add_session
--- It ends by itself unless a handle joins it.
+-- The session ends at `until` unless a handle joins it.
 INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + :lapse);
 -- name: resume_session
 UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR until > $now);
@@ -249,7 +249,7 @@ SELECT id, session, locus, until FROM penstock_handle WHERE until <= $now ORDER 
 -- name: ended_sessions
 SELECT no FROM penstock_session WHERE until <= $now ORDER BY until, no;
 -- name: linger
--- The last handle to leave sets its session's end.
+-- The last handle to leave sets the end of its session.
 UPDATE penstock_session SET until = :moment + ttr, host = :host, pid = :pid, beat = :beat
 WHERE no = :no AND NOT EXISTS (SELECT 1 FROM penstock_handle WHERE session = :no);
 -- name: presence_of
@@ -263,11 +263,11 @@ DELETE FROM penstock_waiter WHERE handle = :id;
 -- name: forget_session
 DELETE FROM penstock_session WHERE no = :no AND until <= $now;
 -- name: held
--- penstock_aside, tube by tube: CROSS JOIN keeps SQLite from reading what all sessions hold.
+-- penstock_aside, tube by tube: CROSS JOIN keeps SQLite from reading the tasks of all sessions.
 SELECT k.tube, k.pk FROM penstock_tube t CROSS JOIN penstock_task k
 WHERE k.tube = t.no AND k.state = 't' AND k.owner = :session ORDER BY t.name, k.pk LIMIT :limit;
 -- name: presences
--- Also of a handle that has lapsed and was not removed yet, while its session can still be joined.
+-- Includes a lapsed handle that was not removed yet, as long as its session can be joined.
 SELECT h.host, h.pid, h.beat AS beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
 WHERE h.session = :no AND h.until + s.ttr > $now
 UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = :no AND until > $now AND beat IS NOT NULL
@@ -281,14 +281,14 @@ JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
 -- name: count_states
 SELECT state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high GROUP BY state;
 -- name: stranded
--- engine/integrity.py has what this means.
+-- `stranded` in engine/integrity.py explains these states.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
 OR (state = 'q' AND utube IS NULL) OR (state = '~' AND $untimed) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
 -- name: orphans
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND state = 't'
 AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session)) ORDER BY pk;
 -- name: unsound
--- What cannot be in a tube of an unleased kind; `clocked` is 1 for round tubes.
+-- Tasks that a tube of an unleased kind must not have; `clocked` is 1 for round tubes.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (NOT ($unowned)
 OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
 OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN coalesce(taken, 0) ELSE 0 END)) ORDER BY pk;

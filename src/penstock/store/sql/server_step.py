@@ -1,5 +1,5 @@
 """What the stores on SQL servers share: the server's clock, transactions of several round trips, and takes, which are
-undone where their answers were lost.
+undone if their answers are lost.
 
 Each load, each flush and each hot statement is one round trip and one transaction.
 """
@@ -28,20 +28,20 @@ from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server
 from penstock.store.sql.sql_step import Row, SqlStep
 
-# The server's clock is estimated from its last answer; after this time it is asked again.
+# The server's clock is estimated from its last answer, and read again once that answer is older than this.
 CLOCK_SECONDS = 10.0
-# The next try after other takers had locked what this one looked for.
+# When to retry a take whose tasks other takers had locked.
 BUSY_MS = 20
 
 
 class Watcher(Protocol):
-    """Notices changes by other processes."""
+    """Detects changes by other processes."""
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """As `Store.wait`."""
+        """See `Store.wait`."""
 
     def close(self) -> None:
-        """End its thread, if it has one."""
+        """End the background thread, if there is one."""
 
 
 class ServerStore(Store):
@@ -49,7 +49,7 @@ class ServerStore(Store):
 
     shared = True
     remote = True
-    #: How likely a change adds up the counters, which are kept as differences.
+    #: The probability that a change folds the counters, which are stored as differences.
     fold_chance: float
 
     def __init__(
@@ -69,11 +69,11 @@ class ServerStore(Store):
             return step.now
 
     def note_clock(self, now: int) -> None:
-        """Remember the server's clock, which an answer contained."""
+        """Remember the server's clock from an answer."""
         self._clock_answer = now, time.monotonic()
 
     def estimated_now(self) -> int | None:
-        """The server's clock, estimated from its last answer, never ahead of it; None if that is too old."""
+        """Estimate the server's clock from its last answer, never ahead of it. None if the answer is too old."""
         if self._clock_answer is None:
             return None
         now, read = self._clock_answer
@@ -81,14 +81,14 @@ class ServerStore(Store):
         return now + int(passed * 1000) if passed < CLOCK_SECONDS else None
 
     def fold_sometimes(self, tube: Tube) -> None:
-        """Now and then, add up the counters. If that fails, another call does it."""
+        """Fold the counters with the probability `fold_chance`. Ignores failures: a later call folds them."""
         if random() < self.fold_chance and not self.server.bound:
             with suppress(PenstockError, Conflict):
                 self.fold(tube)
 
     @abstractmethod
     def fold(self, tube: Tube) -> None:
-        """Add up the differences of a tube's counters. Skips what other transactions have locked."""
+        """Add up the stored differences of a tube's counters. Skips rows that other transactions have locked."""
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self.watcher is None:
@@ -102,8 +102,8 @@ class ServerStore(Store):
 
 
 class Looked(NamedTuple):
-    """What a take found in one tube: `no` is None if the tube is gone, `session` if the handle is. `next_at`: the next
-    deadline, 0 while tasks must follow a group. `rank`: that of the first element of a round tube."""
+    """What a take found in one tube. `no` is None if the tube is gone, `session` is None if the handle is gone.
+    `next_at`: the next deadline, 0 while tasks must follow a group. `rank`: that of a round tube's first element."""
 
     no: int | None
     session: int | None
@@ -114,16 +114,16 @@ class Looked(NamedTuple):
 
 
 class Lost(LostTake, kw_only=True):
-    """A take whose answer did not come, and the number of the caller that it may have registered."""
+    """A take whose answer was lost, and the number of the waiter that it may have registered."""
 
     waiter: int | None
 
 
 class ServerStep(SqlStep):
-    """A step on a server. With `held`, all of it is one transaction, and one snapshot if it only reads."""
+    """A step on a server. With `held`, the whole step is one transaction, on one snapshot if it is read-only."""
 
     optimistic = True
-    #: A put in flight when a taker registers may notify nobody: the taker looks again after this time.
+    #: A put in flight while a taker registers may not notify it, so the taker retries after this time.
     settling_ms: int | None = None
 
     def __init__(self, database: ServerStore, *, write: bool, held: bool, now: int | None) -> None:
@@ -145,7 +145,7 @@ class ServerStep(SqlStep):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make everything within one transaction. It holds locks between round trips, so it is for rare calls only."""
+        """Run the block as one transaction. It holds locks between round trips, so use it only for rare calls."""
         if self.link is not None:
             yield
             return
@@ -157,9 +157,9 @@ class ServerStep(SqlStep):
 
     @property
     def now(self) -> int:
-        """The clock of the last answer, or an estimate if there was none yet.
+        """The server's clock from the last answer, or an estimate before the first answer.
 
-        The server's own clock tests in the flush whether a decision still holds.
+        The flush checks with the server's own clock whether a decision is still valid.
         """
         if self._now is None:
             self._now = self._database.estimated_now()
@@ -173,18 +173,18 @@ class ServerStep(SqlStep):
         self.note_clock(moment)
 
     def note_clock(self, moment: int) -> None:
-        """Remember the server's clock, which an answer contained."""
+        """Remember the server's clock from an answer."""
         if self.given is None:
             self._now = moment
             self._database.note_clock(moment)
 
     @property
     def soon(self) -> int:
-        """When to retry deadlines that passed and were not applied."""
+        """When to retry passed deadlines that were not applied."""
         return self.now
 
     def count_changes(self, tube: Tube) -> None:
-        """A call left differences of the counters: now and then, add them up."""
+        """Sometimes fold the counters, after a call that added differences."""
         if self.link is None:
             self._database.fold_sometimes(tube)
 
@@ -213,7 +213,7 @@ class ServerStep(SqlStep):
     def take(self, request: Request) -> Handed:
         """Lease or hand out tasks of the first tube that has any.
 
-        When the connection breaks, what the take may have done is undone, and it is made again.
+        If the connection breaks, undo what the take may have done, and retry it.
         """
         before, blocked, waiter, handed = Effects(), request.blocked, request.waiter, None
         while handed is None:
@@ -237,12 +237,12 @@ class ServerStep(SqlStep):
         return handed
 
     def take_once(self, request: Request, call: int) -> Handed:
-        """One try of a take, whose leases get the number of the call. If nothing came, it registers a caller that is
-        not to be unregistered, also again."""
+        """Try a take once. Its leases get the number `call`. If it finds nothing, it registers a blocked caller, even
+        for "unregister_if_found", when the caller should be registered already."""
         raise NotImplementedError
 
     def handed(self, request: Request, looks: Sequence[Looked]) -> Handed:
-        """What a take got, by what it saw of its tubes, in order."""
+        """Combine what a take found in each of its tubes, in order, into its result."""
         nexts: list[int] = []
         handed = Handed()
         for place, (tube, look) in enumerate(zip(request.tubes, looks, strict=True)):
@@ -269,7 +269,7 @@ class ServerStep(SqlStep):
         return handed
 
     def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
-        """Undo takes whose answers were lost: release what they leased, and unregister their callers."""
+        """Undo takes whose answers were lost: release the tasks they leased, and unregister their waiters."""
         for lost in self._database.lost.left(again=again):
             assert isinstance(lost, Lost)
             unregister = lost.waiter is not None and lost.waiter not in self._database.waiting
@@ -278,5 +278,5 @@ class ServerStep(SqlStep):
             self._database.lost.looked(lost)
 
     def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
-        """What such a take leased in each of its tubes, once it is not under way any more."""
+        """Wait until a lost take is no longer running. Returns the tasks that it leased in each of its tubes."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""The part of a step that every SQL store does alike: loads, tubes, groups, outcomes, sessions and audits.
+"""The part of a step that all SQL stores share: loads, tubes, groups, outcomes, sessions and audits.
 
-A store gives `rows`, which runs one named query, and what is hot or differs between databases: insert, take, ack,
-flush, counters and waiters.
+A store adds `rows`, which runs one named query, and the calls that are hot or differ between databases: insert, take,
+ack, flush, counters and waiters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)
 _FOREVER = 2**62
-# The queries for what is loaded.
+# The query for each type of selection.
 _LOADS: dict[type, str] = {
     port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members", port.Page: "page",
     Holders: "holders",
@@ -47,18 +47,18 @@ _FOUND = {None: "find_all", "r": "find_ready", "~": "find_delayed", "!": "find_b
 
 
 def first_pk(tube: Tube) -> int:
-    """Below the pks of a tube's tasks, which a hidden tube keeps under its old number."""
+    """Return the lower bound of the pks of a tube's tasks. A hidden tube's tasks keep its old, positive number."""
     return abs(tube.no) << ID_BITS
 
 
 def span(tube: Tube, after: int = 0, upto: int | None = None) -> dict[str, int]:
-    """The pks above one id and up to another, as parameters."""
+    """Return the parameters of a query for the pks above the id `after`, up to the id `upto`."""
     base = first_pk(tube)
     return {"low": base | min(max(after, 0), ID_MASK), "high": base | (ID_MASK if upto is None else upto)}
 
 
 class SqlStep:
-    """Keeps most of `engine.port.Step`."""
+    """Implements most of `engine.port.Step`."""
 
     #: The named queries of the store.
     Q: SimpleNamespace
@@ -68,23 +68,23 @@ class SqlStep:
     posts = False
 
     def rows(self, query: str, **values: object) -> list[Row]:
-        """Run one query. Lists are given as `ids` and `texts`."""
+        """Run one query. Returns its rows. Parameters that are lists are called `ids` and `texts`."""
         raise NotImplementedError
 
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
-        """Run several queries, in one round trip where there are such."""
+        """Run several queries, in one round trip on a server. Returns the rows of each."""
         return [self.rows(query, **values) for query, values in asked]
 
     def change(self, query: str, **values: object) -> int:
-        """Run one statement; how many rows it changed."""
+        """Run one statement. Returns how many rows it changed."""
         raise NotImplementedError
 
     def together(self) -> AbstractContextManager[None]:
-        """Make one transaction of what is done within. A step of a local database is one already."""
+        """Run the block as one transaction. A step of a local database is one already."""
         return nullcontext()
 
     def lock_alone(self, tube: Tube) -> None:
-        """Within `together`: lock the tube against puts, takes and flushes until the end."""
+        """Lock the tube against puts, takes and flushes until the end of the `together` block."""
 
     # tubes
 
@@ -109,7 +109,7 @@ class SqlStep:
         return tube
 
     def add_counter(self, tube: Tube) -> None:
-        """Begin to count in a new tube."""
+        """Create the counters of a new tube."""
         self.change(self.Q.add_counter, tube=tube.no, temporary=tube.temporary)
 
     def write_tube(
@@ -162,22 +162,22 @@ class SqlStep:
             self.change(query, tube=abs(tube.no))
 
     def must_live(self, tube: Tube) -> None:
-        """NoSuchTube where the tube was dropped or moved."""
+        """Raise NoSuchTube if the tube was dropped or moved."""
         if not self.rows(self.Q.tube_lives, tube=tube.no):
             raise self.no_such_tube(tube)
 
     def no_such_tube(self, tube: Tube) -> NoSuchTube:
-        """The error for a handle whose tube was dropped or moved."""
+        """Return the error for a tube that was dropped or moved."""
         found = self.tubes([importing(tube.name), moved(tube.name)])
         return hidden(found[0]) if found else tube_missing(tube)
 
     def set_counts(self, tube: Tube, states: Mapping[str, int]) -> None:
-        """Set the counters of what is stored, by state. What else was put is done."""
+        """Set the counters of stored tasks, by state. All other tasks that were put count as done."""
         wanted, counts = count_states(states), self.counters(tube).counts
         wanted["done"] = counts.put - wanted.total()
         self.add_counts(tube, {name: wanted[name] - getattr(counts, name) for name in set(STATE_COUNTER.values())})
 
-    # looking
+    # reading
 
     def load(self, tube: Tube, select: port.Select) -> Loaded:
         query, values = self._selected(tube, select)
@@ -204,8 +204,8 @@ class SqlStep:
         return Loaded(records, groups)
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
-        """The rows of several queries on a tube, which may be a hidden one if `hidden`. Those of a load may have the
-        columns of the fragment `group` behind those of the task."""
+        """Return the rows of several queries on a tube. Raises NoSuchTube if the tube is hidden, unless `hidden`. Rows
+        of a load may have the columns of the fragment `group` after those of the task."""
         results = self.several(asked)
         if not (results[0] or hidden):
             self.must_live(tube)
@@ -214,7 +214,7 @@ class SqlStep:
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
     ) -> tuple[str, dict[str, object]]:
-        """The query for what is to be loaded, of `queries` if given, and its values."""
+        """Return the query for a selection, from `queries` if given, and its values."""
         Q, values = queries or self.Q, {"tube": tube.no, **asdict(select)}  # noqa: N806
         if isinstance(select, (port.Taken, port.Page, Find)):
             values |= span(tube, select.after, getattr(select, "upto", None))
@@ -276,7 +276,7 @@ class SqlStep:
         return {kept.id: kept for kept in map(_kept, self.rows(self.Q.outcomes_by_id, ids=pks))}
 
     def watch(self, tube: Tube) -> None:
-        """Somebody may wait for an end in this tube: be notified of it from now on."""
+        """Ask to be notified when a task or group of this tube ends, because a caller may be waiting for that."""
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
@@ -300,7 +300,7 @@ class SqlStep:
         return max([self.change(query, tube=tube.no, limit=limit) for query in queries]) >= limit
 
     def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """No answer of a local database is lost."""
+        """Do nothing: no answer of a local database is lost."""
 
     # sessions
 
@@ -334,8 +334,8 @@ class SqlStep:
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         with self.together():
-            self.rows(self.Q.lock_session, no=handle.session)  # two last handles must not each see the other
-            # One that has lapsed may have sent a heartbeat since.
+            self.rows(self.Q.lock_session, no=handle.session)  # so that one of two last handles sees that it is last
+            # A lapsed handle may have sent a heartbeat since it was read.
             until = handle.until if moment == handle.until else _FOREVER
             found = self.rows(self.Q.presence_of, id=handle.id, until=until)
             if not found:
@@ -450,7 +450,7 @@ class SqlStep:
         self.change(self.Q.add_queue, tube=tube.no, utube=label, turn=queue.turn, **numbers)
 
     def set_mark(self, tube: Tube, audit: Audit) -> None:
-        """Keep the newest message id, where the stored one is older."""
+        """Raise the stored last message id to that of the newest message, if it is older."""
         mark = needed_mark(audit.counters.mark, audit.newest)
         if mark is not None:
             self.change(self.Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
@@ -480,7 +480,7 @@ class SqlStep:
                 for one in batch.outcomes
             ]
             if tasks or kept:
-                self.drop_outcomes(tube, [one.id for one in batch.outcomes])  # of an import that was begun before
+                self.drop_outcomes(tube, [one.id for one in batch.outcomes])  # of an earlier, interrupted import
                 self.several([*tasks, *kept])
             for no, count in sorted(new.members.items()):
                 self.change(self.Q.import_members, no=no, count=count)
@@ -492,7 +492,7 @@ class SqlStep:
             self.must_live(tube)
             if self.tubes([name]):
                 return False
-            calls = set(Counts.__struct_fields__) - {*STATE_COUNTER.values(), "put"}  # puts are counted by ids
+            calls = set(Counts.__struct_fields__) - {*STATE_COUNTER.values(), "put"}  # puts are counted by id
             self.add_counts(tube, {call: getattr(counters.counts, call) for call in calls})
             ms, seq = max(self.counters(tube).mark, counters.mark)
             self.change(self.Q.set_mark, tube=tube.no, ms=ms, seq=seq)
@@ -522,24 +522,24 @@ class SqlStep:
         return found
 
     def make_counters(self, row: Row) -> TubeCounters:
-        """The counters in a row of the query `counters`, which begins with the tube's number. Where ids have no gaps,
-        what is ready and what was put follow from the last one."""
+        """Convert a row of the query `counters`, which begins with the tube's number. This version is for stores whose
+        ids have no gaps: `ready` and `put` follow from the last id."""
         _, last, ms, seq, paused, *numbers = (int(value or 0) for value in row)
         counts = dict(zip(COUNTED, numbers, strict=True))
         others = sum(counts[name] for name in set(STATE_COUNTER.values()) - {"ready"})
         return TubeCounters(last, (ms, seq), Counts(ready=last - others, put=last, **counts), bool(paused))
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
-        """Add to the counters that the store has, and raise the last id."""
+        """Add to those of the given counters that the store has, and raise the last id to `last_id`."""
         raise NotImplementedError
 
     def set_serial(self, tube: Tube, serial: int) -> None:
-        """Let deliveries be numbered from above this one on, and tasks from above the last id, if the store numbers
-        them apart."""
+        """Continue the numbers of deliveries after `serial`, and task ids after the last id, in a store that keeps
+        separate sequences for them."""
 
 
 def count_states(states: Mapping[str, int]) -> Counter[str]:
-    """How many tasks each counter of what is stored should have, by their states."""
+    """Return the values of the counters of stored tasks, from the number of tasks in each state."""
     stored = Counter[str]()
     for state, count in states.items():
         stored[STATE_COUNTER.get(state, "ready")] += count
@@ -547,13 +547,13 @@ def count_states(states: Mapping[str, int]) -> Counter[str]:
 
 
 def imported_counts(new: ImportBatch, last: int, last_id: int) -> dict[str, int]:
-    """What the counters get by tasks from elsewhere, where the last id before was `last`."""
+    """Return what an import adds to the counters when it raises the last id from `last` to `last_id`."""
     stored, put = count_states(Counter(record.state for record in new.records)), last_id - last
     return {**stored, "put": put, "done": put - len(new.records), "delay": -new.due}
 
 
 def mark_queued(records: list[Record], heads: int) -> list[Record]:
-    """New tasks of micro-queues, of which `heads` became heads. Only the database knows which ones."""
+    """Mark all but the first `heads` ready tasks of micro-queues as queued. Only the database knows the real heads."""
     marked = []
     for record in records:
         heads -= record.state == "r"
@@ -562,11 +562,11 @@ def mark_queued(records: list[Record], heads: int) -> list[Record]:
 
 
 class RowClasses:
-    """Rows that count alike are one class. A statement multiplies the weights of each by its rows that were changed."""
+    """Groups rows that change the counters alike. A statement multiplies the weights of a class by its changed rows."""
 
     def __init__(self, rows: Sequence[ChangedRow]) -> None:
         keys = [(STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events) for row in rows]
-        #: How many rows each class has; and by row, the number of its class.
+        #: The number of rows in each class; then, for each row, the index of its class.
         self.sizes = Counter(keys)
         numbers = {key: number for number, key in enumerate(self.sizes)}
         self.of_rows = [numbers[key] for key in keys]
@@ -583,7 +583,7 @@ def _weights(before: str, after: str, events: tuple[str, ...]) -> Counter[str]:
 
 
 def group_values(row: GroupRow) -> dict[str, object]:
-    """The values of the query `change_group`."""
+    """Return the values of the query `change_group`."""
     before, after = row.before, row.after
     return {
         "no": before.no, "name": before.name, "was": before.state, "had": before.left, "exact": int(row.exact),
@@ -600,6 +600,6 @@ def _kept(row: Row) -> Kept:
 
 
 def make_group(row: Row) -> Group:
-    """The group of a row that has the columns of the fragment `group`."""
+    """Make a Group of a row with the columns of the fragment `group`."""
     no, name, state, total, left, end, cancel, moving, until, failed, on_failure = row
     return Group(no, name, state, total, left, end, cancel, bool(moving), until, failed, on_failure)
