@@ -1,1 +1,1 @@
-"""The PostgreSQL store: verbs are functions of the database, called once each."""
+"""The PostgreSQL store. Each hot call is one round trip and one transaction."""

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def bounded(tube: Tube) -> bool:
-    """Whether all tasks of a tube rank from 0 on, in the order of their ids, so that takes know where to begin."""
+    """Return whether ranks in a tube start at 0 and follow the ids, so that takes can start at a stored bound."""
     kind = tube.kind
     return kind.leased and not kind.per_utube and kind.order in (("id",), ("pri", "id")) and tube.aging is None
 
@@ -42,7 +42,8 @@ def bounded(tube: Tube) -> bool:
 
 
 def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None) -> list[Call]:
-    """The statement that stores these, and those that must follow it. Conflict where the capacity does not allow it."""
+    """Return the statement that stores these entries, and the statements that must follow it. Running them raises
+    Conflict if the entries exceed the capacity."""
     kind, on, no = tube.kind, step.on(tube), tube.no
     addresses = [entry.address for entry in entries if entry.address is not None]
     shapes = [_shape(entry) for entry in entries]
@@ -70,7 +71,7 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
         calls.append(_heads(step, tube))
     if addresses and kind.leased:
         calls.append(step.call(step.Q.supersede, tube=no, texts=addresses, later=SUPERSEDED_MS))
-    if capacity is not None:  # one put after the other checks the capacity
+    if capacity is not None:  # puts check the capacity one after the other
         calls.append(step.call(step.Q.lock_capacity, tube=no))
         calls.append(step.call(step.Q.admit, tube=no, capacity=capacity))
     return calls
@@ -81,7 +82,7 @@ _shape = attrgetter("rank1", "rank2", *(name.removesuffix("_name") for name in _
 
 
 def _one(items: Sequence[T]) -> Sequence[T]:
-    """The first item if all are equal, otherwise all."""
+    """Return only the first item if all are equal, otherwise all."""
     return items[:1] if items.count(items[0]) == len(items) else items
 
 
@@ -91,7 +92,7 @@ def _heads(step: PostgresStep, tube: Tube, *, acked: bool = False) -> Call:
 
 
 def _promoted(step: PostgresStep, rows: list[Row]) -> int:
-    """How many tasks became takeable by `heads`."""
+    """Read the answer of the statement `heads`. Returns how many tasks became takeable."""
     gained, notified = rows[0]
     if notified is not None:
         step.db.notifier.sent()
@@ -99,7 +100,7 @@ def _promoted(step: PostgresStep, rows: list[Row]) -> int:
 
 
 def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]]) -> list[Record]:
-    """The tasks as they were stored, by the answers to `_put_calls`."""
+    """Return the stored tasks, from the answers to `_put_calls`."""
     clock, ms, seq, notified, _, pks, *_ = answers[0][0]
     step.note_clock(clock)
     if notified:
@@ -109,13 +110,13 @@ def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: l
         return mark_queued(records, _promoted(step, answers[1]))
     if ms is not None:
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
-    if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is made again with another id
+    if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is retried with another id
         return [replace(record, address=record.address or f"reply-{record.id}") for record in records]
     return records
 
 
 def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-    """A function that stores a payload at each call; None if its rank depends on more, or nothing can be prepared."""
+    """Return a function that stores one payload per call; None if the entry is not plain or cannot be prepared."""
     server, notifier, clock = database.server, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not server.prepares:
         return None
@@ -149,7 +150,7 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
 
 
 def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
-    """Ack tasks that need no rule."""
+    """Ack tasks that need no rule of core."""
     on, queued, calls = step.on(tube), tube.kind.per_utube, step.locks(tube)
     at = len(calls)
     values: dict[str, Any] = {"tube": tube.no, "process": step.db.notifier.name, "bounded": tube.capacity is not None}
@@ -188,8 +189,8 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
 
 
 def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
-    """The groups of these tasks in the order of their numbers, how many are in each, and the last of them; none unless
-    all tasks are known."""
+    """Return the groups of these tasks by number, how many of the tasks are in each, and the last one of each. Empty
+    unless every move has a copy of its task."""
     seen = [None if move.seen is None else move.seen.group_no or 0 for move in moves]
     if None in seen or seen.count(0) == len(seen):
         return {"groups": [], "members": [], "lasts": []}
@@ -202,10 +203,10 @@ def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
 
 
 def flush(step: PostgresStep, delta: Delta) -> Flushed:
-    """Write a Delta. Statements that lock tasks come first, and groups, which many calls share, last."""
+    """Write a Delta. Statements that lock tasks come first; groups, on which many calls contend, come last."""
     tube, works = delta.tube, delta.works
     calls = step.locks(tube, *(other for other, _ in works))
-    if delta.whole and (delta.rows or delta.groups or works):  # new tasks alone are not stored if the tube is gone
+    if delta.whole and (delta.rows or delta.groups or works):  # a put alone stores nothing if the tube is gone
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
     if delta.rows:
         calls += _lowered(step, tube, delta.rows)
@@ -246,7 +247,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
 
 
 def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Changed]) -> list[Call]:
-    """Lower the bounds of a tube to what becomes ready or due here."""
+    """Return the statement that lowers the bounds of a tube to the first task that becomes ready or gets a deadline."""
     if not bounded(tube):
         return []
     head = min((row.before.id for row in rows if row.after.state == "r"), default=None)
@@ -293,12 +294,12 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
 
 
 def _rewritten(row: Changed) -> bool:
-    """Whether a task got new content."""
+    """Return whether the content of a task was replaced."""
     return row.after.created != row.before.created or row.after.payload is not row.before.payload
 
 
 def _queues(delta: Delta) -> list[str]:
-    """The micro-queues that a Delta touches, in the order in which they are locked."""
+    """Return the micro-queues that a Delta touches, in locking order."""
     names = {row.before.utube or NO_UTUBE for row in delta.rows}
     for tube, entries in ((delta.tube, delta.fresh), *delta.works):
         if tube.no == delta.tube.no:
@@ -307,7 +308,8 @@ def _queues(delta: Delta) -> list[str]:
 
 
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
-    """A notification if something may have become takeable or have ended. New tasks and heads have their own."""
+    """Return the notification to send if a task may have become takeable or ended; new tasks and heads send their
+    own."""
     tube, rows = delta.tube, delta.rows
     ready = any(row.after.state == "~" or (row.after.state == "r" and not tube.kind.per_utube) for row in rows)
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)

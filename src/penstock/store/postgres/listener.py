@@ -1,4 +1,4 @@
-"""Notifications between processes: when to send them, and a thread that receives them while somebody waits."""
+"""Notifications between processes: when to send them, and a thread that receives them while a caller waits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from penstock.store.wake import notify
 
 log = logging.getLogger("penstock")
 
-# The thread ends when nobody has waited for this time.
+# The thread ends if no caller has waited for this time.
 UNWATCHED_SECONDS = 20.0
-# The sender of a notification pauses (`Notifier`): a second look after this time finds what it did meanwhile.
+# After a notification its sender is silent for a while (`Notifier`). Waiters retry once more after this time, and find
+# what the sender did meanwhile.
 SECOND_LOOK_SECONDS = 0.025
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
@@ -30,12 +31,12 @@ _PROGRAM = uuid4().hex[:8]
 
 
 def this_process() -> str:
-    """This process's name in notifications, another one after a fork."""
+    """Return this process's name in notifications. It differs after a fork."""
     return f"{os.getpid()}-{_PROGRAM}"
 
 
 class Notifier:
-    """Lets calls of one broker notify at most once in 10 ms, because each notification takes a global lock."""
+    """Limits one broker to a notification every 10 ms, because each notification takes a global lock."""
 
     _PAUSE_SECONDS = 0.01
 
@@ -45,22 +46,22 @@ class Notifier:
 
     @property
     def name(self) -> str | None:
-        """The sender to notify as: this process's name, or None within the pause.
+        """The sender's name for a notification, or None within the pause.
 
-        Those of a caller's transaction are sent at its commit, after all calls of this process, which must receive them
-        too. The server drops equal ones of a transaction, so there is no pause.
+        Notifications in a caller's transaction are sent at its commit, and this process must receive them, too, so they
+        have another name. They need no pause: the server drops duplicates within a transaction.
         """
         if self._on and self._bound:
             return f"{this_process()}-bound"
         return this_process() if self._on and time.monotonic() >= self._until else None
 
     def sent(self) -> None:
-        """A call has notified."""
+        """Record that a call has sent a notification."""
         self._until = time.monotonic() + self._PAUSE_SECONDS
 
 
 class Listener:
-    """Wakes waiters at a notification of another process."""
+    """Wakes waiters when another process sends a notification."""
 
     def __init__(self, server: PostgresServer) -> None:
         self._server = server
@@ -68,7 +69,7 @@ class Listener:
         reset_in_child(self)
 
     def after_fork(self) -> None:
-        """Begin without a thread."""
+        """Start without a background thread."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop: socket.socket | None = None  # closed to end the thread
@@ -79,24 +80,24 @@ class Listener:
         self._look_at: float | None = None
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """As the contract says."""
+        """See `Store.wait`."""
         if watch:
             self._watch(wake)
         look_at = self._look_at
         if look_at is not None:
             seconds = min(seconds, look_at - time.monotonic())
-        if not self._notified:  # else a thread that was awake may have cleared the wake-up
+        if not self._notified:  # otherwise a thread that was awake may have cleared the event
             wake.wait(max(seconds, 0))
         if look_at is not None and time.monotonic() >= look_at:
             self._notified = True
             if self._look_at == look_at:
                 self._look_at = None
-        # Also if nobody waited when this call began: somebody may wait now.
+        # Even if no caller waited when this call began: one may wait now.
         notified, self._notified = self._notified, False
         return notified
 
     def look_again(self) -> None:
-        """Let `wait` return True soon, as after a notification."""
+        """Make `wait` return True soon, as after a notification."""
         self._look_at = time.monotonic() + SECOND_LOOK_SECONDS
         if self._wake is not None:
             self._wake.set()
@@ -132,7 +133,7 @@ class Listener:
                     with self._server.open() as db:
                         db.execute(f"LISTEN {self._server.location.channel}")
                         pause = _FIRST_PAUSE
-                        self._notify()  # notifications before LISTEN are lost: look once
+                        self._notify()  # notifications before LISTEN were lost: let waiters retry once
                         self._listen(db, stopped)
                 except (psycopg.Error, PenstockError) as error:
                     log.warning("notifications are interrupted (%s); listening again in %s s", error, pause)
@@ -140,7 +141,7 @@ class Listener:
                     pause = min(pause * 2, _LAST_PAUSE)
 
     def _over(self) -> bool:
-        """Whether the thread ends, because the store was closed or nobody waits."""
+        """Return whether the thread must end, because the store was closed or no caller waits."""
         with self._lock:
             over = self._closed or time.monotonic() - self._watched > UNWATCHED_SECONDS
             if over:

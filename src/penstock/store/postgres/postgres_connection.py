@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL by a URL, the caller's own in their place (`bind`), and psycopg's errors as penstock's."""
+"""Connections to PostgreSQL by URL, calls on the caller's own connection (`bind`), and the translation of errors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.wire import Call, Link, Row, Wire
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
-# How long a statement waits for what others have locked; then the call looks again.
+# How long a statement waits for a lock before the call is retried.
 PATIENCE = "2s"
 
-# What statements run with. The tables grow from empty to millions of rows and shrink again
-# within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
+# The settings of all connections. Tables grow from empty to millions of rows and shrink again within minutes, so plans
+# must not depend on statistics: a plan made for an empty table would scan a full one.
 _SETTINGS = {
     "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
     "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
 
-# The whole transaction was undone, and may be retried: after a deadlock, where a guard failed (1 / 0) or an address
-# or a name has come into use, and where another transaction held a lock for two seconds.
+# Errors after which the whole transaction was rolled back and may be retried: a deadlock, a failed guard (1 / 0), an
+# address or a name that came into use, and a lock that another transaction held for two seconds.
 CONFLICTS = (
     pg.DeadlockDetected, pg.SerializationFailure, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable
 )  # fmt: skip
@@ -60,8 +60,8 @@ _MEANINGS: list[tuple[tuple[type[Exception], ...], Meaning]] = [
 ]
 _OLDEST_SERVER = 130000
 
-# Our own parameters: the default, what is allowed, and how to say that. A schema's name is short enough for the names
-# that are derived from it, and safe between quotes.
+# penstock's own URL parameters: default, allowed values, and how messages describe them. A schema's name must be short
+# enough for names that are derived from it, and safe between quotes.
 _OWN = {
     "schema": ("penstock", re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"), "letters, digits and _, at most 48"),
     "notify": ("on", re.compile(r"on|off"), "on or off"),
@@ -80,7 +80,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def quoted(self) -> str:
-        """The schema as SQL has it."""
+        """The schema as a quoted SQL identifier."""
         return f'"{self.schema}"'
 
     @property
@@ -90,7 +90,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def locate(url: str) -> Location:
-    """The URL's parts; BadValue for one that the driver or we do not understand. Nothing is connected."""
+    """Parse a URL. Raises BadValue if the driver or penstock does not understand it. Opens no connection."""
     parts = urlsplit(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
@@ -100,7 +100,7 @@ def locate(url: str) -> Location:
     try:
         known = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
-        # What it quotes may be the password, unless it is the name of a parameter.
+        # The message may quote the password, so only quoted names of parameters are kept.
         said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
         raise BadValue(
             f"store URL {shown(where)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
@@ -115,18 +115,18 @@ def locate(url: str) -> Location:
 
 
 def _joined(parts: SplitResult) -> str:
-    """Not urlunsplit alone, which makes postgresql:/jobs of postgresql:///jobs."""
+    """Join the parts of a URL. urlunsplit alone would turn postgresql:///jobs into postgresql:/jobs."""
     return f"{parts.scheme}://{parts.netloc}{urlunsplit(parts._replace(scheme='', netloc=''))}"
 
 
 def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
-    """What gives a connection its settings; `local`: until the end of its transaction."""
+    """Return the statement that sets a connection's settings; with `local`, only for its current transaction."""
     settings = _SETTINGS | {"lock_timeout": PATIENCE}
     return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
 
 
 class PostgresServer(Server[Link]):
-    """The server of one store. `begin` is done first with each new connection of the pool."""
+    """The server of one store. `begin` initializes each new connection of the pool."""
 
     errors = (psycopg.Error,)
 
@@ -134,12 +134,12 @@ class PostgresServer(Server[Link]):
         self.location = location
         self.queries = Queries(location.quoted, location.channel)
         self._begin = begin
-        self.each: Sequence[Call] = ()  # what is sent first with every call
+        self.each: Sequence[Call] = ()  # statements sent before those of every call
         super().__init__(location.pool_size, location.place)
 
     @property
     def prepares(self) -> bool:
-        """Whether statements may be prepared; behind a proxy that pools transactions the next server knows none."""
+        """Whether statements may be prepared: not behind a proxy that pools transactions, where sessions change."""
         return self.location.notify
 
     def open(self, seconds: float = 0, begin: Callable[[Link], None] = lambda link: None) -> Link:
@@ -164,11 +164,11 @@ class PostgresServer(Server[Link]):
 
     def connect(self, seconds: float = 0) -> Link:
         link = self.open(seconds, self._begin)
-        link.wire.prepares = self.prepares  # only here, where the tables exist: a failed prepare keeps its name in use
+        link.wire.prepares = self.prepares  # only now, when the tables exist: a failed PREPARE leaves its name in use
         return link
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send statements at once, as one transaction, and return the rows of each. Conflict where a guard failed."""
+        """Send statements together, as one transaction. Returns the rows of each. Raises Conflict if a guard fails."""
         return self.attempt(lambda link: link.run(calls), safe=safe)
 
     def conflict(self, error: Exception) -> Conflict | None:
@@ -214,13 +214,13 @@ class PostgresServer(Server[Link]):
         link.execute(sql.replace("{schema}", self.location.quoted).encode())
 
     def after_fork(self) -> None:
-        # Never freed, so never closed: that would end the parent's sessions in the server.
+        # Leak the connections: freeing would close them, and so end the parent's sessions on the server.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.pool.idle))
         super().after_fork()
 
 
 class BoundServer(PostgresServer):
-    """Calls go through the caller's connection, and nothing is retried: that is for the caller to decide."""
+    """Runs calls on the caller's connection. Retries nothing: the caller decides that."""
 
     bound = True
     prepares = False
@@ -244,7 +244,7 @@ class BoundServer(PostgresServer):
 
     @contextmanager
     def transaction(self, *, snapshot: bool) -> Iterator[Any]:
-        """A savepoint, with the settings that statements need; the caller's own are put back."""
+        """Run a savepoint with the settings that statements need, then restore the caller's settings."""
         if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
             self._joined()
         query, settings = settings_call(self.queries, local=True)
@@ -257,24 +257,24 @@ class BoundServer(PostgresServer):
             raise self.conflict(error) or self.translated(error) from error
 
     def _joined(self) -> object:
-        """Join the caller's transaction, which begins here if its connection begins them by itself; the store's id."""
+        """Join the caller's transaction, or begin one unless it is in autocommit mode. Returns the store's id."""
         if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
             raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
         if self._db.pgconn.pipeline_status != PipelineStatus.OFF:
             raise BadValue("the connection is in a pipeline() block: end it before calling the bound broker")
         try:
-            # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts.
+            # Not the connection's own cursor, which may bind parameters on the client (Django) or return dicts.
             found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self.queries.meta.sent, prepare=False)
             return next((value for name, value in found if name == "id"), None)
         except psycopg.Error as error:
             raise self.translated(error) from error
 
     def close(self) -> None:
-        """The connection stays the caller's."""
+        """Do nothing: the connection belongs to the caller."""
 
 
 def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[Any]:
-    """The same session of the server, for calls that block; the caller must not use its own meanwhile."""
+    """Return a blocking connection on the same server session. The caller must not use its own one meanwhile."""
     heard = connection.pgconn.notice_handler, connection.pgconn.notify_handler
     twin: psycopg.Connection[Any] = psycopg.Connection(connection.pgconn)
     connection.pgconn.notice_handler, connection.pgconn.notify_handler = heard

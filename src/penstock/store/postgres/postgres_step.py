@@ -1,8 +1,8 @@
-"""One call on the PostgreSQL store: how tasks are found and written. It decides nothing; the engine does.
+"""One call on the PostgreSQL store: how tasks are found and written. All decisions are the engine's.
 
-Each load, each flush and each hot statement is one round trip and one transaction: several statements that are sent at
-once. A client that stops while it sends holds what the statements before have locked; so only the shared locks of tubes
-and handles, and what is short, may be sent beside the long statement.
+Each load, each flush and each hot statement is one round trip and one transaction: several statements sent together. A
+client that stalls while sending keeps the locks of the statements that already ran. So only short statements, and those
+that take the shared locks of tubes and handles, may be sent along with a long one.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore
 
 
-# Above every rank, for a take without max_pri; and above every clock: what is delivered has no period.
+# Above every rank, for a take without max_pri; and above every time, for delivered messages, which have no period.
 _HIGHEST = 2**62
-# Takes of one task that are sent at once, where each decides who is next.
+# The number of single takes sent together, in tubes where each take decides which micro-queue is next.
 _SINGLY = 100
-# The columns before those of a task.
+# The number of columns before those of a task.
 _LOOKED = 7
 
 
 class PostgresStep(ServerStep):
-    """Sends statements at once. With `held`, all of it is one transaction on one connection."""
+    """Sends statements together. With `held`, the whole step is one transaction on one connection."""
 
     deletes = True
     settling_ms = 25
@@ -54,17 +54,17 @@ class PostgresStep(ServerStep):
         super().__init__(database, write=write, held=held, now=now)
         self.db = database
         self.Q = database.queries
-        self.passing = False  # skip rows that are locked: another process works on them
-        self.moved = False  # such a flush has changed some rows; there may be more
+        self.passing = False  # whether the flush skips locked rows, on which another process works
+        self.moved = False  # whether such a flush changed some rows; more may remain
         self._relaxed = bool(tubes) and all(tube.temporary for tube in tubes)
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send these at once, as one transaction or as part of the one that is open."""
+        """Send statements together, as one transaction or as part of the open one. Returns the rows of each."""
         rows: list[list[Row]] = self.db.server.send(calls, safe=safe) if self.link is None else self.link.run(calls)
         return rows
 
     def call(self, query: str, **values: object) -> Call:
-        """A statement with its values and the clock."""
+        """Return a statement with its values, including `now`."""
         assert isinstance(query, Query)
         values["now"] = self.given
         return query, values
@@ -80,11 +80,11 @@ class PostgresStep(ServerStep):
         return int(self.run([*calls, self.call(query, **values)], safe=True)[-1][0][0])
 
     def on(self, tube: Tube) -> SimpleNamespace:
-        """The queries on the table that has a tube's tasks."""
+        """Return the queries on the table that stores a tube's tasks."""
         return self.db.queries.temporary if tube.temporary else self.db.queries.durable
 
     def locks(self, *tubes: Tube, handle: str | None = None) -> list[Call]:
-        """The first statements of a call on these tubes: their shared locks; for a take, also that of its handle."""
+        """Return the first statements of a call on these tubes: shared locks of the tubes and of a take's handle."""
         query = self.Q.open if handle is None else self.Q.open_for
         calls = [self.call(query, tube=no, handle=handle) for no in sorted({tube.no for tube in tubes})]
         if all(tube.temporary for tube in tubes) and not self.db.server.bound:
@@ -131,7 +131,7 @@ class PostgresStep(ServerStep):
             self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
 
     def notify_call(self, tube: Tube, *, always: bool = False, ready: bool = False, ended: bool = False) -> list[Call]:
-        """A notification to other processes of a change in a tube; none within 10 ms of the last one."""
+        """Return the statement that notifies other processes of a change; none within 10 ms of the last one."""
         process = self.db.notifier.name
         if process is None or not (always or ready or ended):
             return []
@@ -150,7 +150,7 @@ class PostgresStep(ServerStep):
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         self.change(self.Q.add_counts, tube=tube.no, last_id=last_id, **{**dict.fromkeys(COUNTERS, 0), **counts})
 
-    # looking
+    # reading
 
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
@@ -159,7 +159,7 @@ class PostgresStep(ServerStep):
         return super()._selected(tube, select, self.on(tube))
 
     def watch(self, tube: Tube) -> None:
-        """An end in flight may not know of this watcher: this process looks once more."""
+        """Register this process as watching the tube. An end in flight may not see that, so waiters retry once more."""
         if self.db.watcher is not None and not self.write:
             calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=this_process())]
             if self.run(calls, safe=True)[1]:
@@ -177,7 +177,7 @@ class PostgresStep(ServerStep):
 
     @property
     def soon(self) -> int:
-        """When to retry what remains: at once if some deadlines were applied; otherwise another client applies them."""
+        """When to retry passed deadlines: at once if this step applied some; later if another client is at it."""
         return self.now if self.moved else self.now + BUSY_MS
 
     # sessions
@@ -189,7 +189,7 @@ class PostgresStep(ServerStep):
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until
-        lock = self.Q.lock_handle_at_once if lapsed else self.Q.lock_handle  # a take of it may be under way
+        lock = self.Q.lock_handle_at_once if lapsed else self.Q.lock_handle  # a take of the handle may be running
         try:
             with self.together():
                 self.rows(lock, handle=handle.id)
@@ -201,7 +201,7 @@ class PostgresStep(ServerStep):
     # integrity
 
     def audit(self, tube: Tube) -> Audit:
-        if self.write:  # alone in the tube, whose takes find again what is put right
+        if self.write:  # lock the tube, and reset its bounds so that takes find repaired tasks
             self.run([self.call(self.Q.open_alone, tube=tube.no), self.call(self.Q.lower_all, tube=tube.no)])
         return super().audit(tube)
 
@@ -249,7 +249,7 @@ class PostgresStep(ServerStep):
                 return
 
     def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
-        """The lock of the handle is held alone, so that the take is not under way any more."""
+        """Take the exclusive lock of the handle first, so that the take is no longer running."""
         leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "always": unregister, "mark": "none"}
         calls = [self.call(self.Q.lock_handle, handle=lost.handle)]
         calls.append(self.call(self.Q.leave, handle=lost.handle, **leave))
@@ -273,12 +273,12 @@ class PostgresStep(ServerStep):
 
 
 def _singly(tube: Tube) -> bool:
-    """Whether each hand-out moves its micro-queue behind the others, so that the next one is known only after it."""
+    """Return whether each hand-out moves its micro-queue behind the others, so that tasks must be taken one by one."""
     return tube.kind.per_utube and tube.fair and tube.utube_limit > 1
 
 
 def _looked(tube: Tube, rows: list[Row]) -> Looked:
-    """What a take saw and got; its columns are those of the fragment `looked`, the rank, and those of a task."""
+    """Read the rows of a take. Columns: those of the fragment `looked`, the rank, and those of a task."""
     no, session, clock, next_at, _, _, rank, *_ = rows[0]
     found = [row[_LOOKED:] for row in rows if row[_LOOKED] is not None]
     if not tube.kind.leased:
@@ -291,18 +291,18 @@ def _looked(tube: Tube, rows: list[Row]) -> Looked:
 
 
 def raise_chance(passed: int) -> float:
-    """How likely a take lets the next ones begin behind what it passed by."""
+    """Return the probability that a take raises the tube's bounds, if its scan skipped `passed` ids."""
     return min(passed / 10_000, 0.2)
 
 
 def raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low: int) -> None:
-    """Now and then, the more likely the more was passed by, let takes begin to look where something is.
+    """Sometimes raise the tube's bounds to the first ready task and deadline; more likely if the scan skipped more ids.
 
-    Not always, because something old may be ready behind the others.
+    Not always: the bound cannot rise while an old task of lower priority is ready.
     """
     distance = min(record.id for record in records) - low
     if changes.bounded(tube) and not step.db.server.bound and random.random() < raise_chance(distance):
         due = step.now + min((record.ttr for record in records if record.ttr is not None), default=0)
         calls = [step.call(step.Q.open_alone_at_once, tube=tube.no)]
-        with suppress(PenstockError, Conflict):  # the tube is in use: another take does it
+        with suppress(PenstockError, Conflict):  # the tube is in use: a later take retries
             step.run([*calls, step.call(step.on(tube).raise_bounds, tube=tube.no, due=due)])
