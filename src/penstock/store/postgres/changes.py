@@ -308,8 +308,7 @@ def _queues(delta: Delta) -> list[str]:
 
 
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
-    """Return the notification to send if a task may have become takeable or ended; new tasks and heads send their
-    own."""
+    """Return the notification for tasks that may have become takeable or ended. New tasks and heads send their own."""
     tube, rows = delta.tube, delta.rows
     ready = any(row.after.state == "~" or (row.after.state == "r" and not tube.kind.per_utube) for row in rows)
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)

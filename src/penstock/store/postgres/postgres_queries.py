@@ -1,4 +1,4 @@
-"""The named queries of this store, and what they are made of."""
+"""The named queries of this store, and the fragments they consist of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from penstock.store.postgres.wire import Query
 from penstock.store.sql.sql_queries import BRIEF, COUNTERS, RECORD, load_queries
 
-# The counters that a change of tasks may add to.
+# The counters that a change of tasks can modify.
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {
@@ -25,7 +25,7 @@ _FRAGMENTS = {
 }
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
-# Loads whose tasks may be changed next, so that their groups are needed.
+# Loads of tasks that may be changed next, so that their groups are loaded with them.
 _LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
 # Flushes of passed deadlines and group moves skip locked rows: the client that locked them applies them.
 _PASSING = ("flush", "change_group")
@@ -44,9 +44,9 @@ _TEXTS = _texts()
 
 
 class Queries(SimpleNamespace):
-    """The named queries on all tasks of one schema; `durable` and `temporary` have those on the tasks of such tubes.
+    """The named queries on all tasks of one schema; `durable` and `temporary` have the queries on tasks of such tubes.
 
-    Each is made when it is first used, because few of them are. The server cuts the names of statements at 63 bytes.
+    Each query is built at its first use, because few are used. The server truncates names of statements to 63 bytes.
     """
 
     def __init__(self, schema: str, channel: str, table: str = "task") -> None:
@@ -58,7 +58,7 @@ class Queries(SimpleNamespace):
         if name not in _TEXTS:
             raise AttributeError(name)
         text = _TEXTS[name].replace("penstock_task", f"penstock_{self.table}")
-        # After the tables, because a channel's name may look like a table's.
+        # Tables first, because a channel's name may look like a table's.
         text = _TABLE.sub(f"{self.schema}.penstock_", text).replace("{channel}", self.channel)
         query = Query(text, f"{self.channel[-8:]}.{self.table[:4]}.{name}")
         setattr(self, name, query)

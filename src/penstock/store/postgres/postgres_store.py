@@ -1,4 +1,4 @@
-"""The PostgreSQL store: one schema of a database, used by any number of processes; and the database behind a pool."""
+"""The PostgreSQL store: one schema of a database, used by any number of processes; and the database of a pool."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PostgresStore(ServerStore):
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> PostgresStep:
-        # A look at everything, or a repair of it, is one transaction.
+        # A check of the whole store, or its repair, is one transaction.
         return PostgresStep(self, tubes, write=write, held=not tubes and size > 1, now=now)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
@@ -60,11 +60,11 @@ class PostgresStore(ServerStore):
 
 
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
-    """The store in a schema, created or brought up to date."""
+    """Open the store in a schema; create or migrate it if needed."""
     location = locate(url)
 
     def begin(db: Link) -> None:
-        """Give a new connection its settings, and mend temporary tubes whose tasks a crash of the server removed."""
+        """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
         if location.notify:
             db.run([settings])
         for (no,) in db.run([(ask.broken, {})])[0]:
@@ -88,12 +88,12 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
 
 
 def look_at_postgres(url: str) -> Schema:
-    """Which schema a store has; nothing is changed."""
+    """Return which schema a store has. Changes nothing."""
     return look(PostgresServer(locate(url)), MIGRATIONS)
 
 
 def _described(row: Row, location: Location) -> Description:
-    """What the store promises by the server's settings, and what should be done about them."""
+    """Describe the durability that the server's settings give, and advise on settings that should change."""
     version, fsync, commit, pages, vacuum, connections, schema, oldest, queue = row
     advice = []
     if fsync != "on" or pages != "on":
@@ -113,7 +113,7 @@ def _described(row: Row, location: Location) -> Description:
 
 
 def promise(fsync: str, commit: str) -> str:
-    """What the two settings mean for a put that returned."""
+    """Return what the two settings mean for the durability of a put that returned."""
     returned = "a put that returned survives"
     if fsync != "on":
         return f"{returned} the end of any client; a crash of the server may lose everything (fsync=off)"
@@ -136,12 +136,12 @@ class PostgresVault(ServerVault):
 
     def __init__(self, url: str) -> None:
         location = locate(url)
-        # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
+        # The server limits both a value and the message that contains it to 2^30 bytes.
         super().__init__(PostgresServer(location), location.place, 2**30 - 2**20)
         placed = f"{location.quoted}.penstock_pool_"
         queries = vars(load_queries("penstock.store.pool", fragments=_VAULT))
         self.queries = SimpleNamespace(
-            # Two that create the same table at once would both fail.
+            # A lock, because two processes that create the same table at once would both fail.
             create_alone="SELECT pg_advisory_xact_lock(hashtext('penstock_pool'))",
             create_schema=f"CREATE SCHEMA IF NOT EXISTS {location.quoted}",
             **{name: sql.replace("penstock_pool_", placed) for name, sql in queries.items()},

@@ -1,11 +1,11 @@
--- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Table names get the store's schema, and
--- hot statements name one partition in place of penstock_task. `ROWS u(key bigint, ...)` is a table made of array
--- parameters that are called as its columns (see wire.py). tests/postgres/test_plans.py watches the plans.
+-- Queries of the PostgreSQL store only; the rest is in store/sql/queries.sql. Table names get the store's schema, and
+-- hot statements use one partition instead of penstock_task. `ROWS u(key bigint, ...)` is a table made of array
+-- parameters with the names of its columns (see wire.py). tests/postgres/test_plans.py checks the plans.
 -- Rows are found by `pk BETWEEN x AND x` or by a LATERAL with a LIMIT, not by `pk = x`: a join that was planned for an
--- empty table would read all of a full one, in the order of its index. Rows that an earlier statement has locked may be found by their ctid.
+-- empty table would read all of a full one in index order. Rows locked by an earlier statement may be found by ctid.
 
 -- fragment: server_clock
--- By date_part, not extract, whose numeric costs a put a tenth of the server's time.
+-- date_part, not extract: the numeric of extract adds a tenth to the server's time for a put.
 floor(date_part('epoch', clock_timestamp()) * 1000)::bigint
 -- fragment: now
 coalesce(:now::bigint, $server_clock)
@@ -16,7 +16,7 @@ coalesce(:now::bigint, $server_clock)
 -- fragment: key
 pk + 0
 -- fragment: first_moment
--- From the tube's bound on; a kind without bounds has none.
+-- Starts at the tube's bound; a kind without bounds starts at 1.
 (SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= CASE WHEN t.heads_no = t.heads::oid
     THEN coalesce(pg_sequence_last_value(t.dues), 1) ELSE 1 END ORDER BY k.at LIMIT 1)
 
@@ -29,12 +29,12 @@ CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT 
 -- name: server
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 -- name: settings
--- `local`: until the end of the transaction.
+-- With `local`, until the end of the transaction.
 SELECT set_config(name, setting, :local) FROM ROWS u(name text, setting text);
 -- name: settings_now
 SELECT array_agg(current_setting(name) ORDER BY place) FROM ROWS u(name text, place ordinality);
 -- name: relax
--- This transaction may be lost in a crash of the server: it does not wait for the disk.
+-- The commit does not wait for the disk, so this transaction may be lost in a crash of the server.
 SELECT set_config('synchronous_commit', 'off', true);
 -- name: describe
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
@@ -51,22 +51,22 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- fragment: handle_lock
 'penstock_handle'::regclass::oid::integer, hashtext(:handle)
 -- name: open
--- Keeps the tube from being dropped, moved or repaired until the commit. Puts and takes share the lock, which is no
--- write. It precedes the statement that reads the tube's row, so that the row cannot change after it was read.
+-- Keeps the tube from being dropped, moved or repaired until the commit. Puts and takes share the lock, which writes
+-- nothing. It runs before the statement that reads the tube's row, so that the row cannot change after it was read.
 SELECT pg_advisory_xact_lock_shared($tube_lock);
 -- name: open_alone
 SELECT pg_advisory_xact_lock($tube_lock);
 -- name: open_alone_at_once
 SELECT 1 / pg_try_advisory_xact_lock($tube_lock)::integer;
 -- name: open_for
--- A take shares the lock of its handle, and the end of a handle has it alone: no task is leased to an ending session.
+-- A take holds its handle's lock shared, the end of a handle holds it exclusively: no ending session leases a task.
 SELECT pg_advisory_xact_lock_shared($tube_lock), pg_advisory_xact_lock_shared($handle_lock);
 -- name: lock_handle
 SELECT pg_advisory_xact_lock($handle_lock);
 -- name: lock_handle_at_once
 SELECT 1 / pg_try_advisory_xact_lock($handle_lock)::integer;
 -- name: lock_recovering
--- One caller at a time: a second one would stop at messages that the first has just moved to the end.
+-- One caller at a time: a second one would stop at messages that the first one has just moved to the end.
 SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
 
 -- tubes
@@ -90,7 +90,7 @@ WITH hidden AS (UPDATE penstock_delta SET tube = -tube WHERE tube = :tube)
 UPDATE penstock_counter SET tube = -tube, last_id = greatest(last_id, (SELECT coalesce(pg_sequence_last_value(ids), 0)
     FROM penstock_tube WHERE no = :tube)) WHERE tube = :tube;
 -- name: hide_tube
--- The sequence of its ids is dropped: see put_plain.
+-- The sequence of the tube's ids is dropped afterwards: see put_plain.
 UPDATE penstock_tube SET no = -no, name = :name, options = :options, ids = NULL WHERE no = :tube;
 -- name: forget_counter
 WITH forgotten AS (DELETE FROM penstock_delta WHERE tube = :tube),
@@ -101,11 +101,11 @@ DELETE FROM penstock_counter WHERE tube = :tube;
 -- Temporary tubes whose tasks were lost in a crash of the server.
 SELECT no FROM penstock_tube WHERE no >= 4194304 AND NOT EXISTS (SELECT 1 FROM penstock_unbroken u WHERE u.tube = no);
 -- name: mend
--- The first process does it; the others wait here and then find it done.
+-- The first process to insert the row repairs the tube; others wait here and then get no row.
 INSERT INTO penstock_unbroken (tube) VALUES (:tube) ON CONFLICT DO NOTHING RETURNING tube;
 -- name: empty
--- What is kept of a temporary tube without its tasks. The last commits did not wait for the disk, and may have given
--- more ids than the sequence has recorded.
+-- Resets the counters, micro-queues and groups of a temporary tube that lost its tasks. The last commits did not wait
+-- for the disk, so they may have used more ids than the sequence has recorded.
 WITH counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done)
     SELECT :tube::integer, -ready, -taken, -delayed, -buried, ready + taken + delayed + buried FROM (SELECT $sums FROM (
     SELECT $counters FROM penstock_counter WHERE tube = :tube
@@ -117,7 +117,7 @@ SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM pens
 -- counters
 
 -- name: counters
--- The last id is that of the sequence or, during an import, of what was imported; then the last delivery's serial.
+-- The last id comes from the sequence or, during an import, from the imported tasks. Then the last delivery's serial.
 SELECT c.tube, greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
 coalesce(pg_sequence_last_value(t.serials), 0), t.paused, n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube
 JOIN (SELECT tube, $sums FROM (SELECT tube, $counters FROM penstock_counter WHERE tube = ANY (:ids::integer[])
@@ -133,8 +133,8 @@ CASE WHEN t.serials IS NOT NULL THEN setval(t.serials,
     greatest(:serial::bigint, coalesce(pg_sequence_last_value(t.serials), 1))) END
 FROM penstock_tube t JOIN penstock_counter c ON c.tube = t.no WHERE t.no = :tube;
 -- name: fold
--- Add the differences to the counters, except of tubes whose counters a put into a capacity has locked. One call at a
--- time does it, and no call waits for it. Rows of tubes that are gone are removed.
+-- Adds the differences to the counters, except for tubes whose counters are locked by a put that checks the capacity.
+-- Only one call at a time folds, and no call waits for it. Deletes rows of tubes that are gone.
 WITH free AS MATERIALIZED (SELECT tube FROM penstock_counter
     WHERE pg_try_advisory_xact_lock('penstock_delta'::regclass::oid::integer, 0) ORDER BY tube FOR UPDATE SKIP LOCKED),
 gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) OR (EXISTS (SELECT 1 FROM free)
@@ -148,7 +148,7 @@ FROM penstock_counter c WHERE c.tube = :tube)::bigint
 -- name: lock_capacity
 SELECT 1 FROM penstock_counter WHERE tube = :tube FOR UPDATE;
 -- name: admit
--- Puts into a tube with a capacity check it again under the lock, one after the other.
+-- Puts into a tube with a capacity check it again under the lock, so one after the other.
 SELECT 1 / CASE WHEN $stored > :capacity THEN 0 ELSE 1 END;
 
 -- notifications
@@ -162,11 +162,11 @@ SELECT 1 / CASE WHEN $stored > :capacity THEN 0 ELSE 1 END;
 -- fragment: notify
 pg_notify('{channel}', :process)
 -- name: notify
--- `always`, or where another process waits for a task (`ready`) or for an end (`ended`).
+-- Notifies if `always`, or if another process waits for a task (`ready`) or for an end (`ended`).
 SELECT $notify WHERE :always OR (:ready AND $others_wait) OR (:ended AND $others_watch);
 -- name: watch
--- Register this process as waiting for ends in a tube, by the server's clock. Returns a row if it was not registered:
--- an end in flight may not see it.
+-- Registers this process as waiting for ends in a tube, by the server's clock. Returns a row if it was not registered
+-- before; then an end in flight may not see it.
 WITH c AS MATERIALIZED (SELECT $server_clock AS clock),
 fresh AS MATERIALIZED (SELECT clock FROM c WHERE NOT EXISTS (SELECT 1 FROM penstock_watching
     WHERE tube = :tube AND process = :process AND until > clock + 2000)
@@ -176,15 +176,15 @@ gone AS (DELETE FROM penstock_watching w USING fresh WHERE w.ctid = ANY (ARRAY(S
 INSERT INTO penstock_watching (tube, process, until) SELECT :tube::integer, :process::text, clock + 5000 FROM fresh
 ON CONFLICT (tube, process) DO UPDATE SET until = excluded.until RETURNING 1;
 
--- bounds: where takes begin to look (see penstock_tube)
+-- bounds: where takes start to scan (see penstock_tube)
 
 -- fragment: lower
--- One at a time, or a higher one may be set over a lower; not until the end of the transaction.
+-- One caller at a time, so that no higher bound overwrites a lower one. Released before the end of the transaction.
 pg_advisory_lock('penstock_counter'::regclass::oid::integer, :tube)
 -- fragment: lowered
 pg_advisory_unlock('penstock_counter'::regclass::oid::integer, :tube)
 -- fragment: lower_dues
--- To the first moment of what is put or leased: soonest(at, dues).
+-- To the first deadline of the tasks that are put or leased: soonest(at, dues).
 lowered AS (SELECT $lower, CASE WHEN at < pg_sequence_last_value(dues) THEN setval(dues, at) END, $lowered FROM soonest
     WHERE at < pg_sequence_last_value(dues))
 -- name: lower
@@ -196,8 +196,8 @@ AND (:head::bigint < pg_sequence_last_value(heads) OR :due::bigint < pg_sequence
 CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(heads), 1) ELSE 1 END AS low,
 CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 1) ELSE 1 END AS soonest
 -- name: raise_bounds
--- Raise both bounds, under the tube's exclusive lock: to the first ready task, at most a thousand tasks further, and
--- to the first deadline, or to `due` if there is none.
+-- Raises both bounds, under the tube's exclusive lock: to the first ready task, but at most a thousand tasks further,
+-- and to the first deadline, or to `due` if there is none.
 WITH b AS MATERIALIZED (SELECT heads, dues, $bounds FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL),
 passed AS MATERIALIZED (SELECT f.pk, f.state FROM b CROSS JOIN LATERAL (SELECT pk, state FROM penstock_task
     WHERE pk >= (:tube::bigint << 40 | b.low) AND pk < (:tube::bigint + 1) << 40 ORDER BY pk LIMIT 1000) f),
@@ -212,8 +212,9 @@ SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND
 -- put
 
 -- name: put_plain
--- A task without options, into a tube without micro-queues and capacity. No row: the tube is gone. The lock is taken in
--- the same statement, which is a tenth faster: if the tube is hidden meanwhile, nextval fails, whatever this one sees.
+-- Puts a task without options into a tube without micro-queues and capacity. Returns no row if the tube is gone. The
+-- same statement takes the lock, which is a tenth faster: if the tube is hidden meanwhile, nextval fails, even if the
+-- statement's snapshot still has the tube.
 WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($tube_lock)),
 counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
 INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, state, extra, data)
@@ -232,12 +233,12 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
     turn = CASE WHEN excluded.turn > 0 AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0
         THEN greatest(excluded.turn, l.turn + 1) ELSE l.turn END RETURNING utube)
 -- fragment: pass_queues
--- To the statement `heads`, which follows.
+-- Passes the names of micro-queues to the statement `heads`, which follows.
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
 -- fragment: putting
--- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
--- is drawn. Their time is read once: ids would repeat if the clock moved between two readings. The put is refused for
--- an address that is in use, and for lack of capacity.
+-- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
+-- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if an
+-- address is in use or the capacity is exceeded.
 room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
     last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
@@ -268,7 +269,7 @@ WITH $putting RETURNING pk),
 soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_dues
 SELECT $put, (SELECT count(*) FROM lowered) FROM n;
 -- name: insert_queued
--- Into micro-queues, as tasks that wait; the statement `heads` must follow.
+-- Puts tasks into micro-queues as waiting; the statement `heads` must follow.
 WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting,
     (SELECT clock FROM n) AS clock FROM new WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
 -- fragment: of_tube
@@ -282,10 +283,10 @@ CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $
 -- micro-queues
 
 -- name: heads
--- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no
--- others. A separate statement, so that its snapshot is younger than the locks. It also counts out the tasks that an
--- ack removed (`acked`), and removes empty micro-queues once their turn cannot matter. Returns how many tasks became
--- takeable, and whether others were notified of them. (SELECT 'r') avoids penstock_ready.
+-- The rule of micro-queues, applied to locked ones: exactly the first (limit - taken) ready tasks of each are heads. A
+-- separate statement, so that its snapshot is younger than the locks. It also subtracts the tasks that an ack removed
+-- (`acked`), and deletes empty micro-queues whose turn no longer matters. Returns how many tasks became takeable, and
+-- whether other processes were notified. (SELECT 'r') keeps the planner from using penstock_ready.
 WITH q AS MATERIALIZED (SELECT l.*, greatest(least(:limit - l.taken, l.ready), 0) AS room,
         l.taken = 0 AND l.ready = 0 AS empty, NOT :fair OR l.turn < $now AS over
     FROM unnest(nullif(current_setting('penstock.utubes', true), '')::text[],
@@ -318,7 +319,7 @@ WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED)
 -- take
 
 -- fragment: look
--- The clock; the tube and its bounds; the live session; the next deadline; and whether the take may hand out here
+-- The clock; the tube and its bounds; the live session; the next deadline; and whether the take may hand out tasks here
 -- (`free`): not if an earlier tube of the same call had a task (`mark`), nor if something is due, unless forced.
 c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $bounds,
@@ -351,8 +352,8 @@ ok.no, ok.session, ok.clock, ok.next, ok.low, CASE WHEN :mark::text IS NULL THEN
 WHEN got.attempts IS NOT NULL THEN set_config('penstock.took', :mark, true)
 WHEN ok.due THEN set_config('penstock.took', '!' || :mark, true) END
 -- name: take
--- penstock_ready, in order. Nothing below the bound `low` is ready, so the scan starts there; among higher ranks the
--- index skips such pks.
+-- penstock_ready, in order. No task below the bound `low` is ready, so the scan starts there; within higher ranks the
+-- index condition skips pks below it.
 WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, ok.clock + k.ttr AS at FROM penstock_task k WHERE $takeable
     AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)
@@ -360,8 +361,8 @@ WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
 $leased, soonest AS MATERIALIZED (SELECT (SELECT min(at) FROM found) AS at, ok.dues FROM ok), $lower_dues
 SELECT $looked, (SELECT count(*) FROM lowered), got.* FROM ok LEFT JOIN got ON true;
 -- fragment: lease_heads
--- The micro-queue is locked first; one that is locked is skipped. Not joined: a plan made for few micro-queues
--- would walk through all of them.
+-- Locks the micro-queue first, and skips locked ones. Not a join: a plan made for few micro-queues would scan all of
+-- them.
 $look, found AS MATERIALIZED (SELECT f.pk, f.utube FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, k.utube FROM penstock_task k CROSS JOIN LATERAL (SELECT FROM penstock_utube q
         WHERE q.tube = :tube AND q.utube = k.utube FOR UPDATE SKIP LOCKED) q
@@ -373,14 +374,14 @@ $leased, queues AS (INSERT INTO penstock_utube AS q (tube, utube, taken, turn)
 -- name: take_heads
 WITH $lease_heads SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 -- name: take_turns
--- The same where each hand-out moves its micro-queue behind the others, with its other heads.
+-- Like take_heads, but each hand-out moves its micro-queue behind the others, with its remaining heads.
 WITH $lease_heads, left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM queues CROSS JOIN LATERAL (
     SELECT pk FROM penstock_task WHERE tube = :tube AND utube = queues.utube AND (state = 'r' OR state = 'q')
     AND state = (SELECT 'r'::"char") AND pk <> ALL (ARRAY(SELECT pk FROM found)) OFFSET 0) h),
 turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk BETWEEN left_heads.pk AND left_heads.pk)
 SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 -- fragment: handed
--- Hand-outs without a lease (core.lifecycle): elements of a clock stay ready, and delivered messages get a serial.
+-- Hand-outs without a lease (core.lifecycle): elements of a round tube stay ready, delivered messages get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
     rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
     FROM ok, found WHERE k.pk BETWEEN found.key AND found.key RETURNING found.place, $brief)
@@ -396,7 +397,7 @@ counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
 SELECT $looked, CASE WHEN got.place IS NULL THEN (SELECT rank1 FROM penstock_task WHERE tube = :tube AND state = 'r'
     ORDER BY rank1, rank2, pk LIMIT 1) END, got.* FROM ok LEFT JOIN got ON true;
 -- name: recover
--- penstock_delivered, up to one that is younger. Messages that are being acked are passed over.
+-- penstock_delivered, up to the first message that is too young. Skips messages that are being acked.
 WITH ok AS MATERIALIZED (SELECT t.no, t.serials, t.paused, $now AS clock FROM penstock_tube t WHERE t.no = :tube),
 found AS MATERIALIZED (SELECT r.pk AS key, nextval(r.serials) AS place FROM (SELECT f.pk, ok.serials,
         bool_and(f.taken + :elapsed::bigint <= ok.clock) OVER (ROWS UNBOUNDED PRECEDING) AS old
@@ -414,15 +415,15 @@ AND EXISTS (SELECT 1 FROM penstock_handle WHERE id = :handle AND until > $now) O
 DELETE FROM penstock_waiter WHERE tube = ANY (:tubes::integer[]) AND handle = :handle AND takes = :number
 AND (:always OR current_setting('penstock.took', true) = :mark);
 -- name: by_call
--- penstock_held: what a take whose answer was lost has leased.
+-- penstock_held. The tasks leased by a take whose answer was lost.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't'
 AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease & 268435455 = :call::bigint;
 
 -- ack
 
 -- fragment: acking
--- Tasks of a started group, but never its last one: if the call has all that are left, one is left to the engine.
--- Groups are given if all tasks of the call are known: the number of tasks of each, and the task that is left.
+-- Acks tasks of a started group, but never its last one: if the call has all remaining tasks, one is left to the
+-- engine. Groups are passed if all tasks of the call are known: how many tasks of each, and which task to leave.
 c AS MATERIALIZED (SELECT $now AS clock),
 g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining >= v.members), '{}') AS open,
     coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), '{}') AS last
@@ -449,10 +450,10 @@ SELECT totals.acked, totals.kept, CASE WHEN totals.acked < cardinality(:key::big
 CASE WHEN totals.kept NOT IN (0, totals.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
 totals.notifies, CASE WHEN totals.notifies THEN $notify END
 -- name: ack
--- By the primary key: the state as text, so that no plan can prefer penstock_held.
+-- By the primary key. Compares the state as text, so that no plan can prefer penstock_held.
 WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked FROM totals;
 -- name: ack_queued
--- The same in micro-queues, whose rows are locked first; `heads` counts them.
+-- Like ack, in micro-queues, whose rows are locked first; `heads` updates their counts.
 WITH locked AS MATERIALIZED (SELECT q.utube FROM (
     SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:key::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
     SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.utube FOR UPDATE) q),
@@ -461,7 +462,7 @@ s AS MATERIALIZED (SELECT utube, count(*) AS n FROM gone GROUP BY utube), $acked
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM s), '{}')::text, true),
 set_config('penstock.acked', coalesce((SELECT array_agg(n) FROM s), '{}')::text, true) FROM totals;
 -- name: ack_named
--- penstock_address; delivered messages may be acked by anybody.
+-- penstock_address. Any session may ack delivered messages.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
 gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk FROM unnest(:texts::text[]) v(name)
     CROSS JOIN LATERAL (SELECT pk FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) f))
@@ -470,8 +471,8 @@ counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
 SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
 -- name: delete
--- One task in any state, by the primary key, in a tube without micro-queues. With an address, a group or a reply it is
--- left to the engine.
+-- Deletes one task in any state, by the primary key, in a tube without micro-queues. A task with an address, a group or
+-- a reply is left to the engine.
 WITH gone AS (DELETE FROM penstock_task k USING penstock_tube t WHERE t.no = :tube AND k.pk = :key AND k.address IS NULL
     AND k.group_no IS NULL AND k.reply_to IS NULL AND (k.expires IS NULL OR k.expires > $now)
     RETURNING k.state),
@@ -483,8 +484,8 @@ SELECT CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM g
 -- changes
 
 -- name: flush
--- Tasks whose guard holds become what was decided. Keys are in order; each row has a class, whose weights (`w`) are
--- added to the counters. A column of a rewrite that is NULL stays as it is.
+-- Updates or removes the tasks whose guard holds. Keys are in order; each row has a class, whose weights (`w`) are
+-- added to the counters. A NULL in a column of a rewrite keeps the stored value.
 WITH c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
 locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
@@ -538,7 +539,7 @@ SELECT :tube::integer, :name::text, 'open', 0, 0, 0 FROM penstock_tube WHERE no 
 -- loads
 
 -- name: with_groups
--- Wraps a load: its tasks, each with its group.
+-- Wraps a load: adds its group to each task.
 SELECT * FROM ({load}) k
 LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
 -- name: outcomes_by_address
@@ -550,7 +551,7 @@ SELECT o.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (SELECT $kept 
 SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
     SELECT * FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) k;
 -- name: due
--- penstock_timer, from the tube's bound on
+-- penstock_timer, starting at the tube's bound
 WITH b AS MATERIALIZED (SELECT $bounds FROM penstock_tube WHERE no = :tube)
 SELECT $record FROM (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
     WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f) f ORDER BY at, pk;
@@ -563,7 +564,7 @@ SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no
 -- sessions
 
 -- name: forget_session
--- Not while it holds anything: a take that was undone may have returned a task to it.
+-- Not while the session holds a task: a take that was undone may have returned one to it.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
 CROSS JOIN LATERAL (SELECT 1 FROM penstock_task k WHERE k.tube = t.no AND k.state = 't' AND k.owner = :no LIMIT 1) k);
 -- name: held

@@ -1,4 +1,4 @@
-"""Statements sent through libpq, several in one round trip and one transaction: psycopg's cursors would take more time
+"""Sends statements through libpq, several in one round trip and one transaction. psycopg's cursors would take more time
 than the server does."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Row = tuple[Any, ...]
 
 _TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
-# Arrays of numbers by their type: its number, the size of one, and what packs a size and a number.
+# Element types of arrays of numbers: the type's OID, its size, and a function that packs size and value.
 _NUMBERS = {
     "integer": (23, 4, Struct("!ii").pack), "bigint": (20, 8, Struct("!iq").pack),
     "double precision": (701, 8, Struct("!id").pack),
@@ -37,7 +37,7 @@ _NUMBERS = {
 _ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_NUMBERS)})\[\]")
 _ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
 _MATCHES = re.compile(r"MATCHES (\w+\.(\w+))")
-_HEAD = Struct("!iiIii")  # dimensions, whether any item is NULL, the type, how many items, the number of the first
+_HEAD = Struct("!iiIii")  # dimensions, whether any item is NULL, the type's OID, number of items, first index
 _length = Struct("!i").pack
 _NULL = (_length(-1),)
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
@@ -45,19 +45,19 @@ _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
 
 
 class Query(str):
-    """A statement, its parameters' names in their order, and what a connection that prepared it calls it.
+    """A statement, the names of its parameters in order, and its name as a prepared statement.
 
-    `ROWS u(key bigint | state text, at bigint)` is a table of the lists that a call gives under these names.
-    Columns between two bars that have one value in all rows are sent as that value, by another form of the statement; a
-    key alone that others must match (`k.pk MATCHES u.key`) is then no table, which is a tenth faster.
+    `ROWS u(key bigint | state text, at bigint)` becomes a table made of the lists that a call passes under these names.
+    If all columns of a part between bars have the same value in every row, another form of the statement passes single
+    values instead. If only the key varies, `k.pk MATCHES u.key` needs no table at all, which is a tenth faster.
     """
 
     sent: bytes
     names: tuple[str, ...]
     arrays: dict[str, str]  # the types of parameters that are arrays of numbers
     called: bytes
-    silent: bool  # its answer is not read
-    columns: list[dict[str, str]]  # of its rows, as they are sent together
+    silent: bool  # whether its answer is ignored
+    columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
     forms: dict[int, Query]
 
     def __new__(cls, text: str, called: str = "") -> Query:
@@ -75,8 +75,8 @@ class Query(str):
         return made
 
     def form(self, values: dict[str, Any]) -> Query:
-        """The statement for these rows; columns that have one value become that value. An empty list is all NULL, and a
-        list of one item is used for all rows."""
+        """Return the form of the statement for these rows, and replace columns that have one value by that value. An
+        empty list means NULL in all rows; a list of one item applies to all rows."""
         varied, rows = 0, len(values[next(iter(self.columns[0]))])
         for place, part in enumerate(self.columns[1:]):
             lists = {name: values[name] or [None] for name in part}
@@ -109,7 +109,7 @@ Call = tuple[Query, Mapping[str, Any]]
 
 
 def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | None], list[Format]]:
-    """A call as it is sent: a form of the statement, the values of its parameters, and their formats."""
+    """Prepare a call for sending. Returns the form of the statement, its encoded parameters, and their formats."""
     if query.columns:
         values = dict(values)
         query = query.form(values)
@@ -118,8 +118,8 @@ def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | N
 
 
 def _dumped(value: Any, numbers: str | None) -> tuple[bytes | None, Format]:
-    """A parameter; `numbers`: what an array of numbers has. Without NULL it is sent in binary, which the server
-    reads faster; it knows the types of other arrays from the casts in the statement."""
+    """Encode a parameter. `numbers`: the element type of an array of numbers, which is sent in binary if it has no
+    NULL, because the server reads that faster. The types of other arrays follow from casts in the statement."""
     if numbers is None or not value or None in value:
         return _DUMPS[type(value)](value)
     oid, size, pack_one = _NUMBERS[numbers]
@@ -142,7 +142,7 @@ def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
     return b"".join([head, *[p for item in items for p in ((_length(len(item)), item) if item is not None else _NULL)]])
 
 
-# Numbers are sent as text, whose type the server infers; texts, bytes and arrays of them in binary.
+# Numbers are sent as text, so that the server infers their type; strings, bytes and arrays of these in binary.
 _DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
     type(None): lambda value: (None, _TEXT),
     bool: lambda value: (b"1" if value else b"0", _TEXT),
@@ -155,7 +155,7 @@ _DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
 
 
 class _LetterLoader(Loader):
-    """Reads states, which are single letters, as text."""
+    """Loads states, which are single letters, as str."""
 
     format = _BINARY
 
@@ -164,13 +164,13 @@ class _LetterLoader(Loader):
 
 
 class Wire:
-    """Sends statements through a psycopg connection; it knows which of them were prepared there."""
+    """Sends statements through a psycopg connection, and tracks which of them are prepared there."""
 
     def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool = False) -> None:
         self.pgconn: PGconn = connection.pgconn
         self.prepares = prepares
         self.connection = connection
-        self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's, which may be the caller's
+        self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's own: it may be the caller's connection
         self.adapters.register_loader(_LETTER_OID, _LetterLoader)
         self.prepared: set[bytes] = set()
         self._readable = Selector()
@@ -178,24 +178,25 @@ class Wire:
         self._rows = Transformer(self)
 
     def hung_up(self) -> bool:
-        """Whether the server ended the idle connection. This looks at the socket only: nothing else can come there."""
+        """Return whether the server closed the idle connection. Only polls the socket, where nothing else can
+        arrive."""
         return bool(self._readable.select(0))
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Send these statements at once, and return the rows of each. Outside of a transaction they are one."""
+        """Send statements together. Returns the rows of each. Outside of a transaction they form one."""
         try:
             return self._run(calls)
         except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:
-            # psycopg lets the server forget them all when it rolls back; nothing was done. It must forget its own too.
+            # psycopg deallocates all statements at a rollback. Nothing was done; psycopg's own must be forgotten, too.
             self.prepared.clear()
-            if self.pgconn.transaction_status == TransactionStatus.INERROR:  # `undone` makes the server forget
+            if self.pgconn.transaction_status == TransactionStatus.INERROR:  # `undone` deallocates them
                 raise SerializationFailure("prepared statements were lost in a transaction") from error
             self.connection.execute("DEALLOCATE ALL")
             return self._run(calls)
 
     def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
-        if len(calls) == 1 and calls[0][0].called in prepared:  # without a pipeline, a put is a tenth faster
+        if len(calls) == 1 and calls[0][0].called in prepared:  # a put is a tenth faster without a pipeline
             query, values, formats = pack(*calls[0])
             pgconn.send_query_prepared(query.called, values, formats, _BINARY)
             result = self._next()
@@ -203,7 +204,7 @@ class Wire:
             if result.status == _FAILED:
                 raise error_from_result(result)
             return [self._loaded(result)]
-        expected: list[bytes | Query] = []  # the name of a statement to prepare, or one to run
+        expected: list[bytes | Query] = []  # the name of a statement to prepare, or a query to run
         pgconn.enter_pipeline_mode()
         for call in calls:
             query, values, formats = pack(*call)
@@ -228,7 +229,7 @@ class Wire:
                 prepared.add(what)
             else:
                 answers.append([] if what.silent else self._loaded(result))
-            pgconn.get_result()  # the mark between two statements
+            pgconn.get_result()  # the None that separates two statements
         self._next()  # the end of the pipeline
         pgconn.exit_pipeline_mode()
         if failure is not None:
@@ -242,7 +243,7 @@ class Wire:
                 result = pgconn.get_result()
                 if result is not None:
                     return result
-            elif pgconn.flush():  # more than the socket takes at once
+            elif pgconn.flush():  # the socket's buffer is full
                 both = Selector()
                 both.register(pgconn.socket, READABLE | WRITABLE)
                 both.select()
@@ -259,31 +260,31 @@ class Wire:
 
 
 class Link(psycopg.Connection[Row]):
-    """A connection of our own."""
+    """A connection that penstock opened."""
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
         self.wire = Wire(self)
         self.hung_up = self.wire.hung_up
-        self.each: Sequence[Call] = ()  # what is sent first with every call
+        self.each: Sequence[Call] = ()  # statements sent before those of every call
         self.returned = 0.0  # when it became idle
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Send these statements at once, as one transaction or as part of the one that is open."""
+        """Send statements together, as one transaction or as part of the open one. Returns the rows of each."""
         return self.wire.run(calls) if not self.each else self.wire.run([*self.each, *calls])[len(self.each) :]
 
     def begin(self, *, snapshot: bool) -> None:
-        """Begin a transaction. A client that stops meanwhile does not keep its locks for long: the server ends it."""
+        """Begin a transaction. If the client stalls, the server soon ends it and releases its locks."""
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
         idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
         self.wire.run([(Query(begin), {}), (Query(idle), {})])
 
     def finish(self) -> None:
-        """Commit that transaction."""
+        """Commit the transaction."""
         self.wire.run([(Query("COMMIT"), {})])
 
     def undone(self) -> bool:
-        """Undo what is open after an error. Returns False if the connection broke."""
+        """Roll back an open transaction after an error. Returns False if the connection broke."""
         if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):
                 self.wire.run([(Query("ROLLBACK"), {})])
@@ -294,8 +295,8 @@ class Link(psycopg.Connection[Row]):
     # for the database of a pool
 
     def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
-        """The rows of one statement, with values for its `%s`, or how many it changed; `alone`: it is one
-        transaction, else it begins one."""
+        """Run one statement with values for its `%s`. Returns its rows, or how many rows it changed. With `alone`, the
+        statement is its own transaction; otherwise it begins one."""
         begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
         calls: list[Call] = [_vault_call(sql, arguments)]
         return self.wire.run(calls if begun else [(_BEGIN, {}), *calls])[-1]
@@ -306,7 +307,7 @@ class Link(psycopg.Connection[Row]):
         return int(rows[0][0] or 0) if rows else 0
 
     def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
-        """Run each statement for each of its rows and commit, in one round trip; an INSERT has all of them."""
+        """Run each statement for each of its rows and commit, in one round trip. One INSERT inserts all of its rows."""
         calls: list[Call] = []
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
@@ -329,7 +330,7 @@ def _vault_call(sql: str, arguments: Sequence[object]) -> Call:
 
 @lru_cache(maxsize=64)
 def _vault_query(sql: str) -> Query:
-    """Prepared, but for lists of ids and what creates tables."""
+    """Return the query of a statement. It is prepared unless it has a list of ids or no parameters (CREATE TABLE)."""
     first, *others = sql.split("%s")
     text = first + "".join(f":a{place}{part}" for place, part in enumerate(others))
     return Query(text, "" if " IN (" in sql or not others else f"vault_{hash(sql):x}")
