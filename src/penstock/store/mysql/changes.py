@@ -1,4 +1,4 @@
-"""Changes as statements of a packet: new tasks, acks, and Deltas of the engine with their guards and counters."""
+"""Builds packets of statements for changes: new tasks, acks, and the engine's Deltas with their guards and counters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
-# The marks of a reliable tube's messages: a time, and a number that starts again with each.
+# The ids of a reliable tube's messages: a time, and a number that restarts with each new time.
 _MARKS = ", last_seq = IF(@p_now > last_ms, 0, last_seq) + {count}, last_ms = GREATEST(last_ms, @p_now)"
-# Columns that are left out if no task of the put has them: the server need not read them.
+# Columns that are omitted if no task of the put has a value, so that the server need not parse them.
 _OPTIONAL = {
     "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
     "group_no": "group_no",
@@ -32,12 +32,12 @@ _OPTIONAL = {
 
 
 def require(condition: str) -> str:
-    """End the packet if a condition does not hold."""
+    """Return a statement that fails, and so ends the packet, if a condition does not hold."""
     return fill(Q.require, condition=Raw(condition))
 
 
 def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool) -> list[str]:
-    """Lock micro-queues, and add to one of their numbers. `overtaking`: a task that waits may precede a head."""
+    """Lock micro-queues, and add to one of their counts. `overtaking`: a waiting task may precede a head."""
     names = {label: label.encode() for label in sorted(counts, key=str.encode)}
     rows = ",".join(f"({tube.no},X'{name.hex()}',{counts[label]},@p_fair*@p_now)" for label, name in names.items())
     labels = msgspec.json.encode([name.hex().upper() for name in names.values()]).decode()
@@ -49,14 +49,14 @@ def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtak
 
 
 def _make_heads(tube: Tube, counts: Mapping[str, int]) -> list[str]:
-    """Promote the first tasks that wait, one of each micro-queue per round; these have that many changes."""
+    """Promote the first waiting tasks, one of each micro-queue per round. `counts`: the changes of each micro-queue."""
     return [Q.find_heads, Q.make_heads] * min(tube.utube_limit, max(counts.values()))
 
 
 def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str], list[Move]]:
-    """What removes all of these tasks or none, and the moves whose outcome is kept.
+    """Return the statements that remove all of these tasks or none, and the moves whose outcome is stored.
 
-    Their addresses, groups and micro-queues are known from `Move.seen`.
+    Addresses, groups and micro-queues come from `Move.seen`.
     """
     numbers = Raw(f"{-len(moves)},{len(moves)},{len(moves)}")
     counted = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
@@ -69,7 +69,7 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
     queues = Counter(task.utube or NO_UTUBE for _, task in seen) if per_utube else {}
     packet: list[str] = []
-    if queues or ended or groups:  # no tube is gone while a task of it is taken
+    if queues or ended or groups:  # a tube with a taken task cannot be dropped
         packet = [f"SET @p_t={tube.no},@p_now={moment},@p_until={moment}+{tube.retention}"]
     for no, count in sorted(groups.items()):
         packet += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
@@ -86,7 +86,7 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
 
 
 def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw, int]]:
-    """A condition for the tasks of each lease, and how many they are. `tied`: they may have a group or an address."""
+    """Return a condition for the tasks of each lease, and their number. `tied`: they may have a group or an address."""
     base, leases = first_pk(tube), dict[tuple[int | None, int | None], list[int]]()
     for move in moves:
         leases.setdefault((move.session, move.lease), []).append(base | move.id)
@@ -104,7 +104,7 @@ def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw,
 
 
 class NewTasks:
-    """Tasks of one tube that a packet stores. A variable of the server has the pk before the first one."""
+    """New tasks of one tube that a packet stores. A server variable holds the pk before the first one."""
 
     def __init__(self, tube: Tube, entries: list[Entry], place: int = 0) -> None:
         self.tube = tube
@@ -113,19 +113,19 @@ class NewTasks:
         self._last, self._ms, self._seq = f"@p_i{place}", f"@p_ms{place}", f"@p_seq{place}"
         self._gained = f"@p_gained{place}"
         self._marked = tube.kind.hand_out == DELIVER
-        # The variables with the names of replies in a round tube, by their places.
+        # Server variables with the names of replies in a round tube, by position.
         unnamed = (number for number, entry in self._placed() if entry.address is None)
         clocked = tube.kind.hand_out == CLOCK
         self._names = {number: f"@p_name{place}_{number}" for number in unnamed} if clocked else {}
         self._per_utube = tube.kind.per_utube and len(entries) > self.delayed
 
     def reserve(self) -> list[str]:
-        """Give them their ids, which locks the tube's last one. If the tube is gone, they are refused later."""
+        """Return the statements that reserve ids, and lock the tube's last id. If the tube is gone, `store` fails."""
         no, count = self.tube.no, len(self.entries)
         marks = Raw(_MARKS.format(count=count) if self._marked else "")
         reserved = [
             fill(Q.reserve, tube=no, count=count, marks=marks),
-            # An INSERT that changed the row it found counts as two.
+            # ROW_COUNT() is 2 if the INSERT updated an existing row.
             f"SET {self._last}=IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+{first_pk(self.tube) - count}",
         ]
         if self._marked:
@@ -134,7 +134,7 @@ class NewTasks:
         return reserved
 
     def store(self) -> list[str]:
-        """Insert them, add them to their micro-queues, and count those that are delayed."""
+        """Return the statements that insert the tasks, add them to their micro-queues, and count delayed ones."""
         statements: list[str] = []
         waiting = Counter[str]()
         if self._per_utube:
@@ -150,13 +150,13 @@ class NewTasks:
         return statements
 
     def show(self) -> str:
-        """A result, which `records` reads."""
+        """Return the query whose result `records` reads."""
         marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
         gained = self._gained if self._per_utube else "0"
         return f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"
 
     def records(self, row: tuple[Any, ...]) -> tuple[list[Record], int]:
-        """The tasks as they are stored, from the result of `show`; and how many became takeable."""
+        """Return the stored tasks, from the result of `show`, and how many became takeable."""
         before, now, ms, seq, gained = map(int, row[:5])
         names = dict(zip(self._names, row[5:], strict=True))
         if self._marked:
@@ -170,7 +170,7 @@ class NewTasks:
         return records, len(records) - self.delayed
 
     def _find_name(self, place: int) -> str:
-        """Name a reply in a round tube by its id, and by as many dashes as there are such names."""
+        """Return the query that names a reply in a round tube: its id, plus one dash for each such name in use."""
         id = f"({self._last}+{place - first_pk(self.tube)})"
         used = ",".join(f"CONCAT('reply-',{id},'{'-' * dashes}')" for dashes in range(8))
         return fill(Q.find_name, id=Raw(id), used=Raw(used), tube=self.tube.no, name=Raw(self._names[place]))
@@ -218,7 +218,7 @@ class NewTasks:
 
 
 class Flush:
-    """One Delta as a packet: its statements, and what their answers mean."""
+    """A Delta as a packet: builds its statements and reads their answers."""
 
     def __init__(self, delta: Delta, moment: str) -> None:
         self._delta = delta
@@ -231,13 +231,13 @@ class Flush:
         self._new = [NewTasks(tube, entries, place) for place, (tube, entries) in enumerate(new) if entries]
 
     def statements(self) -> list[str]:
-        """The packet without its COMMIT. Locks are taken in the order that engine.port demands."""
+        """Return the packet without its COMMIT. It takes locks in the order that engine.port requires."""
         delta, tube, fresh = self._delta, self._tube, self._delta.fresh
         statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_got=0,@p_moved=0"]
         if delta.rows:
             rows = msgspec.json.encode(list(map(self._row, delta.rows, self._classes.of_rows))).decode()
             statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(rows)}"
-        if not fresh:  # those are refused if the tube is gone
+        if not fresh:  # new tasks are refused anyway if the tube is gone
             statements.append(fill(Q.require_tube, tube=tube.no))
         for new in sorted(self._new, key=lambda new: new.tube.no):
             statements += new.reserve()
@@ -252,7 +252,7 @@ class Flush:
         for new in self._new:
             statements += new.store()
         addresses = [entry.address for entry in fresh if entry.address is not None]
-        if addresses and tube.kind.leased:  # those who wait already still learn the outcome of the task before
+        if addresses and tube.kind.leased:  # callers that already wait still get the outcome of the previous task
             statements.append(fill(Q.supersede, tube=tube.no, texts=addresses, most=SUPERSEDED_MS))
         if delta.erase_upto is not None:
             statements.append(fill(Q.erase, low=self._base, high=self._base | delta.erase_upto))
@@ -263,7 +263,7 @@ class Flush:
         return statements
 
     def read(self, results: list[Rows]) -> Flushed:
-        """What the packet did."""
+        """Return what the packet did, from its results."""
         flushed, rows = Flushed(), self._delta.rows
         if rows:
             found = [] if self._delta.whole else results.pop(0)
@@ -275,10 +275,10 @@ class Flush:
         return flushed
 
     def _row(self, row: Row, number: int) -> tuple[object, ...]:
-        """A row of the fragment `changed`, with the number of its class."""
+        """Return a row of the fragment `changed`, with the index of its class."""
         before, after = row.before, row.after
         state = QUEUED if self._per_utube and after.state == "r" else after.state
-        if state == "-":  # only marked before it is removed: no index changes twice
+        if state == "-":  # the update only marks a task that is removed, so that no index changes twice
             after = before
         return (
             self._base | before.id, before.state, before.lease, NEVER if before.at is None else before.at, before.rank1,
@@ -310,7 +310,7 @@ class Flush:
         return statements
 
     def _rewrites(self) -> list[str]:
-        """Tasks that were put again."""
+        """Return the statements that replace the content of tasks that were put again."""
         rows = []
         for row in self._delta.rows:
             after = row.after
@@ -329,7 +329,7 @@ class Flush:
         return [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
 
     def _counters(self) -> list[str]:
-        """Each class of rows has its weights; rows that were left out are not counted."""
+        """Return the statements that add the weights of each class of rows to the counters, without skipped rows."""
         weights, sizes = self._classes.weights, self._classes.sizes.values()
         names = [name for name in COUNTED if any(weight[name] for weight in weights)]
         if not names:

@@ -1,5 +1,5 @@
-"""Connections to a MySQL or MariaDB server: packets of statements, each prepared once, the caller's own connection in
-their place (`bind`), and PyMySQL's errors as penstock's."""
+"""Connections to a MySQL or MariaDB server: packets of statements, each prepared once; calls on the caller's own
+connection (`bind`); and the translation of PyMySQL's errors."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from penstock.store.wake import READABLE, Selector
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
-# A server that is silent for this long is given up; no call of ours takes as long.
+# A connection whose server is silent for this long is given up. No penstock call takes that long.
 READ_SECONDS = 120
-# How long a step waits for a row that another transaction holds before it starts again.
+# How long a step waits for a row lock of another transaction before it is retried.
 LOCK_WAIT_SECONDS = 2
-# How long one process waits for another one's migration.
+# How long a process waits for the migration by another one.
 _MIGRATE_SECONDS = 60
 
-# Statements pass ids on by GROUP_CONCAT, which cuts at this length. MariaDB makes joins of long lists, without indexes.
+# Statements pass ids by GROUP_CONCAT, which truncates at this length. The second setting keeps MariaDB from turning
+# long lists into joins, which use no index.
 NEEDED = "group_concat_max_len = 67108864 /*M! , in_predicate_conversion_threshold = 0 */"
 
-# MariaDB has snapshot isolation as its default since 11.6.2.
+# MariaDB uses snapshot isolation by default since 11.6.2.
 _ASKED = "SELECT @@max_allowed_packet, FALSE /*M!110602 OR @@innodb_snapshot_isolation */"
 
 # Binary comparisons and strict values, whatever the server's defaults.
@@ -52,10 +53,10 @@ _SETTINGS = (
     f" {NEEDED}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
 )
 
-# For the next transaction: all its reads see one snapshot.
+# In the next transaction, all reads see one snapshot.
 REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
-# The parameters of a URL: what is allowed, and how to say that. Each connection costs the server a thread.
+# The parameters of a URL: allowed values, and how messages describe them. Each connection costs the server a thread.
 _PARAMETERS = {
     "socket": (re.compile(".+"), "a path"),
     "pool_size": (re.compile(r"0*[1-9][0-9]{0,2}|0*1000", re.ASCII), "a number from 1 to 1000"),
@@ -78,12 +79,12 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """For messages: never with the password."""
+        """The location for messages, without the password."""
         return f"{self.database} on {self.socket or f'{self.host}:{self.port}'}"
 
 
 def parse(url: str) -> Location:
-    """The location a URL names; BadValue says what is wrong with it."""
+    """Parse a URL. Raises BadValue, which says what is wrong with it."""
     parts = urlsplit(url)
     try:
         port = parts.port or 3306
@@ -105,14 +106,14 @@ def parse(url: str) -> Location:
 
 
 class Answer(NamedTuple):
-    """The answers to the statements of a packet: the rows of those that have some, and those of the others."""
+    """The answers to a packet: the rows of statements that return rows, and the OKs of the others."""
 
     results: list[Rows]
     oks: list[Ok]
 
 
 class _Connection(pymysql.Connection):
-    """PyMySQL's own reads the system's certificates for every connection, 25 ms of CPU, even if it verifies none."""
+    """PyMySQL's connection, without loading the system's certificates (25 ms of CPU) when none is verified."""
 
     def _create_ssl_ctx(self, options: dict[str, Any]) -> ssl.SSLContext:
         asked: ssl.SSLContext = super()._create_ssl_ctx(options) if options else _unverified()  # type: ignore[misc]
@@ -121,7 +122,8 @@ class _Connection(pymysql.Connection):
 
 @cache
 def _unverified() -> ssl.SSLContext:
-    """Encrypts if the server can, without verifying its certificate: for URLs without ssl_ca."""
+    """Return an SSL context that does not verify the server's certificate, for URLs without ssl_ca. Encrypts if the
+    server can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -133,14 +135,14 @@ class Link:
 
     returned = 0.0  # when it became idle
     prepares = False  # whether statements are prepared
-    joins = True  # whether a packet may have several statements
+    joins = True  # whether a packet may contain several statements
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
         ((packet, snapshots),) = self.rows(_ASKED)
-        #: The largest statement the server takes.
+        #: The largest packet that the server accepts.
         self.max_packet = int(packet)
-        #: Whether a transaction fails that locks a row which changed since it first read.
+        #: Whether a transaction fails if it locks a row that changed after its first read.
         self.snapshot_isolation = bool(int(snapshots))
         self._names: dict[str, str] = {}  # of prepared statements
         pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
@@ -150,7 +152,7 @@ class Link:
 
     @classmethod
     def open(cls, location: Location) -> Link:
-        """A new connection, with what our statements rely on."""
+        """Open a connection with the settings that penstock's statements rely on."""
         connection = _Connection(
             host=location.host, port=location.port, unix_socket=location.socket, user=location.user,
             password=location.password, database=location.database, charset="utf8mb4", autocommit=False,
@@ -166,19 +168,19 @@ class Link:
 
     @property
     def calls(self) -> PreparedCalls | None:
-        """What sends prepared statements together; None if the server does not."""
+        """The sender of pipelined prepared statements; None if the server does not support it."""
         return self._calls if self.prepares else None
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
-        """Send the statements of one transaction, in one round trip, or in as few as the server takes."""
+        """Send the statements of one transaction, in one round trip or as few as the packet size allows."""
         made: dict[str, str] = {}
         texts = list(statements)
         for place, each in enumerate(statements):
             if isinstance(each, Prepared) and self.prepares:
                 name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
                 texts[place] = f"EXECUTE {name}"
-        # PREPARE follows the SET that begins a packet, and precedes all others: nothing may come between a statement
-        # and one that asks for its ROW_COUNT(). MySQL takes the types of variables from their values at PREPARE.
+        # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
+        # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
         first = int(not isinstance(statements[0], Prepared))
         quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
         texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
@@ -194,7 +196,7 @@ class Link:
         return answer
 
     def _packets(self, texts: list[str]) -> Iterator[str]:
-        """The statements, as many in each packet as the server takes."""
+        """Split the statements into packets that the server accepts."""
         whole = "; ".join(texts)
         if self.joins and 4 * len(whole) <= self.max_packet:
             yield whole
@@ -216,7 +218,7 @@ class Link:
         yield "; ".join(packet)
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
-        """The rows of one statement, with values for its `%s`."""
+        """Run one statement with values for its `%s`. Returns its rows."""
         return ask(self._connection, _filled(sql, arguments))[0][0]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
@@ -224,7 +226,7 @@ class Link:
         return ask(self._connection, _filled(sql, arguments))[1][0].changed
 
     def begin(self, *, snapshot: bool) -> None:
-        """Begin a transaction of several round trips. `snapshot`: it only reads, from one snapshot."""
+        """Begin a transaction of several round trips; with `snapshot`, a read-only one on one snapshot."""
         if snapshot:
             self.send([REPEATABLE, "START TRANSACTION WITH CONSISTENT SNAPSHOT"], commit=False)
 
@@ -233,7 +235,7 @@ class Link:
         self._connection.commit()
 
     def undone(self) -> bool:
-        """Undo the open transaction. Returns False if the connection broke."""
+        """Roll back the open transaction. Returns False if the connection broke."""
         try:
             self._connection.rollback()
         except (pymysql.MySQLError, OSError):
@@ -241,11 +243,12 @@ class Link:
         return True
 
     def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
-        """The rows of one statement, names as bytes; `alone`: it is one transaction."""
+        """Run one statement. Returns its rows, with names as bytes. With `alone`, it is its own transaction."""
         return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
 
     def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
-        """Run each statement for each of its rows and commit, in one round trip; an INSERT has as many as possible."""
+        """Run each statement for each of its rows and commit, in one round trip. INSERTs have as many rows as
+        possible."""
         statements: list[str] = []
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
@@ -256,11 +259,11 @@ class Link:
         self.send([*statements, "COMMIT"], commit=False)
 
     def hung_up(self) -> bool:
-        """Whether something waits to be read: all that an idle connection can receive is its end. No round trip."""
+        """Return whether there is something to read: an idle connection can only receive its end. No round trip."""
         return self._connection._sock is None or bool(self._selector.select(0))  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Tell the server, if it is there, and close."""
+        """Close the connection, after informing the server if it is reachable."""
         try:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
@@ -271,19 +274,19 @@ def _filled(sql: str, arguments: Sequence[object]) -> str:
     return sql % tuple(map(literal, arguments)) if arguments else sql
 
 
-# Our own statements fail with these where a guard does not hold: a subquery of two rows (`require` of queries.sql), an
-# address that is in use, and the id of a task for a tube that is gone, which is NULL.
+# Errors of penstock's statements if a guard does not hold: a subquery with two rows (`require` in queries.sql), an
+# address that is in use, and a task id that is NULL because the tube is gone.
 GUARDS = {1242, 1062, 1048}
 
 TOO_MANY_PREPARED = 1461
 NO_TABLE = {1146, 1109}
-# The transaction was undone, or is when we say so: all of it may be retried. After a deadlock, a lock wait, and where a
-# row changed since it was read (MariaDB snapshots).
+# Errors after which the transaction can be rolled back and retried: a deadlock, a lock wait timeout, and a row that
+# changed since it was read (MariaDB's snapshot isolation).
 RESTARTABLE = {1213, 1205, 1020}
 
-# The connection is gone, and the call may or may not have been done.
+# Errors of a lost connection: the call may or may not have been applied.
 _LOST = {2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0}
-# What the other errors mean. Of the first ones, the server refused or ended the statement, so nothing of it was done.
+# What the other errors mean. With those of the first line, the server refused or ended the statement: nothing was done.
 _MEANINGS: list[tuple[set[int], Meaning]] = [
     ({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317, *_LOST}, AWAY),
     (RESTARTABLE, BUSY),
@@ -297,13 +300,13 @@ _MEANINGS: list[tuple[set[int], Meaning]] = [
 
 
 def error_number(error: BaseException) -> int:
-    """The server's or the driver's error number; 0 if it has none."""
+    """Return the server's or the driver's error number; 0 if there is none."""
     first = error.args[0] if error.args else 0
     return first if isinstance(first, int) else 0
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that the outcome of the call is unknown."""
+    """Return whether the connection broke, so that the outcome of the call is unknown."""
     if isinstance(error, (pymysql.err.OperationalError, pymysql.err.InterfaceError)):
         return error_number(error) in _LOST
     return isinstance(error, OSError)
@@ -323,11 +326,11 @@ class MysqlServer(Server[Link]):
             return Link.open(self.location)
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
-        """Send statements as one transaction. Conflict if others were in the way or a guard failed."""
+        """Send statements as one transaction. Raises Conflict if another transaction interfered or a guard failed."""
         return self.attempt(lambda link: link.send(statements), safe=safe)
 
     def run_prepared(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
-        """Send prepared statements with values, and commit. Returns None if the server does not prepare them."""
+        """Send prepared statements with their values, and commit. Returns None if the server does not support that."""
 
         def work(link: Link) -> list[Ok] | None:
             return None if link.calls is None else link.calls.run(*statements, (Q.end_one, b""))
@@ -386,7 +389,8 @@ class MysqlServer(Server[Link]):
             link.rows(Q.unlock_schema)
 
     def apply(self, link: Link, sql: str) -> None:
-        """Its statements, of which each ends with a line's `;`. Each may run twice: they commit by themselves."""
+        """Run the statements of a migration, each of which ends with `;` at the end of a line. DDL commits implicitly,
+        so after a failure statements may run twice."""
         lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
         for text in "\n".join(lines).split(";\n"):
             if statement := text.strip().rstrip(";"):
@@ -394,7 +398,7 @@ class MysqlServer(Server[Link]):
 
 
 class BoundLink(Link):
-    """The caller's connection: perhaps it takes only one statement per packet, and its commit is the caller's."""
+    """The caller's connection. It may accept only one statement per packet, and only the caller commits."""
 
     joins = False
 
@@ -403,7 +407,7 @@ class BoundLink(Link):
 
 
 class BoundServer(MysqlServer):
-    """Every call is a savepoint of the caller's transaction. Nothing is retried: that is for the caller to decide."""
+    """Runs every call in a savepoint of the caller's transaction. Retries nothing: the caller decides that."""
 
     bound = True
 
@@ -423,10 +427,10 @@ class BoundServer(MysqlServer):
 
     @contextmanager
     def transaction(self, *, snapshot: bool) -> Iterator[Link]:
-        """A savepoint."""
+        """Run a savepoint of the caller's transaction."""
         link = self._link
         try:
-            if link.snapshot_isolation:  # others put, take and ack all the time: their changes are no conflict
+            if link.snapshot_isolation:  # concurrent puts, takes and acks must not count as conflicts
                 link.change("SET SESSION innodb_snapshot_isolation = OFF")
             link.change("SAVEPOINT penstock")
             try:
@@ -435,7 +439,7 @@ class BoundServer(MysqlServer):
                 try:
                     self._end("ROLLBACK TO SAVEPOINT penstock")
                 except self.errors:
-                    # A deadlock has undone the caller's whole transaction, and the savepoint with it: report that.
+                    # A deadlock has rolled back the caller's whole transaction, including the savepoint: report it.
                     raise self.translated(error) from error
                 raise
             self._end("RELEASE SAVEPOINT penstock")
@@ -448,4 +452,4 @@ class BoundServer(MysqlServer):
             self._link.change("SET SESSION innodb_snapshot_isolation = ON")
 
     def close(self) -> None:
-        """The connection stays the caller's."""
+        """Do nothing: the connection belongs to the caller."""

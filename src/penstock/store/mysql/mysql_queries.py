@@ -1,4 +1,4 @@
-"""The named queries of this store, and what they are made of."""
+"""The named queries of this store, and the fragments they consist of."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEVER = 2**53 - 1
 #: The server's clock in milliseconds.
 TIME = "(TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 
-# What a task has instead of NULL, so that its row keeps its size.
+# Values that a task stores instead of NULL, so that its row keeps its size.
 _NONE = {"taken": 0, "at": NEVER, "owner": 0}
-# The index that a shared query is to use.
+# The index that each of these shared queries must use.
 _INDEXES = {
     "PRIMARY": ["by_ids"],
     "penstock_address": ["by_names"],
@@ -33,7 +33,7 @@ _RECORD = [
     f"NULLIF(penstock_task.{column}, {_NONE[field]})" if field in _NONE else column for field, column in COLUMNS.items()
 ]
 _GIVEN = {field: f"IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f":{field}" for field in COLUMNS}
-#: The columns of counters; "delayed" is a word of SQL here.
+#: The columns of counters, quoted, because DELAYED is a reserved word.
 COUNTED = {name: f"`{column}`" for name, column in sql_queries.COUNTED.items()}
 _FRAGMENTS = {
     "never": str(NEVER),
@@ -53,7 +53,7 @@ for _index, _names in _INDEXES.items():
     for _name in _names:
         _query = getattr(Q, _name).replace("penstock_task WHERE", f"penstock_task FORCE INDEX ({_index}) WHERE", 1)
         setattr(Q, _name, _query)
-# MySQL fixes the values of ROW_COUNT() and LAST_INSERT_ID() when it prepares a statement.
+# MySQL fixes the values of ROW_COUNT() and LAST_INSERT_ID() at PREPARE, so queries with these are not prepared.
 for _name, _query in list(vars(Q).items()):
     if "@p_" in _query and not re.search(r":[a-z]|(ROW_COUNT|LAST_INSERT_ID)\(\)", _query):
         setattr(Q, _name, Prepared(_query))

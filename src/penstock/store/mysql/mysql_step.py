@@ -1,5 +1,5 @@
-"""One call on a MySQL or MariaDB server. Hot calls are one packet: one transaction and one round trip. The rest is the
-shared step in a longer transaction (`together`). It decides nothing; the engine does."""
+"""One call on a MySQL or MariaDB server. A hot call is one packet: one transaction and one round trip. Other calls use
+the shared step in a longer transaction (`together`). All decisions are the engine's."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
-# How many more tasks are looked at than are wanted: others may take some of them.
+# How many more tasks are read than are wanted, because other takers may take some of them.
 _MORE = 100
-# Hand-outs in one packet from a fair tube with several heads per micro-queue: each changes whose turn is next.
+# Hand-outs per packet from a fair tube with several heads per micro-queue, where each one changes whose turn is next.
 _TURNS = 20
-# Give messages their serials, and deliver them.
+# The statements that give messages their serials and deliver them.
 _DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
 
 
 class MysqlStep(ServerStep):
-    """Sends packets. With `held`, all of it is one transaction."""
+    """Sends packets. With `held`, the whole step is one transaction."""
 
     Q = Q
 
@@ -44,18 +44,18 @@ class MysqlStep(ServerStep):
 
     @property
     def moment(self) -> str:
-        """The clock as SQL: the test's, or the server's."""
+        """The clock as SQL: the given time, or the server's clock."""
         return TIME if self.given is None else str(self.given)
 
     def send(self, *statements: str, safe: bool = False) -> Answer:
-        """Send one packet, as one transaction or as part of the one that is open."""
+        """Send one packet, as one transaction or as part of the open one."""
         if self.link is None:
             return self._server.send(statements, safe=safe)
         answer: Answer = self.link.send(statements, commit=False)
         return answer
 
     def sql(self, query: str, **values: object) -> str:
-        """A query with values, and the clock."""
+        """Return a query with its values and the clock filled in."""
         return fill(query, now=Raw(self.moment), **values)
 
     def rows(self, query: str, **values: Any) -> list[Row]:
@@ -84,13 +84,13 @@ class MysqlStep(ServerStep):
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]
         return None if int(moment) == NEVER else int(moment)
 
-    # looking
+    # reading
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:
         return super().look(tube, [(self._reading(query), values) for query, values in asked], hidden=hidden)
 
     def _reading(self, query: str) -> str:
-        """In the caller's transaction, which may have begun before what is asked for, only a lock sees it."""
+        """Make a query of a bound write a locking read: the caller's snapshot may be too old for a plain read."""
         return f"{query} FOR UPDATE" if self._server.bound and self.write else query
 
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
@@ -115,7 +115,7 @@ class MysqlStep(ServerStep):
         plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
         head = f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
         if request.count == 1 and plain and not others and blocked is None:
-            # The clock is read after `look` has its locks: a lease starts when nothing is left to wait for.
+            # Read the clock after `look` has acquired its locks, so that waiting for locks does not shorten the lease.
             clock = f"SET @p_now={now},@p_id=NULL,@p_got=0,@p_held=1,@p_fair=0"
             single = [Q.look, clock, Q.find_one, Q.lease_one, Q.count_takes, Q.show_one]
             return [f"{head},@p_t={first.no},@p_forced=0", *single]
@@ -158,7 +158,7 @@ class MysqlStep(ServerStep):
     # ack
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack all of these tasks at once or, if that is refused, all but the last ones of groups. Others are left to
+        """Ack all of these tasks together or, if that fails, all but the last one of each group. The rest is left to
         the engine."""
         held = [move for move in moves if 0 < move.id <= ID_MASK] if tube.kind.leased else list(moves)
         seen = [move.seen for move in held if move.seen is not None]
@@ -175,7 +175,7 @@ class MysqlStep(ServerStep):
         return acked
 
     def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
-        """Ack one plain task; None if it is not plain, or if the server does not prepare such calls."""
+        """Ack one plain task. Returns None if it is not plain, or if the server does not support prepared calls."""
         seen, kind = move.seen, tube.kind
         tied = seen is not None and (seen.group_no is not None or seen.address is not None)
         if tied or kind.per_utube or not kind.leased or move.lease is None:
@@ -206,9 +206,9 @@ class MysqlStep(ServerStep):
     # integrity
 
     def audit(self, tube: Tube) -> Audit:
-        """A tube that is repaired is locked against puts, takes and flushes."""
+        """Audit a tube. If it is to be repaired, lock it first against puts, takes and flushes."""
         if self.write and not self._server.bound:
-            self._stack.close()  # the tube before
+            self._stack.close()  # the transaction of the previous tube
             self._stack.enter_context(self.together())
             self.send(REPEATABLE)
             self.lock_alone(tube)
@@ -221,7 +221,7 @@ class MysqlStep(ServerStep):
 
 
 def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bool) -> list[str]:
-    """Take from one tube; the rows of its one result begin with what `look` found."""
+    """Return the statements that take from one tube. The rows of their result begin with what `look` found."""
     kind = tube.kind
     rank = f"GREATEST({now}-{tube.period},0)" if kind.hand_out == CLOCK else "0"
     if kind.leased:
@@ -229,7 +229,7 @@ def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bo
     variables = f"@p_m={rank},@p_held={int(kind.hand_out != CLOCK)},@p_fair={int(tube.fair)}"
     packet = [Q.look, f"SET @p_now={now},@p_ids=NULL,@p_some=NULL,@p_got=0,@p_gone=0,{variables}"]
     if tube.fair and tube.utube_limit > 1:
-        # One after the other: each micro-queue that is served goes behind the others.
+        # One at a time: each hand-out moves its micro-queue behind the others.
         turn = [
             *_find(tube, request, 1, forced=forced), Q.lease_many, Q.serve_queues, Q.turn_heads,
             "SET @p_every=JSON_MERGE_PRESERVE(@p_every,IFNULL(@p_ids,'[]')),@p_sum=@p_sum+@p_got",

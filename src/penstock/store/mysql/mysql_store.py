@@ -23,11 +23,11 @@ from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
 Clock = Callable[[], int]
 MIGRATIONS = load_migrations("penstock.store.mysql")
-# A put of the default max_payload needs twice its size, and some.
+# A put of the default max_payload needs a bit more than twice its size.
 _LEAST_PACKET = 4 * 1024 * 1024
 # A transaction that is open for longer keeps enough removed rows to slow down takes.
 _LONG_SECONDS = 300
-# Between two looks at the store, and for how long after the last change; between two looks when nothing happens.
+# Poll interval after a change, how long it applies after the last change, and poll interval when idle.
 LOOK_SECONDS = 0.02
 ACTIVE_SECONDS = 2.0
 IDLE_SECONDS = 1.0
@@ -81,7 +81,7 @@ class MysqlStore(ServerStore):
 
 
 class Watch:
-    """Waits for changes by other processes. MySQL cannot notify: `look` returns what differs after each change."""
+    """Polls for changes by other processes: MySQL cannot notify. The value of `look` differs after each change."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
@@ -91,9 +91,9 @@ class Watch:
         self._watching = False
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """As the contract's `wait`."""
+        """See `Store.wait`."""
         if watch and not self._watching:
-            # A taker that begins to wait has just found the tube empty: its work may come at once.
+            # A taker that starts to wait has just found the tube empty, and a task may arrive soon: poll fast.
             self._changed()
             self._active_until = time.monotonic() + ACTIVE_SECONDS
         self._watching = watch
@@ -107,7 +107,7 @@ class Watch:
         return False
 
     def close(self) -> None:
-        """There is no thread to end."""
+        """Do nothing: there is no thread to end."""
 
     def _next_look(self) -> float:
         return self._looked + (LOOK_SECONDS if self._looked < self._active_until else IDLE_SECONDS)
@@ -123,7 +123,7 @@ class Watch:
 
 
 def _describe(link: Link, server: MysqlServer) -> Description:
-    """What the store promises by the server's real settings, and what should be done about them."""
+    """Describe the durability that the server's settings give, and advise on settings that should change."""
     location = server.location
     version, flush, log_bin, sync_binlog, connections = link.rows(Q.settings)[0]
     advice = []
@@ -134,7 +134,7 @@ def _describe(link: Link, server: MysqlServer) -> Description:
     if link.max_packet < _LEAST_PACKET:
         advice.append(f"max_allowed_packet is {link.max_packet}: raise it to {_LEAST_PACKET} or more, for large tasks")
     grants = " ".join(grant for (grant,) in link.rows("SHOW GRANTS"))
-    if "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants:  # else this user may not know
+    if "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants:  # otherwise this user may not read it
         oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
         if oldest > _LONG_SECONDS:
             advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
@@ -144,13 +144,13 @@ def _describe(link: Link, server: MysqlServer) -> Description:
 
 
 def promise(flush: object) -> str:
-    """What innodb_flush_log_at_trx_commit means for a put that returned."""
-    survived = _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
+    """Return what innodb_flush_log_at_trx_commit means for the durability of a put that returned."""
+    survived = _PROMISES.get(int(str(flush)), _PROMISES[1])  # MariaDB's 3 is 1 with one more flush
     return f"a put that returned survives {survived} (innodb_flush_log_at_trx_commit={flush})"
 
 
 def open_mysql(url: str, clock: Clock | None = None) -> Store:
-    """The store of a mysql:// URL, created if the database is empty."""
+    """Open the store of a mysql:// URL; create or migrate it if needed."""
     server = MysqlServer(parse(url))
     try:
         identity = f"mysql:{migrate(server, MIGRATIONS, server.place, new='database')}"
@@ -164,7 +164,7 @@ def open_mysql(url: str, clock: Clock | None = None) -> Store:
 
 
 def look_at_mysql(url: str) -> Schema:
-    """Which schema a store has; nothing is changed."""
+    """Return which schema a store has. Changes nothing."""
     return look(MysqlServer(parse(url)), MIGRATIONS)
 
 
@@ -187,7 +187,7 @@ class MysqlVault(ServerVault):
     def __init__(self, url: str) -> None:
         server = MysqlServer(parse(url))
         packet = server.attempt(lambda link: link.max_packet, safe=True)
-        # Every byte may need two in a statement; the rest is for the other columns.
+        # Each byte may take two in a statement; 64 KiB are left for the other columns.
         super().__init__(server, f"MySQL {server.location.name}", (packet - 2**16) // 2)
 
     def promise(self) -> str:

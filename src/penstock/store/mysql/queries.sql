@@ -1,9 +1,10 @@
--- What only MySQL and MariaDB are asked; the rest is in store/sql/queries.sql. MySQL alone reads /*!80000 … */.
+-- Queries for MySQL and MariaDB only; the rest is in store/sql/queries.sql. Only MySQL reads /*!80000 … */.
 --
--- Statements without parameters that use variables (@p_…) are prepared once per connection (queries.py). Several run in
--- one packet, which is one transaction and sets every variable that it reads: @p_t tube, @p_now its time, @p_k the number
--- of the call, @p_ids task keys as a JSON list, @p_got how many, @p_us micro-queues (a JSON list of hexadecimal names).
--- JSON_TABLE reads CAST(… AS CHAR), because MySQL fixes the type of a variable when it prepares the statement.
+-- Statements without parameters that use variables (@p_…) are prepared once per connection (mysql_queries.py). Several
+-- run in one packet, which is one transaction and sets every variable that it reads: @p_t the tube, @p_now the packet's
+-- time, @p_k the number of the call, @p_ids task keys as a JSON list, @p_got their number, @p_us micro-queues (a JSON
+-- list of hexadecimal names). JSON_TABLE reads CAST(… AS CHAR), because MySQL fixes the type of a variable when it
+-- prepares the statement.
 
 -- fragment: now
 :now
@@ -25,7 +26,8 @@ FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = t.no AND state = 'r
 -- name: settings
 SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections;
 -- name: ready_since
--- The highest rank1 is in a derived table, which LIMIT keeps apart: with old statistics MySQL 9 looks for it row by row.
+-- The highest rank1 is in a derived table, which LIMIT keeps from being merged: otherwise MySQL 9 with old statistics
+-- searches for it row by row.
 SELECT $now, t.no, (SELECT GREATEST(COALESCE(taken, 0), created) $ready_of_t ORDER BY rank1, rank2, pk LIMIT 1),
 (SELECT GREATEST(COALESCE(taken, 0), created) $ready_of_t AND rank1 = t.top ORDER BY rank1, rank2, pk LIMIT 1)
 FROM (SELECT no, (SELECT rank1 $ready_of_t ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1) AS top
@@ -39,13 +41,13 @@ SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 -- name: unlock_schema
 SELECT RELEASE_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64));
 -- name: watch
--- Differs after every put, take, settle, pause and resume. Folding leaves the newest difference.
+-- The result differs after every put, take, settle, pause and resume. Folding keeps the newest difference.
 SELECT (SELECT MAX(id) FROM penstock_counter), (SELECT SUM(last) FROM penstock_id), (SELECT SUM(paused) FROM penstock_tube);
 -- name: require
--- Error 1242 ends the packet where the condition does not hold.
+-- Error 1242 ends the packet if the condition does not hold.
 SET @p_x = IF(:condition, 1, (SELECT 1 UNION SELECT 2));
 -- name: require_tube
--- SET locks what it reads (shared).
+-- SET takes shared locks on the rows that it reads.
 SET @p_x = IF(EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube), 1, (SELECT 1 UNION SELECT 2));
 
 -- tubes and counters
@@ -57,7 +59,7 @@ INSERT INTO penstock_id (tube) VALUES (:tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;
 -- name: lock_tube
--- With its last id, which locks out puts too.
+-- Also locks the tube's last id, which keeps out puts.
 SELECT 1 FROM penstock_tube t STRAIGHT_JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube FOR UPDATE;
 -- name: hide_counter
 -- Counters keep the positive number.
@@ -73,7 +75,7 @@ INSERT INTO penstock_counter (tube, :columns) VALUES (:tube, :numbers);
 SELECT i.tube, last, last_ms, last_seq, (SELECT paused FROM penstock_tube WHERE no = i.tube), $sums
 FROM penstock_id i LEFT JOIN penstock_counter c ON c.tube = ABS(i.tube) WHERE i.tube $in_ids GROUP BY i.tube;
 -- name: stored
--- How many tasks there are; the packet has locked the last id. Not in a SET, which would lock the differences.
+-- The number of stored tasks; the packet has locked the last id. Not a SET, which would lock the differences.
 SELECT last - (SELECT IFNULL(SUM(done), 0) FROM penstock_counter WHERE tube = :tube) INTO @p_stored
 FROM penstock_id WHERE tube = :tube;
 -- name: set_mark
@@ -84,7 +86,7 @@ UPDATE penstock_id SET last = GREATEST(last, :last) WHERE tube = :tube;
 -- name: raise_serial
 UPDATE penstock_id SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 -- name: fold_find
--- Folding replaces the rows of a tube by one; it skips rows that are locked.
+-- Folding replaces the rows of a tube by one, and skips locked rows.
 SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT id FROM penstock_counter
 FORCE INDEX (penstock_counter_tube) WHERE tube = @p_t LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
 -- fragment: folded
@@ -106,7 +108,7 @@ SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' ORDER BY ra
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't'
 ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
 -- name: ahead
--- As ranges: an index does not compare rows.
+-- Written as ranges: a row comparison would not use the index.
 SELECT COUNT(*) FROM (SELECT 1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
 AND (rank1 < :rank1 OR (rank1 = :rank1 AND (rank2 < :rank2 OR (rank2 = :rank2 AND pk < :pk)))) LIMIT 1000) found;
 -- name: live_group
@@ -126,7 +128,7 @@ DELETE l FROM (SELECT utube FROM penstock_utube FORCE INDEX (penstock_idle_utube
 ORDER BY idle_turn LIMIT :limit FOR UPDATE SKIP LOCKED) old STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
 ON l.tube = :tube AND l.utube = old.utube;
 -- name: held
--- penstock_ready, tube by tube, of the kinds that lease.
+-- penstock_ready, tube by tube, for kinds with leases.
 SELECT k.tube, k.pk FROM penstock_tube t STRAIGHT_JOIN penstock_task k FORCE INDEX (penstock_ready)
 ON k.tube = t.no AND k.state = 't' AND k.owner = :session WHERE t.kind LIKE '%"hand_out":"lease"%'
 ORDER BY t.name, k.pk LIMIT :limit;
@@ -134,19 +136,19 @@ ORDER BY t.name, k.pk LIMIT :limit;
 -- put
 
 -- name: reserve
--- An INSERT that finds its row, because an UPDATE costs the server 15 µs more. If the tube is gone it finds none: then
--- ROW_COUNT is 1, the id NULL, and the task that would get it is refused, which undoes the packet. Assigned from left to
--- right, so that the marks of a reliable tube (:marks) see the old moment.
+-- An INSERT that finds its row, because an UPDATE costs the server 15 µs more. If the tube is gone, there is no row to
+-- find: ROW_COUNT is 1, the id is NULL, and the task with this id is refused, which undoes the packet. Assignments run
+-- from left to right, so the message ids of a reliable tube (:marks) are computed from the old time.
 INSERT INTO penstock_id (tube, last) VALUES (:tube, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + :count):marks;
 -- name: reserve_one
--- These with a ? are MariaDB's, prepared and sent together.
+-- Statements with a ? are for MariaDB, prepared and sent together.
 INSERT INTO penstock_id (tube, last) VALUES (?, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + 1);
 -- name: store_one
 INSERT INTO penstock_task (tube, pk, state, rank1, rank2, pri, expires, at, ttr, extra, data, created)
 VALUES (?, IF(ROW_COUNT() = 2, LAST_INSERT_ID(), NULL) + ?, 'r', ?, ?, ?, $time + ?, IFNULL($time + ?, $never), ?, ?, ?,
 LAST_INSERT_ID($time));
 -- name: end_one
--- A statement that fails does not stop the next ones: an id without its task must not stay, nor an ack uncounted.
+-- A failed statement does not stop the next ones: no id without its task may be committed, and no uncounted ack.
 IF ROW_COUNT() = 1 THEN COMMIT; ELSE ROLLBACK; END IF;
 -- name: find_name
 SELECT CONCAT('reply-', :id, REPEAT('-', COUNT(*))) INTO :name FROM penstock_task FORCE INDEX (penstock_address)
@@ -164,7 +166,7 @@ IF(EXISTS (SELECT 1 FROM penstock_group WHERE tube = @p_t AND moving = 1), 0, $n
 -- name: next_moment
 SELECT $next FROM DUAL;
 -- name: look
--- The next deadline (MIN is one step in an index), and shared locks that keep the handle and the tube until the commit.
+-- The next deadline (MIN is one index seek), and shared locks that keep the handle and the tube until the commit.
 SELECT t.no, t.paused, h.session, $next INTO @p_no, @p_paused, @p_ses, @p_next FROM (SELECT 1) o
 LEFT JOIN penstock_tube t ON t.no = @p_t LEFT JOIN penstock_handle h ON h.id = @p_h LOCK IN SHARE MODE;
 -- fragment: ready
@@ -188,16 +190,16 @@ SELECT @p_no, @p_ses, @p_now, @p_next, $brief FROM (SELECT 1) o LEFT JOIN pensto
 -- name: queue_of_task
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
 -- name: find_many
--- In index order and with a LIMIT, so that only what is taken is locked; :queues is empty or `queue_of_task`.
+-- In index order and with a LIMIT, so that only the taken rows are locked; :queues is empty or `queue_of_task`.
 $choose FROM (SELECT k.pk, k.rank1, k.rank2 FROM penstock_task k FORCE INDEX (penstock_ready) :queues WHERE $ready
 ORDER BY k.rank1, k.rank2, k.pk LIMIT :limit FOR UPDATE SKIP LOCKED) c;
 -- name: find_cancelled
--- The largest group that is cancelled, as a constant: its tasks are passed over in the index, without reading their rows.
+-- The largest cancelled group, as a constant, so that its tasks are skipped in the index without reading their rows.
 SELECT IFNULL(MAX(g.no), 0) INTO @p_gone FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_moving_group)
 WHERE tube = @p_t AND moving = 1 AND state = 'cancelling' ORDER BY remaining DESC LIMIT 1) g;
 -- name: find_some
--- Passes over what is cancelled or not urgent enough, without locking: a range that ends before the last task would lock
--- the next one, too. `lock_some` locks what is left.
+-- Skips tasks that are cancelled or not urgent enough. Takes no locks: a range that ends before the last task would
+-- lock the next one, too. `lock_some` locks the tasks that were found.
 SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']') INTO @p_some
 FROM (SELECT pk, rank1, rank2 FROM penstock_task k FORCE INDEX (penstock_ready) WHERE $ready AND rank1 <= @p_m
 AND NOT group_no <=> @p_gone AND (group_no IS NULL OR group_no NOT IN (SELECT no FROM penstock_group
@@ -213,14 +215,14 @@ UPDATE (SELECT utube AS u, COUNT(*) AS n FROM $chosen GROUP BY utube) s STRAIGHT
 ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken + s.n, l.heads = l.heads - s.n,
 l.turn = IF(@p_fair, GREATEST(@p_now, l.turn + 1), l.turn);
 -- name: turn_heads
--- A micro-queue that was served goes behind the others, with its remaining heads.
+-- Moves a micro-queue behind the others after a hand-out, with its remaining heads.
 UPDATE (SELECT DISTINCT utube AS u FROM $chosen) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
 ON l.tube = @p_t AND l.utube = s.u STRAIGHT_JOIN penstock_task h FORCE INDEX (penstock_queued)
 ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) AND h.state = 'r' SET h.rank2 = l.turn;
 -- name: count_takes
 INSERT INTO penstock_counter (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
 -- name: show_many
--- In the order of @p_ids, as JSON_TABLE reads it: sorting rows with data makes a table on disk.
+-- In the order of @p_ids, as JSON_TABLE returns it: sorting rows with data would create a table on disk.
 SELECT @p_no, @p_ses, @p_now, @p_next, $brief FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE;
 -- name: stop
 -- Whether to ignore the tubes that follow.
@@ -238,7 +240,7 @@ UPDATE $chosen SET state = 't', rank1 = @p_serial + j.place, penstock_task.taken
 SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
 ORDER BY rank1, rank2, pk LIMIT 1;
 -- name: find_to_recover
--- Up to the first one that is younger.
+-- Stops at the first message that is too young.
 SELECT CONCAT('[', GROUP_CONCAT(d.pk ORDER BY d.rank1, d.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (
 SELECT c.pk, c.rank1, SUM(c.young) OVER (ORDER BY c.rank1, c.pk ROWS UNBOUNDED PRECEDING) AS young FROM (
 SELECT pk, rank1, penstock_task.taken + :elapsed > @p_now AS young FROM penstock_task FORCE INDEX (penstock_ready)
@@ -250,7 +252,7 @@ SELECT :handle, no, :number FROM penstock_tube WHERE no $in_ids AND @p_all = 0 A
 -- name: remove_waiter
 DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number AND :condition;
 -- name: lock_handle
--- Exclusive: waits for a take of this handle that is still running.
+-- Exclusive, so it waits for a take of this handle that is still running.
 SELECT session FROM penstock_handle WHERE id = :handle FOR UPDATE;
 -- name: leased_by
 SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
@@ -275,7 +277,7 @@ UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND stat
 -- name: add_outcomes
 INSERT INTO penstock_outcome (pk, tube, address, result, until) VALUES :rows;
 -- name: keep_outcomes
--- Of the tasks that this packet removes.
+-- Stores the outcomes of the tasks that this packet removes.
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
 SELECT k.pk, k.tube, IFNULL(k.address, ''), r.status, UNHEX(r.result), r.error, r.code, k.errors, @p_now + :retention
 FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
@@ -283,7 +285,7 @@ result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET 
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
 -- name: outcomes_by_address
--- With few rows the optimizer prefers penstock_outcome_until. The last one of an address comes last.
+-- With few rows the optimizer would prefer penstock_outcome_until. The latest outcome of an address comes last.
 SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
 WHERE tube = :tube AND address $in_texts AND until + 0 > $now ORDER BY pk;
 
@@ -299,14 +301,14 @@ ORDER BY k.rank1, k.rank2, k.pk LIMIT 1)
 (SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT('r', l.utube)
 AND k.state = 'r' ORDER BY k.rank1 DESC, k.rank2 DESC, k.pk DESC LIMIT 1)
 -- name: enter_queues
--- Adds to a column of micro-queues, which are created where they are missing, and locked in the order given. An empty one
--- of a fair tube begins its turn.
+-- Adds to a column of micro-queues. Creates missing ones, and locks them in the given order. In a fair tube, an empty
+-- micro-queue gets a new turn.
 INSERT INTO penstock_utube (tube, utube, :column, turn) VALUES :rows ON DUPLICATE KEY UPDATE
 turn = IF(@p_fair AND penstock_utube.taken = 0 AND heads = 0 AND waiting = 0, GREATEST(@p_now, turn + 1), turn),
 :column = penstock_utube.:column + VALUES(:column);
 -- name: find_heads
--- One task of each micro-queue: the first that waits, if there is room for it or, where @p_over says that it may, it
--- precedes the last head, whose place it gets. The next round looks at these micro-queues only.
+-- Finds one task of each micro-queue: the first waiting one, if the limit allows another head or if it precedes the
+-- last head (possible only if @p_over), whose place it takes. The next round handles only these micro-queues.
 SELECT CONCAT('[', GROUP_CONCAT(CONCAT('[', q.pk, ',', IF(x.room, 'null', h.pk), ']')), ']'),
 CONCAT('["', GROUP_CONCAT(HEX(q.utube) SEPARATOR '","'), '"]'), @p_gained + CAST(IFNULL(SUM(x.room), 0) AS SIGNED)
 INTO @p_p, @p_us, @p_gained FROM (
@@ -339,7 +341,7 @@ STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 (k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
 AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now) AND (k.errors IS NULL OR j.known)
 -- name: move_in_queues
--- What micro-queues gain and lose. A task that becomes ready waits first.
+-- Updates the counts of micro-queues. A task that becomes ready is counted as waiting first.
 UPDATE (SELECT k.utube AS u, SUM(j.state1 = 't') - SUM(k.state = 't') AS t, SUM(k.state = 'r') AS r,
 SUM(j.state1 = 'q') - SUM(k.state = 'q') AS q FROM $changed WHERE $guard GROUP BY k.utube) s
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u
@@ -352,7 +354,7 @@ WHERE $guard;
 -- name: count_changed
 SELECT ROW_COUNT() INTO @p_got FROM DUAL;
 -- name: rewrite
--- What a change of state leaves as it is.
+-- Sets the columns that a change of state does not set.
 UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (i BIGINT PATH '$[0]', first DOUBLE PATH '$[1]', pri1 INT PATH '$[2]',
 lease1 BIGINT PATH '$[3]', created1 BIGINT PATH '$[4]', taken1 BIGINT PATH '$[5]',
 d LONGTEXT CHARACTER SET ascii PATH '$[6]')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
@@ -362,7 +364,7 @@ k.data = UNHEX(j.d) WHERE k.call_no = @p_k;
 JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_d AS CHAR)), '$[*]' COLUMNS (i BIGINT PATH '$[0]', c INT PATH '$[6]')) j
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k
 -- name: show_found
--- Where not all were changed: which were, before those that are gone are removed.
+-- If not all rows were changed: those that were, before tasks in state - are deleted.
 SELECT k.pk & 1099511627775 FROM $found;
 -- name: count_found
 INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.c FROM $found) f HAVING COUNT(*) > 0;

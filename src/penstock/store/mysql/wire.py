@@ -1,5 +1,5 @@
-"""Values on their way to the server, as SQL, and its answers, read from PyMySQL's socket: PyMySQL's own cursors and
-packets are most of the time of a short call. One task costs PyMySQL 57 µs and this module 30, a hundred 352 and 210.
+"""Encodes values as SQL, and reads the server's answers from PyMySQL's socket: PyMySQL's own cursors and packets take
+most of the time of a short call. One task costs PyMySQL 57 µs and this module 30; a hundred cost 352 and 210.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _LONGEST_EOF = 8
 # A longer packet is continued in the next one.
 _FULL = 2**24 - 1
 _MORE = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
-_BINARY = b"\x3f\0"  # the number of the character set of bytes
+_BINARY = b"\x3f\0"  # the number of the character set `binary`
 _INTEGERS = frozenset({FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG})
 _NAMES = frozenset({FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING})
 _BLOBS = frozenset({FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB})
 _Read = Callable[[bytes], object]
 _PIECE = 2**18
-#: Longer data is not prepared: it is so much work that parsing does not matter.
+#: Longer data is not sent by prepared statements: there, the time of parsing does not matter.
 LONGEST = 2**16 - 1
 _encode = msgspec.json.Encoder().encode
 
-# Texts that mean the same between quotes whatever the settings of the connection are.
+# Texts that have the same meaning between quotes under any settings of the connection.
 _SAFE = re.compile(r"[ -&(-\[\]-~]*")
 _PARAMETER = re.compile(r":([a-z]\w*)")
 
 
 class Raw(str):
-    """A value that is SQL already: an expression of ours, never what a caller gave."""
+    """A value that is already SQL: an expression of penstock's, never a caller's value."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class Prepared(str):
 
 
 def literal(value: object) -> str:
-    """A value as SQL. Every value in a statement is encoded here."""
+    """Encode a value as SQL. Every value in a statement is encoded here."""
     if type(value) is str:
         return f"'{value}'" if _SAFE.fullmatch(value) else f"_utf8mb4 X'{value.encode().hex()}'"
     if type(value) is bytes:
@@ -63,13 +63,13 @@ def literal(value: object) -> str:
         return value
     if type(value) is float:
         return repr(value)
-    if isinstance(value, (list, tuple)):  # for IN: a list of nothing is one that nothing is in
+    if isinstance(value, (list, tuple)):  # for IN: an empty list becomes (NULL), which matches nothing
         return f"({','.join(map(literal, value)) or 'NULL'})"
     raise TypeError(f"no SQL for {type(value)}")
 
 
 def fill(query: str, **values: object) -> str:
-    """A query with values for its `:name` parameters."""
+    """Return a query with values for its `:name` parameters."""
     texts, names = _parts(query)
     if not names:
         return query
@@ -84,7 +84,7 @@ def _parts(query: str) -> tuple[list[str], list[str]]:
 
 
 def joined(texts: Iterable[str]) -> Iterator[str]:
-    """Texts with commas between them, in pieces of about 256 KiB: a packet can be divided between statements only."""
+    """Join texts by commas, in pieces of about 256 KiB, because a packet can be split only between statements."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -98,7 +98,7 @@ def joined(texts: Iterable[str]) -> Iterator[str]:
 
 
 def listed(rows: Iterable[object]) -> Iterator[str]:
-    """Rows as lists for JSON_TABLE, in pieces."""
+    """Encode rows as JSON lists for JSON_TABLE, in pieces."""
     return (f"[{part}]" for part in joined(_encode(row).decode() for row in rows))
 
 
@@ -119,7 +119,7 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], li
 
 
 def _answers(connection: Any, commands: int, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
-    """The answers to commands that were sent together. All are read before the first error is raised."""
+    """Read the answers to commands that were sent together. Reads all before it raises the first error."""
     results: list[Rows] = []
     oks: list[Ok] = []
     failed: err.MySQLError | None = None
@@ -149,10 +149,10 @@ def _answers(connection: Any, commands: int, raw: bool = False) -> tuple[list[Ro
 
 
 class PreparedCalls:
-    """Prepared statements that are sent together: parsing was a third of the time of a put. What raises has changed
-    nothing, unless the connection broke.
+    """Sends prepared statements together, because parsing was a third of the time of a put. A call that raises has
+    changed nothing, unless the connection broke.
 
-    For MariaDB alone: its own client library also sends statements before the last ones are answered.
+    Only for MariaDB, whose own client library also sends statements before the previous ones are answered.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -160,7 +160,7 @@ class PreparedCalls:
         self._numbers: dict[str, int] = {}
 
     def run(self, *statements: tuple[str, bytes]) -> list[Ok]:
-        """Execute statements with their `packed` values. Returns their answers."""
+        """Execute statements with their `packed` values, in one round trip. Returns their answers."""
         executions = [
             pack(
                 "<IBIBI", 10 + len(values), COMMAND.COM_STMT_EXECUTE, self._numbers.get(sql) or self._prepare(sql), 0, 1
@@ -176,14 +176,14 @@ class PreparedCalls:
         connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
         number, columns, values = unpack_from("<xIHH", connection._read_packet().get_all_data())
         for described in (values, columns):
-            for _ in range(described + 1 if described else 0):  # each list ends with its own packet
+            for _ in range(described + 1 if described else 0):  # each list ends with an EOF packet
                 connection._read_packet()
         self._numbers[sql] = int(number)
         return int(number)
 
 
 def packed(*values: object) -> bytes:
-    """The values of a prepared statement in the server's binary format."""
+    """Encode the values of a prepared statement in the server's binary format."""
     missing = sum(1 << place for place, value in enumerate(values) if value is None)
     kinds, data = b"", b""
     for value in values:
@@ -200,14 +200,14 @@ def packed(*values: object) -> bytes:
 
 
 def counted(value: bytes) -> bytes:
-    """The value, of at most `LONGEST` bytes, after its length."""
+    """Return a value of at most `LONGEST` bytes, prefixed by its length."""
     size = len(value)
     return (bytes([size]) if size < _NULL else b"\xfc" + pack("<H", size)) + value
 
 
 class _Packets:
-    """The packets of an answer. PyMySQL reads the first: it sets the time limit, and knows the last words of a server
-    that shuts down."""
+    """Reads the packets of an answer. PyMySQL reads the first one, because it sets the timeout and understands the
+    final error of a server that shuts down."""
 
     __slots__ = ("_connection", "_read", "expected")
 
@@ -217,7 +217,7 @@ class _Packets:
         self.expected = 1
 
     def next(self) -> bytes:
-        """The next packet; raises the error that it contains, if any."""
+        """Return the next packet. If it contains an error, raises that."""
         if self._read is None:
             first: bytes = self._connection._read_packet().get_all_data()
             self._read, self.expected = self._connection._read_bytes, self._connection._next_seq_id
@@ -266,7 +266,7 @@ def _row(packet: bytes, reads: list[_Read]) -> tuple[object, ...]:
 
 
 def _reader(column: bytes, raw: bool) -> _Read:
-    """The function that reads values of a column, by its definition."""
+    """Return the function that decodes values of a column, from the column's definition."""
     kind = column[-6]
     if kind in _INTEGERS:
         return int
@@ -281,7 +281,7 @@ def _reader(column: bytes, raw: bool) -> _Read:
 
 
 def _length(packet: bytes, start: int) -> tuple[int, int]:
-    """A number of the protocol's variable length, and where it ends."""
+    """Decode a length-encoded integer of the protocol. Returns it and the position after it."""
     first = packet[start]
     if first < _NULL:
         return first, start + 1
