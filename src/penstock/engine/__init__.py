@@ -1,1 +1,1 @@
-"""The engine: turns a verb into a change of what a database stores, by load, decide, flush."""
+"""The engine: turns a verb into a change of stored rows, by load, decide, flush."""

@@ -189,7 +189,8 @@ class Store(ABC):
         return transfer.named(sorted(found, key=lambda tube: tube.name != name), name)
 
     def drop_tube(self, tube: Tube) -> Effects:
-        """Remove the tube and everything in it. TubeBusy while tasks are taken or someone waits in take."""
+        """Remove the tube and everything in it. Raises TubeBusy while tasks are taken or a caller is blocked in
+        `take`."""
         effects = Effects()
 
         def drop(step: Step, _: bool) -> None:
@@ -319,7 +320,7 @@ class Store(ABC):
         return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        """Apply a verb to all tasks in one state, whoever holds them. See `core.select.Sweep`.
+        """Apply a verb to all tasks in one state, of any holder. See `core.select.Sweep`.
 
         Works in bounded steps, each of them atomic. Does not touch tasks that are put meanwhile.
         """
@@ -665,7 +666,7 @@ class Store(ABC):
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store data of another store, with tasks under their own ids. Skips tasks up to the last id, which are stored.
 
-        Ids up to `upto` without a task count as put and done. Nothing else is counted, and nobody is woken.
+        Ids up to `upto` without a task count as put and done. Nothing else is counted, and no waiter is woken.
         """
         self._run(lambda step, _: step.import_batch(tube, batch), (tube,))
 

@@ -303,7 +303,7 @@ class Work:
         return [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
 
     def _report(self, delta: Delta, flushed: port.Flushed) -> None:
-        """Add what was written to the effects."""
+        """Add the written changes to `effects`."""
         effects, no, shown, missed = self.effects, self.tube.public_no, self.tube.shown, flushed.missed
         gone = 0
         for row in delta.rows:

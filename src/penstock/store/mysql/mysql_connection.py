@@ -390,7 +390,7 @@ class MysqlServer(Server[Link]):
 
     def apply(self, link: Link, sql: str) -> None:
         """Run the statements of a migration, each of which ends with `;` at the end of a line. DDL commits implicitly,
-        so after a failure statements may run twice."""
+        so each statement must be safe to run twice."""
         lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
         for text in "\n".join(lines).split(";\n"):
             if statement := text.strip().rstrip(";"):

@@ -62,7 +62,7 @@ class MysqlStore(ServerStore):
                 return None
             try:
                 answers = self.server.run_prepared(reserve, (Q.store_one, head + counted(payload)))
-            except Conflict:  # the tube is gone, or others were in the way: `put` finds out
+            except Conflict:  # the tube is gone, or another transaction interfered: `put` finds out
                 return None
             return None if answers is None else make(answers[0].number, answers[1].number, payload)
 

@@ -237,8 +237,8 @@ class ServerStep(SqlStep):
         return handed
 
     def take_once(self, request: Request, call: int) -> Handed:
-        """Try a take once. Its leases get the number `call`. If it finds nothing, it registers a blocked caller, even
-        for "unregister_if_found", when the caller should be registered already."""
+        """Try a take once. Its leases get the number `call`. If it finds nothing, it registers a blocked caller,
+        again for "unregister_if_found"."""
         raise NotImplementedError
 
     def handed(self, request: Request, looks: Sequence[Looked]) -> Handed:

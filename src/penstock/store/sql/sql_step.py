@@ -204,8 +204,8 @@ class SqlStep:
         return Loaded(records, groups)
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
-        """Return the rows of several queries on a tube. Raises NoSuchTube if the tube is hidden, unless `hidden`. Rows
-        of a load may have the columns of the fragment `group` after those of the task."""
+        """Return the rows of several queries on a tube. Raises NoSuchTube if the tube is gone or hidden, unless
+        `hidden`. Rows of a load may have the columns of the fragment `group` after those of the task."""
         results = self.several(asked)
         if not (results[0] or hidden):
             self.must_live(tube)
