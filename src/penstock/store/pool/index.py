@@ -1,11 +1,11 @@
-"""The index in Redis and the vault behind: how changes come into the vault, and how a lost index is rebuilt from it.
+"""The index in Redis and the vault behind it: writing changes to the vault, and rebuilding a lost index from it.
 
-Scripts mark what they change, and a call is over when the vault has it. Whoever made a change, or finds one left
-behind, locks the tube's row in the vault, reads what is marked and writes it in one commit; then the marks go, and so
-does the data in Redis. Of callers that come together, the first writes what all of them marked: their commits are one.
+Scripts mark what they change, and a call returns once the vault has these changes. The process that made a change, or
+that finds one left behind, locks the tube's row in the vault, reads everything that is marked and writes it in one
+commit; then it removes the marks, and the tasks' data from Redis. Concurrent callers share one commit.
 
-Every rebuild begins an epoch. A process that finds the index lost raises the epoch in the vault, and only one can; the
-others wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
+Every rebuild begins an epoch. A process that finds the index lost raises the epoch in the vault. Only one process can;
+the others wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
-# Marks read in one call; each may come with the data of a task.
+# Marks that one call reads; each may include the data of a task.
 PAGE = 200
-# Between two looks for marks that somebody left behind.
+# Seconds between two checks for marks that a dead process left behind.
 _LOOK_SECONDS = 1.0
 _encode = msgspec.msgpack.Encoder().encode
-# What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox.
+# What a tube stores beside its tasks: the fields and values of its meta, its outbox and its inbox.
 _read_beside = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes], list[bytes]]).decode
-# Gets the number of tasks that are loaded, and of all.
+# Called with the number of tasks loaded so far and the total.
 Progress = Callable[[int, int], object]
-# A process that builds announces it with every page; others wait this long for one that died.
+# A process that builds the index announces it with every page. If it dies, the others wait this long.
 _BUILDING_MS = 5000
 _POLL_SECONDS = 0.02
 _SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends", "ended")
-# Numbers of sessions of an epoch are above those of all before.
+# Session numbers of an epoch are higher than those of all earlier epochs.
 _SESSIONS_OF_EPOCH = 2**32
-# States of a group that is not over.
+# States of a group that has not ended.
 _UNENDED = b"osx"
-# Attempts to compare a tube that keeps changing, before it is left to the next check.
+# How often a tube that keeps changing is compared before it is left to the next check.
 _LOOKS = 5
-# Words of one command.
+# The most arguments of one command.
 _WORDS = 1000
 
 
 class Batch(Future[None]):
-    """Threads that wait for the same write: at least up to this version of the tube, or all of it."""
+    """A write that several threads wait for, at least up to `version`; `whole`: even if nothing is marked."""
 
     version = 0.0
     whole = False
@@ -72,20 +72,20 @@ class Mirror:
         self._runner = runner
         self._vault = vault
         self._looked: dict[int, float] = {}
-        # By tube, the version that this process wrote last, and whether others have written since.
+        # By tube: the version that this process wrote last, and whether other processes have written since.
         self._last: dict[int, int] = {}
         self._crowded: dict[int, bool] = {}
         self.reset()
 
     def reset(self) -> None:
-        """Threads of this process wait for each other here, not at the row. In a forked child, nobody waits."""
+        """Create the locks by which threads of this process wait for each other; in a forked child, no thread waits."""
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._joining: dict[tuple[int, str], Batch] = {}
         self._name = uuid4().hex
 
     def write_all(self, dirty: Dirty) -> None:
-        """Write what a call changed; OutcomeUnknown if it is not certain that all of it is written."""
+        """Write what a call changed. Raises OutcomeUnknown unless all of it is certainly written."""
         for tube, epoch, version in dirty.values():
             try:
                 self.write(tube, epoch, version)
@@ -101,9 +101,9 @@ class Mirror:
                 ) from error
 
     def write_later(self, dirty: Dirty) -> bool:
-        """Write what a call changed in passing. It is marked, so no call fails for it.
+        """Write side effects of a call, which does not fail if they cannot be written now: they stay marked.
 
-        False if it was lost with the index, and so was never done.
+        Returns False if the changes were lost with the index, as if they had never been made.
         """
         try:
             self.write_all(dirty)
@@ -113,9 +113,9 @@ class Mirror:
         return True
 
     def write(self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False) -> None:
-        """Write what is marked in a tube, at least up to a version.
+        """Write what is marked in a tube, at least up to `version`.
 
-        `whole`: also what the tube keeps beside its tasks, if nothing is marked.
+        `whole`: write what the tube stores beside its tasks even if nothing is marked.
         """
         while True:
             with self._lock:
@@ -125,17 +125,17 @@ class Mirror:
             try:
                 return self._lead(tube, epoch, batch) if joined is None else batch.result()
             except CancelledError:
-                continue  # the thread that was to write was interrupted
+                continue  # the thread that led this batch was interrupted
 
     def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
-        """Write for all threads that have joined the batch when the write before it is over."""
+        """Wait for the write in progress, then write for all threads that have joined the batch by then."""
         place, name, last = (tube.no, epoch), f"{self._name}.{epoch}", 0
         try:
             with self._locks[tube.no]:
                 crowded = self._crowded.get(tube.no, False)
                 written = self._await_turn(tube, epoch, batch.version, name) if crowded else 0
                 with self._lock:
-                    del self._joining[place]  # what others mark from now on is not awaited here
+                    del self._joining[place]  # threads that mark something from now on need another batch
                 if written < batch.version or batch.whole:
                     last = self._write(tube, epoch, batch.version, batch.whole)
             batch.set_result(None)
@@ -148,15 +148,15 @@ class Mirror:
             else:
                 batch.cancel()
             raise
-        with suppress(StoreError):  # marks that stay are removed after another write
+        with suppress(StoreError):  # a later write removes the marks that remain
             more = bool(last) or (crowded and not written)
             while more:
                 more = self._on_marks("clear_changes", tube, epoch, last, PAGE, name)[0] == 1
 
     def _await_turn(self, tube: Tube, epoch: str, version: float, name: str) -> int:
-        """Wait until it is the turn of this process, of that name, to write; or another has written that version.
+        """Wait until this process, called `name`, may write, or until another process has written `version`.
 
-        Returns up to which version the vault is written then; 0 if it is its turn.
+        Returns 0 if this process may write, else the version up to which the vault is written.
         """
         called = self._runner.keys.name(tube.no, f"turn:{name}")
         while True:
@@ -168,24 +168,24 @@ class Mirror:
                 return written
 
     def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int:
-        """Write. Returns up to which version marks were written, 0 if none were."""
+        """Write marked changes. Returns the version up to which they were written; 0 if there were none."""
         last = 0
 
         def look(beside: bytes | None) -> Iterator[Changes]:
-            """What is marked in the tube at one moment, read in pages."""
+            """Read what is marked in the tube up to one version, in pages."""
             nonlocal last
             written, upto = _written(beside, epoch), ""
             self._crowded[tube.no] = self._last.get(tube.no, written) != written
             self._last[tube.no], after = written, 0 if whole else written
             if after >= version:
                 return
-            while True:  # all pages: the first one says up to which version everything is written
+            while True:  # read all pages: the first one already stores the version that the last one reaches
                 with self._runner.servers.strictly():
                     reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
                 found, marks = cast(int, reply[0]), reply[2:]
                 if marks or whole:
                     last = found if marks else last
-                    # That of the first page: it has the version up to which marks are read.
+                    # Stored from the first page only: its meta has the version up to which marks are read.
                     yield _changes(None if upto else cast("list[list[bytes]]", reply[1]), marks)
                 if len(marks) < 3 * PAGE:
                     return
@@ -197,14 +197,14 @@ class Mirror:
         return last
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
-        """Run a script that also works on a tube that was moved away; Interrupted when the epoch is over."""
+        """Run a script that also works on a tube that was moved away; raises Interrupted if the epoch has ended."""
         reply = cast("list[Reply]", self._runner.on_tag(name, tube.no, epoch, *words, idempotent=True))
         if reply[0] == OTHER_EPOCH:
             raise Interrupted
         return reply
 
     def tidy(self, tube: Tube) -> None:
-        """Write what a process that died left behind; looks at most once a second. No call fails for it."""
+        """Write what a dead process left marked; checks at most once a second, and never raises a PenstockError."""
         if time.monotonic() - self._looked.get(tube.no, 0) < _LOOK_SECONDS:
             return
         self._looked[tube.no] = time.monotonic()
@@ -217,7 +217,7 @@ class Mirror:
 
 
 def _written(beside: bytes | None, epoch: str) -> int:
-    """Up to which version the vault has what was marked in this epoch."""
+    """The version up to which the vault has the changes of this epoch."""
     if beside is None:
         return 0
     meta = _read_beside(beside)[0]
@@ -246,7 +246,7 @@ def _add_task(changes: Changes, id: int, value: bytes) -> None:
         return
     try:
         data = decode(id, value).payload
-    except StoreCorrupt:  # another program wrote it: kept as it is, and buried by the next that meets it
+    except StoreCorrupt:  # not written by penstock: store it unchanged; the next call that reads it buries it
         data = b""
     changes.tasks.append((id, value[: len(value) - len(data)], data or None))
 
@@ -264,11 +264,11 @@ class Index:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child, nobody builds the index."""
+        """Create the lock of the thread that builds the index; in a forked child, no thread does."""
         self._lock = threading.RLock()
 
     def is_whole(self) -> bool:
-        """Whether it is of the epoch that this process knows."""
+        """Whether the index is complete and of the epoch that this process knows."""
         found = self._servers.send(self._store, b"HGET", self._store, b"epoch")
         return found == str(self._servers.epoch).encode()
 
@@ -276,7 +276,7 @@ class Index:
         """Return once the index is complete: build it, or wait for the process that does."""
         with self._lock, self._servers.trusted():
             while True:
-                # In this order: the process that raised this epoch is seen building, or else has built.
+                # Read the epoch first: a process that raised it has announced itself before, or has finished building.
                 epoch, run = self._vault.epoch(), self._servers.run_now()
                 building = self._servers.send(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run", b"schema")
@@ -285,7 +285,7 @@ class Index:
                     self._servers.epoch, self._servers.run_id = epoch, run
                     return
                 if building:
-                    time.sleep(_POLL_SECONDS)  # another process builds, and only its result can be seen
+                    time.sleep(_POLL_SECONDS)  # another process builds the index, without a notification at the end
                 else:
                     self._build(epoch, run, progress)
 
@@ -297,7 +297,7 @@ class Index:
         self.ensure()
 
     def restore(self, no: int) -> bool:
-        """Complete a tube's index; False if there is no such tube."""
+        """Make sure that a tube's index is complete. Returns False if there is no such tube."""
         self.ensure()
         shelf, epoch = self._vault.tube(no), self._servers.epoch
         if shelf is None:
@@ -306,7 +306,7 @@ class Index:
             self._runner.on_tag("begin_index", no, epoch, idempotent=True)
         meta = self._runner.keys.name(no, "meta")
         found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"sealed"))
-        if found[0] != str(epoch).encode() or not any(found[1:]):  # by a drop that was cut off
+        if found[0] != str(epoch).encode() or not any(found[1:]):  # a drop was interrupted
             log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
             with self._lock, self._servers.trusted():
                 self._build(epoch, self._servers.run_now())
@@ -314,8 +314,8 @@ class Index:
         return True
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
-        """Build it in the next epoch; False if another process does, or it was lost again meanwhile."""
-        self._announce()  # before the epoch is raised, else another process would begin the next one
+        """Build the index in the next epoch. Returns False if another process builds it, or if it was lost again."""
+        self._announce()  # before raising the epoch: else another process would raise it again
         if not self._vault.raise_epoch(known):
             return False
         epoch, started, done = known + 1, time.monotonic(), 0
@@ -338,7 +338,7 @@ class Index:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
         self._write(b"UNLINK", self._building)
-        if known and progress is None:  # else somebody asked for it
+        if known and progress is None:  # else it is the first build, or a user asked for it
             log.warning("rebuilt the index of %d tubes in %.1f s", len(tubes), time.monotonic() - started)
         return True
 
@@ -357,9 +357,9 @@ class Index:
         self._write(b"SET", total, (epoch - 1) * _SESSIONS_OF_EPOCH)
 
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
-        """Close a tube and load what it keeps beside its tasks; None if it was dropped meanwhile."""
+        """Close a tube and load what it stores beside its tasks. Returns None if it was dropped in the meantime."""
         self._wipe(shelf.no, epoch)
-        settled = self._vault.locked(shelf.no, lambda _, shelf: shelf)  # what was read from the lost index is written
+        settled = self._vault.locked(shelf.no, lambda _, shelf: shelf)  # waits for writes of the lost epoch
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)
@@ -368,7 +368,7 @@ class Index:
         return tube
 
     def _load_tasks(self, tube: Tube, epoch: int, groups: list[int]) -> Iterator[int]:
-        """Load its links and its tasks. Yields the number of tasks, page by page; adds its groups that are not over."""
+        """Load a tube's links and tasks. Yields the number of tasks of each page; adds groups that have not ended."""
         for links in self._vault.links(tube.no, PAGE):
             self._announce()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
@@ -398,13 +398,13 @@ class Index:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)
 
     def _write(self, command: bytes, key: bytes, *words: bytes | str | int) -> None:
-        """A command that may be sent twice."""
+        """Send an idempotent command."""
         self._servers.send(key, command, key, *words)
 
 
 def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> tuple[list[int], list[int]]:
-    """The tasks that only the index has, and those that only the vault has, while nothing changes; without what is
-    marked, which is on its way to the vault."""
+    """The ids of tasks that only the index has, and of those that only the vault has, without marked ones: these are
+    yet to be written to the vault. Both are empty if the tube keeps changing."""
     meta = runner.keys.name(tube.no, "meta")
     for _ in range(_LOOKS):
         version = runner.servers.command(meta, b"HGET", meta, b"version")

@@ -1,7 +1,7 @@
 """The store of a pool: the scripts of the Redis store on an index without data, and a vault that has everything.
 
-A call is a step in Redis and then a commit in the vault, and returns after both; a take of leased tasks reads from the
-vault and writes nothing. What a crash leaves between the two is marked in Redis, and the next caller writes it.
+A call is a step in Redis followed by a commit in the vault, and returns after both; a take of leased tasks only reads
+from the vault. After a crash between the two, the changes are still marked in Redis, and the next caller writes them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared,
 
 T = TypeVar("T")
 _NO_DATA = "its data is not in the database of the pool"
-# Where the index and the vault differ, the vault is right.
+# If the index and the vault differ, the vault is right.
 _STRANGE = "is in Redis, but not in the database of the pool", "repair removes it"
 _MISSING = "is in the database of the pool, but not in Redis", "repair rebuilds the index"
 R = TypeVar("R", Record, Record | None)
@@ -58,7 +58,7 @@ P = TypeVar("P", Record, Group, Kept)
 
 
 class Whole(Shards):
-    """No tube is split: there is one server."""
+    """The shards of a store without sharded tubes: there is one server."""
 
     def of(self, tube: Tube) -> Sequence[Tube]:
         return (tube,)
@@ -75,11 +75,11 @@ class PoolTubes(Tubes):
         self._vault = vault
 
     def lost(self) -> list[Finding]:
-        """None: the database knows every tube, and an index without one of its keys is rebuilt."""
+        """Nothing: the database knows every tube, and an index that lacks one of its keys is rebuilt."""
         return []
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        self.find(name)  # NoSuchTube while it is moved
+        self.find(name)  # raises NoSuchTube while the tube is being moved
         shelf, made = self._vault.add_tube(name, declaration(name, kind, given))
         if not made and not exist_ok:
             raise tube_exists(name)
@@ -108,7 +108,7 @@ class PoolTubes(Tubes):
         return [make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()]
 
     def forget(self, tube: Tube) -> None:
-        """A dropped tube loses its name with its row."""
+        """Do nothing: a dropped tube lost its name with its row."""
 
 
 class PoolOutbox(Outbox):
@@ -129,12 +129,12 @@ class PoolOutbox(Outbox):
 
 
 def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
-    """A tube as its row has it."""
+    """A tube's declaration as its row stores it."""
     return encode_declared(Declared(name, kind, encode_given(given).decode()))
 
 
 class PoolStore(RedisStore):
-    """Keeps the promises of `engine.store.Store` on one Redis server and a database."""
+    """Implements `engine.store.Store` on one Redis server and a database."""
 
     _runner: PoolRunner
     _servers: WatchedServer
@@ -146,12 +146,12 @@ class PoolStore(RedisStore):
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
     ) -> None:
-        """`progress` is called while an index is built at open."""
+        """`progress` is called if opening the store builds the index."""
         self._vault = vault
         self._progress = progress
         super().__init__(where, clock)
 
-    # its own parts
+    # parts that differ from those of RedisStore
 
     def _make_tubes(self) -> PoolTubes:
         return PoolTubes(self._runner, self._shards, self._vault)
@@ -160,7 +160,7 @@ class PoolStore(RedisStore):
         return PoolOutbox(self._runner, self._tubes, self._mirror)
 
     def _warnings(self, settings: durability.Settings) -> list[str]:
-        """What Redis forgets is built again, but not while it evicts keys by itself."""
+        """Warn of evictions, but not of missing persistence: what Redis loses is rebuilt from the vault."""
         return durability.warnings({**settings, "aof_enabled": "1"})
 
     def _open(self) -> str:
@@ -180,9 +180,9 @@ class PoolStore(RedisStore):
         self._index.reset()
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Build the index again from the vault, once the vault has all that is marked."""
+        """Write everything that is marked to the vault, then rebuild the index from the vault."""
         for tube in (make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()):
-            with suppress(PenstockError):  # of an index that is lost anyway
+            with suppress(PenstockError):  # the index may be lost
                 self._mirror.write(tube, str(self._servers.epoch))
         self._index.rebuild(progress)
 
@@ -195,10 +195,10 @@ class PoolStore(RedisStore):
             advice=self._warnings(settings),
         )  # fmt: skip
 
-    # what every call is made of
+    # helpers of all calls
 
     def _must_fit(self, *values: bytes | None) -> None:
-        """PayloadTooLarge for what the database cannot store; checked before anything is done."""
+        """Raise PayloadTooLarge for a value that the database cannot store, before anything is changed."""
         for value in values:
             if value is not None and len(value) > self._vault.most_bytes:
                 raise PayloadTooLarge(
@@ -210,15 +210,15 @@ class PoolStore(RedisStore):
         self, call: Callable[[], T], tube: Tube | None = None, *, data: bool = True,
         known: Mapping[int, bytes] | None = None, lost: T | None = None,
     ) -> T:  # fmt: skip
-        """A call that changes something, over when the vault has it. `data`: its records and events need their data,
-        of which some may be known, by id.
+        """Make a call that changes something, and return once the vault has the changes. `data`: the records and events
+        of its answer need their data, except that of `known`, by id.
 
-        With `lost` it is a call for what the clock or a session's end did. It does not fail if that cannot be written
-        now; if it was lost with the index, it was never done, and the answer is `lost`.
+        With `lost`, the call applies deadlines or ends sessions, and does not fail if the vault cannot be written now.
+        If the changes were lost with the index, as if never made, it returns `lost`.
         """
         with self._runner.gathering() as dirty:
             answer = call()
-            with suppress(StoreError):  # what cannot be read now cannot be written either, which is reported next
+            with suppress(StoreError):  # then the write below fails too, and reports it
                 if data:
                     self._fill(answer, tube, known)
             if lost is None:
@@ -228,7 +228,7 @@ class PoolStore(RedisStore):
             return answer
 
     def _fill(self, answer: object, tube: Tube | None = None, known: Mapping[int, bytes] | None = None) -> None:
-        """Add the data that the records of an answer, which are of one tube, and those of its events lack."""
+        """Add missing data to the records of an answer, which belong to `tube`, and to the records of its events."""
         effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
         records: list[Record | None] = getattr(answer, "records", [])
         no = 0 if tube is None else tube.no
@@ -253,8 +253,8 @@ class PoolStore(RedisStore):
         return records
 
     def _write_whole(self, tube: Tube, step: Callable[[], T]) -> T:
-        """A step that changes what a tube keeps beside its tasks, repeated if the index was lost before it was
-        written."""
+        """Run a step that changes what a tube stores beside its tasks, and write that to the vault; repeat both if the
+        index was lost in between."""
         while True:
             epoch = str(self._servers.epoch)
             try:
@@ -269,7 +269,7 @@ class PoolStore(RedisStore):
     # tubes
 
     def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
-        """As the contract says; one that is frozen is so in the vault, too, before anybody copies it."""
+        """As the contract says; also writes to the vault that a tube is frozen, before its tasks are copied."""
         tubes = super().load_tubes(names, frozen=frozen)
         for tube in tubes if names else ():
             if is_frozen(tube):
@@ -307,7 +307,7 @@ class PoolStore(RedisStore):
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
     def plain_put(self, tube: Tube, entry: Entry) -> None:
-        """There is no shorter way than `put`."""
+        """None: a pool has no faster way than `put`."""
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """As the contract says; with `brief`, the same scripts run, but unneeded data is not read."""
@@ -317,7 +317,7 @@ class PoolStore(RedisStore):
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
         swept = self._step(partial(super().sweep, tube, sweep, now=now), tube)
-        if sweep.verb == "recover":  # without what was removed before its data could be read
+        if sweep.verb == "recover":  # leave out what was removed before its data was read
             swept.records[:] = [record for record in swept.records if record is not None and record.payload]
         return swept
 
@@ -335,8 +335,8 @@ class PoolStore(RedisStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; the data of what is handed out is one query. A lease is only in Redis, but the vault
-        must know of what is handed out without one."""
+        """As the contract says; one query reads the data of all tasks. Leases are stored in Redis only, but hand-outs
+        without a lease are written to the vault."""
         for tube in tubes:
             self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
@@ -349,10 +349,10 @@ class PoolStore(RedisStore):
             return taken
 
     def _complete(self, taken: Taken, now: int | None) -> None:
-        """Add the data of what was taken. If the vault cannot be read, everything is released and the call fails.
+        """Add the data of taken tasks. If the vault cannot be read, release leased tasks and fail the call.
 
-        Nobody can work on a task without data. Of an unleased kind it was removed meanwhile, which anybody may do;
-        else it was settled meanwhile, or the database was changed by others, and the task is buried.
+        A task without data cannot be handed out. In an unleased kind, another client has removed it since the take. In
+        a leased kind, it was settled since, or another program changed the database: it is buried.
         """
         tube, records = taken.tube, taken.records
         leased = tube is not None and tube.kind.leased
@@ -384,7 +384,7 @@ class PoolStore(RedisStore):
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
-        """As the contract says; the session's number is one of the epoch."""
+        """As the contract says; repeated if the index was lost meanwhile: session numbers belong to an epoch."""
         while True:
             joined = super().join(presence, session, ttr, now=now)
             if self._index.is_whole():
@@ -430,7 +430,7 @@ class PoolStore(RedisStore):
 
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         erase = partial(super().erase_tube, tube)
-        erase()  # first, so that nothing that is marked comes back
+        erase()  # first, so that no marked change is written after the vault was erased
         self._vault.erase_tube(tube.no)
         self._write_whole(tube, erase)
         if forget:
@@ -455,7 +455,7 @@ class PoolStore(RedisStore):
 def open_pool(
     url: str, database: Database, clock: Callable[[], int] | None = None, progress: Progress | None = None
 ) -> PoolStore:
-    """The pool of a Redis URL and a database, which is closed if that fails."""
+    """Open the pool of a Redis URL and a database; closes the database if that fails."""
     try:
         where = locate(url)
         if where.scheme == "redis+cluster":
@@ -467,7 +467,7 @@ def open_pool(
 
 
 def rebuild_pool(url: str, database: Database, progress: Progress) -> None:
-    """Build the index again, once: by opening the pool if the index is lost, else by asking for it."""
+    """Rebuild the index exactly once: opening the pool already does that if the index is lost."""
     built: list[int] = []
 
     def report(done: int, total: int) -> None:

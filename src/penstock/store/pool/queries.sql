@@ -1,5 +1,5 @@
--- What is asked of a pool's database. A database gives the other fragments, and its own of these where it differs. Those
--- named create_… are made at every open, in their order.
+-- Queries of a pool's database. Each database supplies the missing fragments, and replaces those below where its
+-- dialect differs. Queries named create_… run at every open, in this order.
 
 -- fragment: tube_name
 $blob
@@ -58,7 +58,7 @@ DELETE FROM penstock_pool_tube WHERE no = %s
 DELETE FROM penstock_pool_task WHERE tube = %s
 -- name: drop_links
 DELETE FROM penstock_pool_link WHERE tube = %s
--- primary key, as all below
+-- by the primary key, as all queries below
 -- name: read_data
 SELECT id, data FROM penstock_pool_task WHERE tube = %s AND id IN
 -- name: remove_tasks

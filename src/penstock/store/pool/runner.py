@@ -1,7 +1,7 @@
-"""What a pool sends to its Redis: all of it runs in the epoch that the caller knows, or does nothing.
+"""Commands and scripts that a pool sends to its Redis: each runs in the epoch that the caller knows, or does nothing.
 
-A server that was started again may have forgotten its last moments, and a replica that took over, too: their run id is
-another one, and every connection to them is a new one.
+A server that was restarted may have lost its latest writes, and so may a replica that was promoted. Either has another
+run id, and all connections to it are new, so the run id is checked on every new connection.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from penstock.store.redis.scripts import Script, load_script
 from penstock.store.redis.servers import Call, OneServer, Request, exchange_scripts, unwrap
 
 T = TypeVar("T")
-# How a script answers that the tube's index is of another epoch.
+# What a script returns if the tube's index is of another epoch.
 OTHER_EPOCH = -3
 # The keys of a tube begin with its number.
 _TUBE_KEY = re.compile(rb"^\{.*:(\d+)\}:")
 
-# The tubes that a call changed, each with the epoch it was done in, and a version that includes the changes.
+# The tubes that a call changed, by number, each with the epoch of the changes and a version that includes them.
 Dirty = dict[int, tuple[Tube, str, float]]
 
 
 class Interrupted(StoreUnavailable):
-    """The index was lost meanwhile; nothing was done by the step that raises this."""
+    """The index was lost; the step that raises this changed nothing."""
 
     def __init__(self) -> None:
         super().__init__("the index of the pool was lost meanwhile: try again")
 
 
 class WatchedServer(OneServer):
-    """One server, known by its run.
+    """One server, identified by its run id.
 
-    Once that is another one, `recover` is called. A tube whose index is of another epoch is given to `restore`, which
-    returns False if there is no such tube. What was to be sent is then sent again.
+    If the run id has changed, `recover` is called. If the index of a tube is of another epoch, `restore` is called with
+    the tube's number, and returns False if there is no such tube. Then the command is sent again.
     """
 
-    #: A script of several tubes would have to know the epochs of all of them.
+    #: A script checks the epoch of one tube only, so none may use the keys of several.
     one_server = False
 
     def __init__(self, where: Location) -> None:
@@ -59,11 +59,12 @@ class WatchedServer(OneServer):
         self._connections.on_connect = self._check_run
 
     def trusted(self) -> AbstractContextManager[None]:
-        """A context in which this thread accepts connections to another run of the server: recovery needs them."""
+        """A context in which this thread may connect to a server with another run id; recovery needs this."""
         return self._set_flag("trusts")
 
     def strictly(self) -> AbstractContextManager[None]:
-        """A context in which this thread raises Interrupted and does not recover: it holds what recovery needs."""
+        """A context in which this thread raises Interrupted instead of recovering: it holds a lock that recovery needs,
+        or is recovering already."""
         return self._set_flag("strict")
 
     @contextmanager
@@ -76,15 +77,15 @@ class WatchedServer(OneServer):
 
     @property
     def strict(self) -> bool:
-        """Whether this thread is in `strictly`."""
+        """Whether this thread is in the context `strictly`."""
         return getattr(self._thread, "strict", False)
 
     def run_now(self) -> str:
-        """The id of the server's run."""
+        """The run id of the server."""
         return parse_info(cast(bytes, self.send(b"", b"INFO", b"server")))["run_id"]
 
     def send(self, key: bytes, *words: Argument) -> Reply:
-        """A command, whatever the epoch of its tube is."""
+        """Send an idempotent command without checking the epoch of its tube."""
         return super().command(key, *words)
 
     def command(self, key: bytes, *words: Argument) -> Reply:
@@ -107,7 +108,7 @@ class WatchedServer(OneServer):
 
     @property
     def versions(self) -> tuple[float, float]:
-        """Of the tube whose script this thread ran last, before and after; equal if it changed nothing to write."""
+        """The tube's versions before and after the last script of this thread; equal if it marked no changes."""
         return cast("tuple[float, float]", self._thread.versions)
 
     def _call(self, call: Call, *, idempotent: bool) -> Reply:
@@ -156,7 +157,7 @@ class PoolRunner(Runner):
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """As of every store; a tube whose index is lost is restored first."""
+        """As in Runner; restores the tube's index first if it is lost."""
         while True:
             epoch = str(self.servers.epoch)
             try:
@@ -175,7 +176,7 @@ class PoolRunner(Runner):
     def in_epoch(
         self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """As `on_tube`, in that epoch alone; Interrupted if it is over."""
+        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended."""
         self._thread.epoch = epoch
         try:
             return super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
@@ -193,7 +194,7 @@ class PoolRunner(Runner):
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:
-        """A context that collects what this thread changes."""
+        """A context that collects the tubes that this thread changes."""
         dirty: Dirty = {}
         self._thread.dirty = dirty
         try:
@@ -202,7 +203,7 @@ class PoolRunner(Runner):
             self._thread.dirty = None
 
     def written(self, tube: Tube) -> None:
-        """Note that the vault has what this thread changed in the tube."""
+        """Note that what this thread changed in the tube is in the vault."""
         dirty = getattr(self._thread, "dirty", None)
         if dirty is not None:
             dirty.pop(tube.no, None)

@@ -1,6 +1,6 @@
-"""The database behind: every task with its data, and everything else that an index is built from. Knows no Redis.
+"""The database behind a pool: every task with its data, and everything else that an index is built from. No Redis here.
 
-All writes about a tube are made under the lock of its row, so that the last writer has read last.
+Writes that concern a tube are made while its row is locked, so a writer never overwrites newer changes with older ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.store.sql.migrations import Migration, must_fit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
-# The layout of the tables and records. A pool of another one is refused, because it would be misread.
+# The layout of the tables and records. A pool with another layout is refused, because it would be misread.
 FORMAT = 5
 LAYOUTS = [Migration(FORMAT, "layout", "")]
 # Ids in one statement: few enough for every server's limit of parameters.
@@ -24,43 +24,43 @@ _CHUNK = 500
 
 
 class Session(Protocol):
-    """One transaction under way."""
+    """One open transaction."""
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
         """The rows of one statement."""
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
-        """How many rows one statement changed."""
+        """Run one statement. Returns how many rows it changed."""
 
     def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """One statement for each of these rows, sent with the commit."""
+        """Run a statement once for each of these rows; they are sent with the commit."""
 
 
 class Database(Protocol):
-    """What a vault needs of PostgreSQL, MySQL or SQLite."""
+    """What a vault needs from PostgreSQL, MySQL or SQLite."""
 
-    #: For messages, never with a password.
+    #: The database's name in messages, without a password.
     label: str
-    #: The longest data that a row can have.
+    #: The largest data that a row can hold.
     most_bytes: int
-    #: Those of our queries.sql, as this database has them.
+    #: The queries of this folder's queries.sql, in the dialect of this database.
     queries: SimpleNamespace
 
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:
-        """The rows of one query, which waits for nobody."""
+        """The rows of one query, which waits for no lock."""
 
     def run(self, work: Callable[[Session], T]) -> T:
-        """Do the work in one transaction; the work may be done twice."""
+        """Call `work` in one transaction, again if the transaction is retried."""
 
     def promise(self) -> str:
-        """What a commit survives by the database's settings now."""
+        """What a commit survives with the database's current settings."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the database."""
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """A tube in the vault. `beside`: what it keeps beside its tasks; None until the first write."""
+    """A tube in the vault. `beside`: what the tube stores beside its tasks; None until the first write."""
 
     no: int
     declared: bytes
@@ -68,8 +68,8 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it; so is what
-    the tube keeps beside its tasks."""
+    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it already;
+    so is `beside`, what the tube stores beside its tasks."""
 
     beside: bytes | None
     tasks: list[tuple[int, bytes, bytes | None]] = []
@@ -86,7 +86,7 @@ class Vault:
         self._ask = database.queries
         self.label = database.label
         self.most_bytes = database.most_bytes
-        #: What a put that returned survives; and closing it.
+        #: Those of the database.
         self.promise, self.close = database.promise, database.close
         self.name = self._open()
 
@@ -105,11 +105,11 @@ class Vault:
     # epochs
 
     def epoch(self) -> int:
-        """The newest epoch: how often the index was built."""
+        """The current epoch: how often the index was built."""
         return int(self._db.read(self._ask.get_epoch, ())[0][0])
 
     def raise_epoch(self, known: int) -> bool:
-        """Begin the next epoch; False if another process was faster."""
+        """Begin the epoch after `known`. Returns False if another process has begun it."""
         return self._db.run(lambda session: session.change(self._ask.raise_epoch, (known,))) == 1
 
     # tubes
@@ -133,7 +133,7 @@ class Vault:
         return _shelves(self._db.read(self._ask.all_tubes, ()))
 
     def locked(self, no: int, work: Callable[[Session, Shelf], T]) -> T | None:
-        """Do the work, perhaps twice, while nobody else writes about a tube; None if there is no such tube."""
+        """Call `work`, perhaps twice, while the tube's row is locked. Returns None if there is no such tube."""
 
         def run(session: Session) -> T | None:
             found = _shelves(session.rows(self._ask.lock_tube, (no,)))
@@ -142,11 +142,11 @@ class Vault:
         return self._db.run(run)
 
     def drop_tube(self, no: int, drop: Callable[[], T]) -> T | None:
-        """Remove a tube and all of it, once `drop`, which may refuse, has removed its index."""
+        """Remove a tube with everything in it, after `drop` has removed its index, unless `drop` raises."""
         dropped: list[T] = []
 
         def remove(session: Session, _: Shelf) -> T:
-            if not dropped:  # else the transaction is begun again
+            if not dropped:  # else the transaction is a retry
                 dropped.append(drop())
             for query in (self._ask.drop_tasks, self._ask.drop_links, self._ask.drop_tube):
                 session.change(query, (no,))
@@ -160,8 +160,8 @@ class Vault:
         self.locked(no, lambda session, _: [session.change(query, (no,)) for query in erase])
 
     def rename(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
-        """Give a tube the name and the declaration that are made of what it has; False if it is gone, or another tube
-        has the name."""
+        """Give a tube the name and the declaration that `declare` makes from its row. Returns False if the tube is
+        gone, or if another tube has the name."""
 
         def write(session: Session, shelf: Shelf) -> bool:
             name, declared = declare(shelf)
@@ -179,7 +179,7 @@ class Vault:
     # tasks
 
     def write(self, no: int, look: Callable[[bytes | None], Iterable[Changes]]) -> bool:
-        """Write what `look` finds, given what the tube keeps beside its tasks; False if there is no such tube."""
+        """Write the changes that `look` returns, given the stored `beside`. Returns False if there is no such tube."""
 
         def apply(session: Session, shelf: Shelf) -> bool:
             for changes in look(shelf.beside):
@@ -199,7 +199,7 @@ class Vault:
             session.later(self._ask.set_beside, [(changes.beside, no)])
 
     def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
-        """The data of those of these tasks that are there."""
+        """The data of these tasks by id, without those that are not stored."""
         found: dict[int, bytes] = {}
         for some in _chunks(ids):
             rows = self._db.read(_among(self._ask.read_data, some), (no, *some))
@@ -207,16 +207,16 @@ class Vault:
         return found
 
     def count(self) -> int:
-        """How many tasks there are in all."""
+        """The number of tasks in all tubes."""
         return int(self._db.read(self._ask.count_tasks, ())[0][0])
 
     def tasks(self, no: int, page: int) -> Iterator[list[tuple[int, bytes]]]:
-        """The records of a tube in pages, by id."""
+        """The records of a tube in pages, in id order."""
         pages = self._pages(self._ask.scan_tasks, no, 0, page)
         return ([(id, bytes(record)) for id, record in rows] for rows in pages)
 
     def links(self, no: int, page: int) -> Iterator[list[tuple[bytes, bytes]]]:
-        """The outcomes and groups of a tube in pages, by name."""
+        """The outcomes, errors and groups of a tube in pages, in name order."""
         pages = self._pages(self._ask.scan_links, no, b"", page)
         return ([(bytes(name), bytes(value)) for name, value in rows] for rows in pages)
 

@@ -1,4 +1,4 @@
-"""The file: its URL, where it may be, how it is opened, how to wait for its lock, and its errors as penstock's."""
+"""SQLite files: URLs, allowed file systems, opening, waiting for the lock, and translating errors to penstock's."""
 
 from __future__ import annotations
 
@@ -22,43 +22,44 @@ T = TypeVar("T")
 
 # SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when two connections write and checkpoint at once.
 _SAFE_SQLITE = (3, 51, 3)
-# Pages in memory; the system's own cache is behind them. A page that is split gets for a moment a number above all
-# others, and then the commit searches the whole cache: with 32 MiB of it, taking and acking batches from a million
-# tasks cost a third more than from ten thousand, with 4 MiB a tenth, and no other work became slower.
+# SQLite's page cache, in front of the system's. A page that is split has the highest page number for a moment, which
+# makes the commit search the whole cache. With a cache of 32 MiB, takes and acks of batches cost a third more with a
+# million tasks than with ten thousand; with 4 MiB a tenth more, and nothing else became slower.
 _CACHE_KIB = 4 * 1024
-# Of a new file. A put writes two pages to the log: half the default saves a tenth of a put, a sixth of take and ack.
+# The page size of a new file, half the default. A put writes two pages to the log: smaller ones make a put a tenth
+# cheaper, a take and ack a sixth.
 _PAGE_BYTES = 2048
 
 # How long a transaction waits before StoreBusy.
 BUSY_SECONDS = 10.0
-# Seconds between two tries, at least and at most.
+# The shortest and longest pause between two tries, in seconds.
 Pause = tuple[float, float]
 EAGER = (0.0002, 0.002)
-# For steps that do more the later they begin: a process that takes or settles a batch lets others go first, and the
-# same tasks need fewer syncs. Four putting processes and four workers made 1,400 commits for 12,000 tasks instead of
-# 2,250, and twice as many tasks a second (`python -m bench --only crowd`).
+# For steps that process more tasks the later they begin: a process that takes or settles a batch lets others go first,
+# so the same tasks need fewer syncs. With four putting processes and four workers, 12,000 tasks needed 1,400 commits
+# instead of 2,250, and the throughput doubled (`python -m bench --only crowd`).
 PATIENT = (0.002, 0.012)
 
-# WAL needs memory that all processes share, which these cannot give.
+# WAL needs memory that all processes share; these file systems do not provide it.
 _NETWORK = frozenset(
     "9p afs beegfs ceph cifs coda gfs2 glusterfs lustre ncpfs nfs nfs4 smb3 smbfs fuse.sshfs fuse.glusterfs "
     "fuse.cephfs fuse.rclone fuse.s3fs fuse.juicefs".split()
 )
-# What SQLite says of a statement whose tables or columns are not there.
+# SQLite's message for a statement whose tables or columns do not exist.
 _FOREIGN = re.compile(r"no such (table|column)|has no column|\d+ columns but")
 # How mountinfo writes the space, tab, newline and backslash of a path.
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Location(NamedTuple):
-    """The file that a URL names, and whether a commit is on disk."""
+    """The file that a URL names, and whether a commit waits until it is on disk."""
 
     path: str
     durable: bool
 
 
 def locate(url: str) -> Location:
-    """The parts of a sqlite:// URL; BadValue says what is wrong with it."""
+    """Parse a sqlite:// URL. Raises BadValue if it is invalid."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path.startswith(":"):
@@ -75,7 +76,7 @@ def locate(url: str) -> Location:
 
 
 def parameters(url: str, *known: str) -> dict[str, str]:
-    """The parameters of a URL; BadValue for one that is not known."""
+    """The parameters of a URL. Raises BadValue for an unknown one."""
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name in given:
         if name not in known:
@@ -85,15 +86,15 @@ def parameters(url: str, *known: str) -> dict[str, str]:
 
 
 class BusyHandler:
-    """Waits in short steps of random length.
+    """Waits for the file's lock in short pauses of random length.
 
-    SQLite's own steps grow to 100 ms, and the one that has waited longest looks least often. Six processes that put at
-    the same time waited 229 ms at worst with growing steps, 119 ms with these.
+    SQLite's own pauses grow to 100 ms, so the process that has waited longest tries least often. When six processes put
+    at the same time, the longest wait was 229 ms with growing pauses, 119 ms with these.
     """
 
     def __init__(self, queue: Collection[Pause]) -> None:
         self.pause = EAGER
-        self._queue = queue  # of the threads behind this one: it hurries if one of them does
+        self._queue = queue  # pauses of the threads that wait behind this one: it is eager if one of them is
         self._began = 0.0
 
     def __call__(self, tries: int) -> bool:
@@ -107,19 +108,19 @@ class BusyHandler:
 
 
 def create_private(path: str) -> None:
-    """Create a missing file so that only its owner can read it; SQLite gives its log the same mode.
+    """Create a missing file that only its owner can read; SQLite gives its log the same mode.
 
-    Never opens a file that is there: closing it would end the locks that other connections of this process hold on it.
+    Never opens an existing file: closing it would release the locks that other connections of this process hold on it.
     """
     if os.path.exists(path):
         return
     draft = f"{path}.{uuid4().hex}"
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except OSError:  # SQLite says why
+    except OSError:  # SQLite reports the reason when it opens the file
         return
     try:
-        os.link(draft, path)  # unlike rename, never replaces a file that another process has created meanwhile
+        os.link(draft, path)  # unlike rename, does not replace a file that another process has just created
     except OSError:
         pass
     finally:
@@ -127,17 +128,17 @@ def create_private(path: str) -> None:
 
 
 def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
-    """A connection to the file, which is created if it is missing."""
+    """Connect to the file; creates it if it is missing."""
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < _SAFE_SQLITE:
         raise StoreUnavailable(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt WAL databases: "
             "install apsw 3.51.3 or later from its wheel, which carries its own SQLite"
         )
-    refuse_network(Path(os.path.realpath(path)).parent)  # a link is followed: the log lies beside the real file
+    refuse_network(Path(os.path.realpath(path)).parent)  # follow links: the log is beside the real file
     try:
         create_private(path)
         db = apsw.Connection(path)
-        # Plans must not depend on bound values, else SQLite prepares hot queries again at every call.
+        # Query plans must not depend on bound values, else SQLite prepares hot queries again at every call.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
@@ -153,7 +154,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
 
 
 def _retry_while_busy(step: Callable[[], T], busy: BusyHandler) -> T:
-    """Repeat a step while the file is busy: SQLite calls no handler if a step reads before it writes."""
+    """Repeat a step while the file is busy: SQLite does not call the handler if a step reads before it writes."""
     tries = 0
     while True:
         try:
@@ -165,10 +166,10 @@ def _retry_while_busy(step: Callable[[], T], busy: BusyHandler) -> T:
 
 
 def refuse_network(path: Path) -> None:
-    """StoreUnavailable if the path is on a network file system."""
+    """Raise StoreUnavailable if the path is on a network file system."""
     try:
         mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
-    except OSError:  # not Linux: nothing to read, so nothing is known
+    except OSError:  # not Linux: the file system is unknown
         return
     kind = file_system(mounts, os.path.realpath(path))
     if kind in _NETWORK:
@@ -192,7 +193,7 @@ def file_system(mountinfo: str, path: str) -> str:
 
 
 def translated(error: apsw.Error, path: str) -> StoreError:
-    """The error to raise instead of SQLite's, saying what to do next."""
+    """The penstock error for an error of SQLite; its message says what to do next."""
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return StoreBusy(f"{path} was locked by another process for too long: try again, or end what holds it")
     if isinstance(error, apsw.FullError):

@@ -1,7 +1,7 @@
 """The store in memory: SQLite without a file, shared by the brokers of one process that use the same URL.
 
-Steps are ordered by the lock of its only connection. Nothing is watched: a caller that changes something wakes those
-who wait, in the same process. A forked child must connect again, and finds an empty store.
+The lock of the only connection serializes steps. Nothing needs to be watched: all callers are in one process, and a
+change wakes the blocked ones. A forked child must connect again, and gets an empty store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.store.sqlite.sqlite_store import SqliteStore, migrate, wall_clock
 
 
 class MemoryConnection(Connection):
-    """A connection to no file, for all stores of a URL. What is stored is gone when the last of them is closed."""
+    """A connection to a database in memory, which all stores of a URL share; closing the last of them deletes it."""
 
     def __init__(self, url: str, clock: Callable[[], int]) -> None:
         super().__init__(url, durable=False)
@@ -35,7 +35,7 @@ class MemoryConnection(Connection):
         return db
 
     def must_be_there(self) -> None:
-        """No file can be replaced."""
+        """Do nothing: there is no file that could be replaced."""
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -43,7 +43,7 @@ class MemoryConnection(Connection):
 
 
 class MemoryStore(SqliteStore):
-    """The store of one opener."""
+    """The store of one broker."""
 
     shared = False
 
@@ -75,7 +75,7 @@ _lock = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """The parent's stores are not open in a forked child."""
+    """Forget the parent's connections in a forked child."""
     global _lock
     _lock = threading.Lock()
     opened.clear()
@@ -86,7 +86,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_memory(url: str, clock: Callable[[], int] | None = None) -> Store:
-    """The store of that URL in this process. Its clock is that of the first opener."""
+    """Open the store of a URL in this process. The first caller's clock applies to all."""
     parameters(url)
     with _lock:
         if url not in opened:

@@ -1,7 +1,7 @@
 """Micro-queues in SQLite: the rows that one step touches, and the heads that they must have.
 
-The rule: the first (limit - taken) ready tasks of a micro-queue are its heads. A step writes tasks that become ready as
-waiting, collects here what came and went, and `settle` promotes and demotes.
+The rule: the first (limit - taken) ready tasks of a micro-queue are its heads. A step stores tasks that become ready as
+waiting and counts all changes of state here; then `settle` promotes and demotes tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, as_json, insert_r
 
 
 class Queues:
-    """Micro-queues of one tube during one transaction; `settle` writes them."""
+    """The micro-queues that one transaction changes in a tube; `settle` writes them."""
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, labels: set[str]) -> None:
         self._db = db
@@ -27,24 +27,24 @@ class Queues:
         found = db.execute(Q.queues_named, (tube.no, as_json(list(labels)))) if labels else ()
         stored = {label: MicroQueueState(*numbers) for label, *numbers in found}
         self._rows = {label: stored.get(label) or MicroQueueState() for label in labels}
-        self._overtaken: set[str] = set()  # where a head may have to give way
+        self._overtaken: set[str] = set()  # micro-queues where a waiting task may come before a head
 
     def place(self, record: Record) -> Record:
-        """A new task becomes ready: as a head if there is room and nobody waits, else behind the others."""
+        """Add a new ready task: as a head if the limit allows it and no task waits, else as waiting."""
         label, fair = record.utube or NO_UTUBE, self._tube.fair
         row = self._rows[label]
         self._begin_turn(row)
         if row.waiting or row.room(self._tube.utube_limit) <= 0:
             row.waiting += 1
-            if self._tube.kind.order[0] != "id":  # else it never comes before another
+            if self._tube.kind.order[0] != "id":  # else a new task never comes before another
                 self._overtaken.add(label)
             return msgspec.structs.replace(record, state=QUEUED, rank2=0 if fair else record.rank2)
         row.heads += 1
         return msgspec.structs.replace(record, rank2=row.turn) if fair else record
 
     def move(self, label: str, before: str, after: str) -> None:
-        """A task that is there changed its state; if it becomes ready, it was written as waiting. In a fair tube, a
-        hand-out puts its micro-queue behind the others, with the heads it has left."""
+        """Count a stored task's change of state; one that becomes ready must be stored as waiting. In a fair tube, a
+        hand-out moves the micro-queue with its remaining heads behind the others."""
         row = self._rows[label]
         if after == "r":
             self._begin_turn(row)
@@ -64,7 +64,7 @@ class Queues:
                     self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
     def settle(self) -> int:
-        """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
+        """Promote the first ready tasks to heads and write the rows. Returns how many more tasks can be taken."""
         no, fair, limit = self._tube.no, self._tube.fair, self._tube.utube_limit
         rooms: dict[str, int] = {}
         changed, empty = [], []
@@ -82,7 +82,7 @@ class Queues:
         insert_rows(self._db, SET_QUEUE, changed)
         if empty:
             self._db.executemany(Q.forget_queue, empty)
-        while rooms:  # the first that waits in each
+        while rooms:  # promotes the first waiting task of each
             self._db.execute(Q.promote_many, (no, as_json(list(rooms)), fair))
             rooms = {label: room - 1 for label, room in rooms.items() if room > 1}
         for label in self._overtaken:
@@ -95,7 +95,7 @@ class Queues:
             row.turn = next_turn(row.turn, self._now)
 
     def _swap(self, label: str) -> bool:
-        """Let the first that waits take the place of the last head, if it comes before it."""
+        """Swap the first waiting task and the last head if they are in the wrong order. Returns whether they were."""
         fair, place = self._tube.fair, (self._tube.no, label)
         first, last = self._db.execute(Q.first_waiting, place).get, self._db.execute(Q.last_head, place).get
         if (first[0], 0 if fair else first[1], first[2]) > (last[0], 0 if fair else last[1], last[2]):
@@ -106,8 +106,8 @@ class Queues:
 
 
 def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[str, str, str]]) -> int:
-    """Tasks of micro-queues changed their states: their micro-queue, the state before and after. Returns how many more
-    can be taken than before."""
+    """Count changes of state: micro-queue, state before, state after. Returns how many more tasks can be taken than
+    before."""
     queues = Queues(db, tube, now, {label for label, _, _ in moves})
     for move in moves:
         queues.move(*move)
@@ -115,10 +115,10 @@ def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[
 
 
 def leave(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> int:
-    """Taken tasks of these micro-queues are gone. Returns how many became takeable.
+    """Count taken tasks of these micro-queues that were removed. Returns how many tasks became takeable.
 
-    One task gives its place to the first that waits without reading rows: while somebody waits there was no room, so
-    nothing else changes. It saves a third of an ack.
+    If one task is removed and another waits, that one becomes a head without reading rows: the micro-queue was full, so
+    nothing else changes. This saves a third of an ack.
     """
     if len(labels) == 1 and not tube.fair:
         db.execute(Q.pass_on, (tube.no, labels[0], tube.utube_limit))

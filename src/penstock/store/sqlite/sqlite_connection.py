@@ -1,7 +1,7 @@
-"""One connection to the file, its transactions, and what a fork does to it.
+"""One connection to the file, its transactions, and its state after a fork.
 
-All threads of a broker share it: SQLite has one writer at a time anyway, and a lock in the process is cheaper than
-SQLite's own waiting.
+All threads of a broker share the connection: SQLite has one writer at a time anyway, and a lock in the process is
+cheaper than waiting for SQLite's.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, open_file, translated
 
-# The log is written into the file once it has this many pages: SQLite's own number if each commit is synced, since a
-# sync of a log that still grows took 300 µs instead of 180. Else 8 MiB, so that a page that every step writes goes to
-# the file once for many steps: a take and ack of micro-queues cost a tenth less processor time.
+# A checkpoint copies the log into the file once the log has this many pages. If each commit is synced, that is SQLite's
+# default: syncing a log that still grows took 300 µs instead of 180. Else it is 8 MiB, so that a page that every step
+# writes is copied once for many steps: a take and ack of micro-queues cost a tenth less processor time.
 _LOG_PAGES, _RELAXED_LOG_PAGES = 1000, 4000
-# Between two looks whether the log is still there: one takes 40 µs where it was just written, a quarter of a put.
+# Seconds between two checks that the log still exists: right after a write, one takes 40 µs, a quarter of a put.
 _LOG_SECONDS = 0.1
-# Steps of one shared transaction. Threads that wait for its commit cannot begin another, but those that failed can.
+# The most steps of a shared transaction. Threads that wait for its commit add none, but those whose step failed can.
 _MOST_STEPS = 64
-# After this many seconds without a commit, the thread that should have continued was interrupted and is not coming.
+# After this many seconds without a commit, the thread that should have continued must have been interrupted.
 _PATIENCE = 0.1
 
 Values = tuple[Any, ...]
 
 
 class Shared:
-    """A transaction that is left open for the next thread that waits for its turn."""
+    """A transaction that stays open for the next thread that waits for the lock."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -45,11 +45,11 @@ class Shared:
 
 
 class Connection:
-    """`with connection.durable as db:` is one transaction, on disk when the block has ended.
+    """`with connection.durable as db:` is one transaction, which is on disk when the block has ended.
 
-    `relaxed` may lose the last moments before a power cut, and nothing else. `reading` sees one moment of the file and
-    waits for nobody. Durable transactions of several threads share a commit: a thread that ends while others wait for
-    their turn leaves the transaction open for the next of them, and all wait for the same sync of the disk.
+    A power cut may undo the last `relaxed` transactions, but loses nothing else. `reading` sees a snapshot of the file
+    and waits for no other process. Durable transactions of several threads share a commit: a thread that ends its block
+    while others wait for the lock leaves the transaction open for the next, and all wait for the same sync.
     """
 
     def __init__(self, path: str, durable: bool) -> None:
@@ -57,13 +57,13 @@ class Connection:
         self.lock = threading.Lock()
         self._db: apsw.Connection | None = None
         self._file: tuple[int, int] | None = None
-        self._log: tuple[int, int] | None = None  # of its write-ahead log, once there is one
+        self._log: tuple[int, int] | None = None  # the inode of the write-ahead log, once it exists
         self._look_at_log = 0.0
         self._synchronous = ""
         self._closed = False
-        self._queue: deque[Pause] = deque()  # how patient each thread is that waits to write
-        self._shared: Shared | None = None  # the transaction that the next of them continues
-        self.writes = 0  # transactions that may have written, so that a watch of the file knows our own
+        self._queue: deque[Pause] = deque()  # the pauses of the threads that wait to write
+        self._shared: Shared | None = None  # the transaction that the next of these threads continues
+        self.writes = 0  # counts write transactions, so that the watch of the file can ignore our own
         self._busy = BusyHandler(self._queue)
         self.reading = Transaction(self, "")
         self.relaxed = Transaction(self, "NORMAL")
@@ -71,7 +71,7 @@ class Connection:
         reset_in_child(self)
 
     def open(self) -> apsw.Connection:
-        """The connection of this process, opened when it is first needed. The lock is held."""
+        """The connection of this process, opened at the first call. The caller holds the lock."""
         if self._db is None:
             if self._closed:
                 raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
@@ -87,7 +87,7 @@ class Connection:
         return db
 
     def begin(self, transaction: Transaction) -> apsw.Connection:
-        """Take the lock and begin a write transaction, or one that only reads if it has no sync level."""
+        """Acquire the lock and begin a write transaction, or a read transaction if it has no sync level."""
         synchronous = transaction.synchronous
         if not self.lock.acquire(blocking=False):
             self._queue_up(transaction)
@@ -115,14 +115,14 @@ class Connection:
 
     def _prepare_to_write(self, db: apsw.Connection, transaction: Transaction) -> None:
         if transaction.synchronous != self._synchronous:
-            self._synchronous = ""  # an interrupt in between must not leave it wrong
+            self._synchronous = ""  # unknown, in case of an interrupt in the next line
             db.execute(f"PRAGMA synchronous = {transaction.synchronous}")
             self._synchronous = transaction.synchronous
         self._busy.pause = transaction.pause
         self.writes += 1
 
     def must_be_there(self) -> None:
-        """The file and its log are those that were opened: what is written to others, nobody would ever read."""
+        """Raise StoreUnavailable if the file or its log was removed or replaced: writes would be lost."""
         found = _inode(self.path)
         if found is None:
             raise StoreUnavailable(f"{self.path} is gone from under this broker: put it back, or connect again")
@@ -141,12 +141,12 @@ class Connection:
             )
 
     def _leave_nothing_open(self) -> None:
-        """After an interrupt or a missing file, roll back what nobody continues: it would lock everyone out."""
+        """Roll back a transaction that no thread continues (interrupt, missing file): it would lock out all others."""
         if self._db is not None and self._shared is None and self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
     def _queue_up(self, transaction: Transaction) -> None:
-        """Wait for the lock, so that its holder knows how many writers wait."""
+        """Wait for the lock, listed in the queue if this is a write, so that the lock's holder knows of it."""
         if not transaction.synchronous:
             self.lock.acquire()
             return
@@ -178,7 +178,7 @@ class Connection:
             raise translated(failure, self.path) from failure
 
     def _end_shared(self, db: apsw.Connection, failure: BaseException | None) -> None:
-        """Leave the transaction to the next thread that waits, or commit it; after a failure undo this step alone."""
+        """Leave the transaction to the next waiting thread, or commit it; after a failure, undo only this step."""
         shared = self._shared
         try:
             if shared is None:
@@ -188,7 +188,7 @@ class Connection:
                     if failure is not None:
                         db.execute("ROLLBACK TO penstock")
                     db.execute("RELEASE penstock")
-                except apsw.Error as error:  # a full disk and the like end the whole transaction, with all savepoints
+                except apsw.Error as error:  # errors such as a full disk end the whole transaction with all savepoints
                     self._end_all(shared, failure if isinstance(failure, apsw.Error) else error)
             shared.steps += 1
             if not self._queue or shared.steps > _MOST_STEPS:
@@ -204,7 +204,7 @@ class Connection:
             raise translated(failure, self.path) from failure
 
     def _wait_for(self, shared: Shared) -> apsw.Error | None:
-        """Wait until the transaction has ended. If no thread comes to continue it, commit it."""
+        """Wait until the shared transaction has ended, or commit it if no thread continues it. Returns its error."""
         try:
             while not shared.over.wait(_PATIENCE):
                 self._commit_left(shared)
@@ -219,7 +219,7 @@ class Connection:
                 self._commit_shared()
 
     def _commit_shared(self) -> None:
-        """Commit the shared transaction, if there is one. The lock is held."""
+        """Commit the shared transaction, if there is one. The caller holds the lock."""
         shared, db = self._shared, self._db
         if shared is None or db is None:
             return
@@ -228,12 +228,12 @@ class Connection:
             db.execute("COMMIT")
         except apsw.Error as error:
             failure = error
-        finally:  # an interrupt is raised once the commit is done, and others wait for its outcome
+        finally:  # also after an interrupt, which is raised after the commit: other threads wait for its outcome
             if failure is not None or not db.in_transaction:
                 self._end_all(shared, failure)
 
     def _end_all(self, shared: Shared, error: apsw.Error | None) -> None:
-        """The transaction is over; after an error nothing of it is stored. Those who wait for it continue."""
+        """End the shared transaction, rolled back after an error, and wake the threads that wait for it."""
         try:
             if error is not None and self._db is not None and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -245,10 +245,10 @@ class Connection:
     def at_once(self, transaction: Transaction, query: str, values: Values) -> tuple[int, ...] | None:
         """Run one statement as its own transaction. Returns its row, or None if it refused its key.
 
-        It saves BEGIN and COMMIT: 10 of the 45 µs that a put took beside the disk.
+        This saves BEGIN and COMMIT: 10 of the 45 µs that a put took, not counting the disk.
         """
         if not self.lock.acquire(blocking=False):
-            with transaction as db:  # others are at work, and may share its commit
+            with transaction as db:  # other threads use the connection, and may share a commit
                 return _row(db, query, values)
         try:
             db = self._db or self.open()
@@ -263,7 +263,7 @@ class Connection:
             self.lock.release()
 
     def data_version(self) -> int:
-        """A number that changes when another connection has committed, and only then."""
+        """A number that changes if and only if another connection has committed."""
         with self.lock:
             try:
                 # Not the file control of the same name, which also changes with our own commits.
@@ -272,7 +272,7 @@ class Connection:
                 raise translated(error, self.path) from error
 
     def close(self) -> None:
-        """Close for good."""
+        """Close the connection; it cannot be opened again."""
         with self.lock:
             self._closed = True
             self._commit_shared()
@@ -281,7 +281,7 @@ class Connection:
                 self._db = None
 
     def after_fork(self) -> None:
-        """In a forked child, the parent's connection must not be used, nor even closed."""
+        """Drop the parent's connection in a forked child, which must neither use nor close it."""
         if self._db is not None:
             # Never freed, so never closed: closing would run SQLite code on the parent's locks and mutexes.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
@@ -292,13 +292,13 @@ class Connection:
 
 
 class Transaction:
-    """A context manager that begins, and commits or rolls back."""
+    """A context manager that begins a transaction, and commits it or rolls it back."""
 
     def __init__(self, connection: Connection, synchronous: str, pause: Pause = EAGER) -> None:
         self._connection = connection
         self.synchronous = synchronous
         self.pause = pause
-        #: The same for steps that do more the later they begin, and so let others go first.
+        #: The same for steps that process more tasks the later they begin, and so let others go first.
         self.patient = self if pause is PATIENT else Transaction(connection, synchronous, PATIENT)
 
     def __enter__(self) -> apsw.Connection:
@@ -309,7 +309,7 @@ class Transaction:
 
 
 class BoundConnection(Connection):
-    """The caller's own connection: every transaction is a savepoint of the caller's, whatever its durability."""
+    """The caller's connection: each transaction, durable or not, is a savepoint in the caller's transaction."""
 
     def __init__(self, path: str, connection: object) -> None:
         super().__init__(path, durable=True)
@@ -350,22 +350,22 @@ class BoundConnection(Connection):
             return _row(db, query, values)
 
     def close(self) -> None:
-        """The connection stays the caller's."""
+        """Do nothing: the connection belongs to the caller."""
 
     def after_fork(self) -> None:
-        """The connection stays the caller's."""
+        """Do nothing: the connection belongs to the caller."""
 
 
 def _row(db: apsw.Connection, query: str, values: Values) -> tuple[int, ...] | None:
     try:
         row: tuple[int, ...] = db.execute(query, values).get
-    except apsw.MismatchError:  # a pk that is no number; only this statement is undone
+    except apsw.MismatchError:  # the pk is not a number; SQLite undoes only this statement
         return None
     return row
 
 
 def _inode(path: str) -> tuple[int, int] | None:
-    """What identifies the file at a path now; None if there is none."""
+    """The device and inode of the file at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

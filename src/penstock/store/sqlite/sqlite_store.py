@@ -1,7 +1,7 @@
 """The SQLite store: one file, several threads and processes, one write transaction per step.
 
-SqliteStep writes and finds tasks; it decides nothing, the engine does. The schema of a file is brought up to date when
-it is opened, by one process at a time.
+SqliteStep writes and finds tasks; the engine decides what to write. Opening a file migrates its schema, one process at
+a time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PROMISES = {
     "NORMAL": "a put that returned survives the end of any process; a power cut may lose the last moments "
     "(WAL, synchronous=NORMAL)",
 }
-# A WAL far beyond its checkpoint size means that some reader never ends.
+# A WAL far beyond its checkpoint size means that a read transaction never ends.
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_SPACE = 256 * 1024 * 1024
 # Above every rank, for a take without max_pri.
@@ -62,14 +62,14 @@ _guard = attrgetter("session", "lease")
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
-# Those of hot calls, without a lookup by names.
+# Statements of hot calls, made once.
 _ADD_TAKES = add_counts("taken", "take")
 _ADD_ACKS = add_counts("taken", "done", "ack")
 _DONE = STATUS_OF["ack"]
 
 
 def wall_clock() -> int:
-    """The host's clock in milliseconds: all users of one file are on one host."""
+    """The time in milliseconds, by the host's clock: all processes that use a file are on one host."""
     return time.time_ns() // 1_000_000
 
 
@@ -96,8 +96,8 @@ class SqliteStore(Store):
         return self._connection.relaxed if temporary else self._connection.durable
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """All of it in one function: where each call waits for the disk, the next finds the processor's caches cold,
-        and what costs 5 µs in a row costs 25."""
+        """As the contract says, in a single function: a call that waits for the disk leaves the processor's caches
+        cold, and then code that takes 5 µs in a loop takes 25."""
         if self._clock is not wall_clock or not stands_alone(tube, entry):
             return None
         first, at_once, query = tube.no << ID_BITS, self._connection.at_once, Q.put_one
@@ -150,7 +150,7 @@ class SqliteStore(Store):
 
 
 def open_sqlite(url: str, clock: Callable[[], int] | None = None) -> Store:
-    """The store in a file, created or brought up to date."""
+    """Open the store in a file; creates the file or migrates its schema."""
     connection = Connection(*locate(url))
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
     try:
@@ -163,7 +163,7 @@ def open_sqlite(url: str, clock: Callable[[], int] | None = None) -> Store:
 
 
 def migrate(connection: Connection) -> str:
-    """Bring the schema up to date. Returns the store's random id."""
+    """Migrate the schema. Returns the store's random id."""
     with connection.durable as db:
         stored = _stored_schema(db, connection.path)
         for migration in MIGRATIONS:
@@ -178,7 +178,7 @@ def migrate(connection: Connection) -> str:
 
 
 def look_at_sqlite(url: str) -> Schema:
-    """Which schema a file has; a missing file is not created."""
+    """Read which schema a file has, without creating a missing file."""
     path = locate(url).path
     if not os.path.exists(path):
         return schema_of(None, MIGRATIONS)
@@ -187,7 +187,7 @@ def look_at_sqlite(url: str) -> Schema:
 
 
 def _stored_schema(db: apsw.Connection, path: str) -> int | None:
-    """The number of a file's schema, None for a new file; SchemaMismatch if it is not one of ours."""
+    """The number of a file's schema, None for a new file. Raises SchemaMismatch if it is not one of penstock."""
     stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else None
     must_fit(path, stored, MIGRATIONS, new="file")
     return stored
@@ -209,13 +209,13 @@ class _Session:
 
 
 class SqliteVault:
-    """Keeps the contract of `store.pool.vault.Database` in one file."""
+    """Implements `store.pool.vault.Database` in one file."""
 
     queries: SimpleNamespace = load_queries("penstock.store.pool", fragments={
         "int": "INTEGER", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "for_update": "",
         "table_end": ") STRICT", "keyed_end": ") STRICT, WITHOUT ROWID",
     })  # fmt: skip
-    # SQLite's own limit of a row, less what else is in it.
+    # SQLite's limit for a row, less room for its other columns.
     most_bytes = 10**9 - 10**6
 
     def __init__(self, url: str) -> None:
@@ -238,7 +238,7 @@ class SqliteVault:
 
 
 class SqliteStep(SqlStep):
-    """A transaction, from `__enter__` to `__exit__`. Nothing that it has read can change before it ends."""
+    """A transaction from `__enter__` to `__exit__`. What it has read cannot change before it ends."""
 
     Q = Q
     optimistic = True
@@ -255,7 +255,7 @@ class SqliteStep(SqlStep):
     def __enter__(self) -> SqliteStep:
         self.db = self._connection.begin(self._transaction)
         self.execute = self.db.execute
-        # Read when the lock is held: a step that waited for it must not write an old moment.
+        # Read after the lock is acquired: a step that waited for it must not write an old time.
         self.now = self._clock() if self._given is None else self._given
         return self
 
@@ -277,7 +277,7 @@ class SqliteStep(SqlStep):
     # tubes and counters
 
     def last_id(self, tube: Tube) -> int:
-        """The last id given in a tube; NoSuchTube if it is gone."""
+        """The last id given in a tube. Raises NoSuchTube if the tube is gone."""
         last: int | None = self.execute(Q.last_id, (tube.no,)).get
         if last is None:
             raise self.no_such_tube(tube)
@@ -303,7 +303,7 @@ class SqliteStep(SqlStep):
         return self._store(tube, entries)[0]
 
     def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
-        """Insert new tasks. Returns them, and how many more can be taken."""
+        """Insert new tasks. Returns their records, and how many more tasks can be taken."""
         last, now, base = self.last_id(tube), self.now, first_pk(tube)
         if last + len(entries) > ID_MASK:
             raise StoreFull(f"tube {tube.name} has used up its {ID_MASK} ids: use another tube")
@@ -330,7 +330,7 @@ class SqliteStep(SqlStep):
             self.db.executemany(query, rows)
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
-        """Entries of an unleased kind with their ids. In a round tube, only a reply comes without one."""
+        """Give entries of an unleased kind their public ids. In a round tube, only a reply comes without one."""
         count = len(entries)
         if tube.kind.hand_out == CLOCK:
             return [self._element(tube, entry, id) for id, entry in enumerate(entries, first)]
@@ -381,7 +381,7 @@ class SqliteStep(SqlStep):
             found = self.execute(Q.to_hand_out, (tube.no, top, self.now, request.count))
             return self._hand_over(tube, [Record(*row) for row in found], new=True)
         top = _ANY_RANK if request.max_pri is None else request.max_pri
-        # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
+        # If each hand-out moves its micro-queue behind the others, the next task is known only after it.
         turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
         leased: list[Record] = []
         call = port.new_call()
@@ -399,7 +399,7 @@ class SqliteStep(SqlStep):
         base, now = tube.no << ID_BITS, self.now
         if len(records) == 1:
             self.execute(Q.lease, (base | records[0].id, now, session, call))
-        else:  # one statement: a take of 100 with one for each task took 1.5 times as long
+        else:  # one statement: with one per task, a take of 100 took 1.5 times as long
             self.execute(Q.lease_many, (as_json([base | record.id for record in records]), now, session, call))
         if tube.fair:
             move_tasks(self.db, tube, now, [(record.utube or NO_UTUBE, "r", "t") for record in records])
@@ -407,7 +407,7 @@ class SqliteStep(SqlStep):
             self._write(Q.serve_queue, [(tube.no, record.utube) for record in records])
 
     def _hand_over(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
-        """Hand out tasks of a kind without leases; `new`: not again."""
+        """Hand out tasks of a kind without leases; `new`: for the first time."""
         if not records:
             return []
         is_clock, count, base, now = tube.kind.hand_out == CLOCK, len(records), first_pk(tube), self.now
@@ -428,7 +428,7 @@ class SqliteStep(SqlStep):
         return self._hand_over(tube, old, new=False)
 
     def _next_hand_out(self, tube: Tube) -> int | None:
-        """When the first element of a round tube may be handed out; None if there is none, or if it may be now."""
+        """When the first element of a round tube may be handed out; None if that is now, or if there is no element."""
         rank = self.execute(Q.first_rank, (tube.no,)).get if tube.kind.hand_out == CLOCK else None
         wait = None if rank is None else round_wait_ms(tube, rank, self.now)
         return None if wait is None else self.now + wait
@@ -457,13 +457,13 @@ class SqliteStep(SqlStep):
                 self._count_acks(tube, (id,))
                 return Acked({id})
         gone = self._delete_held(tube, moves)
-        if len(gone) < len(moves) - 1:  # these may end a group: all but one are acked here, that one by the engine
+        if len(gone) < len(moves) - 1:  # the rest may end a group: ack all but one, which is the engine's
             acked = {row[0] & ID_MASK for row in gone}
             gone += self._delete_held(tube, [move for move in moves if move.id not in acked][:-1])
         return self._acked(tube, gone, moves) if gone else Acked(set())
 
     def _delete(self, tube: Tube, id: int) -> Acked:
-        """Delete a task by its id, if nothing follows from its end."""
+        """Delete a task by its id, if its end has no further effects."""
         plain = 0 < id <= ID_MASK and not tube.kind.per_utube
         state = self.execute(Q.delete, (first_pk(tube) | id, self.now)).get if plain else None
         if state is None:
@@ -473,14 +473,14 @@ class SqliteStep(SqlStep):
 
     def _delete_held(self, tube: Tube, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
         base, gone = first_pk(tube), list[tuple[Any, ...]]()
-        for (session, lease), alike in groupby(moves, _guard):  # those of one take are alike
+        for (session, lease), alike in groupby(moves, _guard):  # tasks of one take have the same guard
             pks = [base | move.id for move in alike if 0 < move.id <= ID_MASK]
             query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, as_json(pks))
             gone += self.execute(query, (which, session, lease, self.now, len(moves))).fetchall()
         return gone
 
     def _acked(self, tube: Tube, gone: list[tuple[Any, ...]], moves: Sequence[Move]) -> Acked:
-        """What follows for tasks that were deleted, given their pk, micro-queue, address and group."""
+        """Update what depends on acked tasks, given their pk, micro-queue, address and group."""
         keys = {row[0] & ID_MASK for row in gone}
         self._count_acks(tube, keys)
         readied = leave(self.db, tube, self.now, [row[1] for row in gone]) if tube.kind.per_utube else 0
@@ -523,7 +523,7 @@ class SqliteStep(SqlStep):
         return flushed
 
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
-        """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
+        """Write changes of tasks. Returns how many became takeable, or None if a single task has changed since."""
         base, no, per_utube, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
         counts: dict[str, int] = {}
         deleted, updated, rewritten, outcomes = [], [], [], []

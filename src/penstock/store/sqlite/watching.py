@@ -1,8 +1,8 @@
-"""Sleep until another process writes: the kernel reports writes to the log (inotify), and polling does the rest.
+"""Sleep until another process commits: inotify reports writes to the log, polls find the commit that follows.
 
-A commit can be seen a moment after its last write, when it is on disk. So a write of another process begins a period
-of polls of the file's change counter, frequent at first and then less and less. If nothing is written for a while, only
-the kernel watches. Without inotify the polls continue.
+A commit becomes visible a moment after its last write, when it is on disk. So after a write of another process, the
+file's change counter is polled, often at first and then less often. If nothing is written for a while, polling stops
+until inotify reports the next write. Without inotify, polling never stops.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from contextlib import suppress
 from penstock.store.forks import reset_in_child
 from penstock.store.wake import READABLE, Selector, Wake
 
-# Seconds between polls; one costs some 170 µs on an idle machine. A taker is woken within the last.
+# The shortest and longest pause between polls, in seconds; a taker is woken within the longest. A poll costs some
+# 170 µs on an idle machine.
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
-# A pause of this length or more is cut short by a write: a long transaction is many writes, and each would cost a poll.
+# A write ends a pause of at least this length. Shorter ones are not interrupted, because a long transaction consists of
+# many writes, and each would cost a poll.
 _LONG_PAUSE = 0.002
-# Polls continue for this long after a write. A commit that takes longer is found by the regular scan.
+# Polling continues for this long after a write. A commit that takes longer is found by the regular scan.
 _ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
 _IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC", 0)
 
 
 class Watch:
-    """The watch of one store's file, for its background thread."""
+    """Watches one store's file, for its background thread."""
 
     def __init__(self, path: str, version: Callable[[], int], writes: Callable[[], int]) -> None:
-        self._log = f"{os.path.realpath(path)}-wal"  # a link is followed: the log lies beside the real file
+        self._log = f"{os.path.realpath(path)}-wal"  # follow links: the log is beside the real file
         self._look = version
         self._writes = writes  # a number that changes before this process writes
         self._own = 0
@@ -45,7 +47,7 @@ class Watch:
         reset_in_child(self)
 
     def wait(self, wake: threading.Event, seconds: float) -> bool:
-        """True when another connection has committed; False when woken, or when the time is over."""
+        """Sleep. Returns True once another connection has committed; False if woken, or if the time is up."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
             if self._pause < _LONG_PAUSE or not isinstance(wake, Wake) or not self._sees_writes():
@@ -62,26 +64,26 @@ class Watch:
         return False
 
     def close(self) -> None:
-        """Close the kernel's watch."""
+        """Close the inotify descriptor, and do not open another."""
         if self._fd is not None:
             os.close(self._fd)
         self._fd, self._no_inotify = None, True
 
     def after_fork(self) -> None:
-        """Create a new watch: reading the parent's would consume its events."""
+        """Close the parent's descriptor in a forked child: reading it would consume the parent's events."""
         no_inotify = self._no_inotify
         self.close()
         self._no_inotify = no_inotify
 
     def _sees_writes(self) -> bool:
-        """Whether the kernel reports writes."""
+        """Whether inotify reports writes; starts it if needed."""
         if not self._no_inotify and self._fd is None:
             self._fd = _watch_writes(self._log)
             self._no_inotify = self._fd is None
         return not self._no_inotify
 
     def _sleep(self, wake: Wake, seconds: float, *, alert: bool) -> bool:
-        """Sleep until somebody writes or, while polls continue, another process does. True when woken."""
+        """Sleep until any process writes or, if `alert`, until another process does. Returns True if woken."""
         assert self._fd is not None
         ends = time.monotonic() + seconds
         selector = Selector()
@@ -92,14 +94,14 @@ class Watch:
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)
             own, self._own = self._own, self._writes()
-            if alert and own != self._own:  # if others wrote as well, the next poll finds it
+            if alert and own != self._own:  # this process wrote; if others did too, the next poll finds it
                 return wake.wait(max(0.0, ends - time.monotonic()))
             self._written, self._pause = time.monotonic(), _FIRST_LOOK
         return wake.fileno() in ready
 
 
 def _watch_writes(path: str) -> int | None:
-    """A descriptor that is readable after a write; None if the kernel has no more of them."""
+    """An inotify descriptor that is readable after a write; None if the kernel refuses one."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
     if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
