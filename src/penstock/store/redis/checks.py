@@ -1,7 +1,7 @@
-"""Cross-checks of a stored tube, for `engine.integrity`: everything that scripts derive from its tasks is derived once
-more, and compared with what is stored.
+"""Cross-checks of a stored tube, for `engine.integrity`: derives everything that scripts derive from tasks, and
+compares it with what is stored.
 
-Repair writes the differences, each unless the task or the entry that it rests on has changed since.
+Repair writes each difference, unless the task or the entry that it depends on has changed since.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from penstock.store.redis.runner import Runner
 
 _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
-# What is read of a tube, in this order. Outcomes may be forgotten meanwhile, which no counter shows: what is read first
-# may contain more.
+# The parts of a tube, in reading order. Outcomes may be forgotten while parts are read, without a change of counters:
+# parts that are read first may contain more.
 _PARTS = (
     "kept",
     "outcomes",
@@ -59,16 +59,16 @@ _PARTS = (
     "waits",
     "handles",
 )
-# Repairs in one script.
+# The most repairs in one script call.
 _STEP = 200
-# What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
+# A Guard is what must still be stored: part, field of a hash, value or None. A Write is command, part, words.
 Guard = tuple[str, bytes, bytes | None]
 Write = tuple[Argument, ...]
 Item = tuple[Iterable[Guard], Sequence[Write]]
 
 
 def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
-    """The findings in a stored tube, which are repaired if asked; in a busy one, those of each of several looks."""
+    """Check a stored tube, and repair it if asked. In a busy tube, only findings that several reads agree on count."""
     step, agreed = CheckStep(runner, steps, tube, repair, now), list[Finding]()
     for attempt in range(_LOOKS):
         found = check_tube(cast(Step, step), tube, repair=False)
@@ -76,13 +76,13 @@ def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | Non
         if step.look.quiet or not agreed:
             break
     if repair and (agreed or step.look.differences):
-        step.write(step.look.repairs())  # what decides about leases and groups relies on the indexes
+        step.write(step.look.repairs())  # first, because the repair of leases and groups relies on the indexes
         check_tube(cast(Step, step), tube, repair=True)
     return agreed
 
 
 class CheckStep(RedisStep):
-    """A step that `engine.integrity` checks and repairs a tube by."""
+    """The step with which `engine.integrity` checks and repairs a tube."""
 
     look: Look
 
@@ -113,7 +113,7 @@ class CheckStep(RedisStep):
 
 
 def _words(items: Iterable[Item]) -> Iterator[Argument]:
-    """Items as arguments of the script."""
+    """Items as arguments of the script repair."""
     for guards, writes in items:
         held = list(guards)
         yield len(held)
@@ -125,7 +125,7 @@ def _words(items: Iterable[Item]) -> Iterator[Argument]:
 
 
 class Look:
-    """One look at a tube: by part, what is stored, and what should be."""
+    """A tube as read once: by part, what is stored, and what should be."""
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
@@ -134,14 +134,14 @@ class Look:
         before = queries.read_part(runner, tube, "meta")
         self._counters = queries.read_counters(runner, [tube], frozen=True)[0]
         self._stored = {part: queries.read_part(runner, tube, part) for part in (*_PARTS, "meta")}
-        #: Whether nothing changed during the look; else the counters are not compared.
+        #: Whether nothing changed while the tube was read; else the counters are not compared.
         self.quiet = self._stored["meta"] == before
         self._problems: list[Problem] = []
         self._groups = queries.groups(self._stored["groups"])
         for no, group in self._groups.items():
             group.moving = b"%d" % no in self._stored["moving"]
         self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in self._of("outcomes")}
-        # As it should be: indexes are listed again, of other parts what is wrong is changed.
+        # What should be stored: indexes are derived from scratch; in other parts, only wrong entries are changed.
         self._wanted = {part: {} if part in _INDEXES else dict(fields) for part, fields in self._stored.items()}
         lost = self._lost_relations()
         self._records = {id: self._read(id, value, lost) for key, value in self._of("tasks") if (id := task_id(key))}
@@ -153,7 +153,7 @@ class Look:
         self._wanted["waits"] = {handle: n for handle, n in self._of("waits") if handle in self._stored["handles"]}
         self._states = Counter(record.state for record in self._records.values())
         self._count()
-        #: The entries that are wrong: part and field.
+        #: The wrong entries: part and field.
         self.differences = [
             (part, field)
             for part, wanted in self._wanted.items()
@@ -165,13 +165,13 @@ class Look:
         return self._stored[part].items()
 
     def unchanged(self, key: bytes) -> Guard:
-        """That the task with that key is still stored as it was."""
+        """The guard that the task with that key is stored unchanged."""
         return "tasks", key, self._stored["tasks"].get(key)
 
     # tasks as they should be
 
     def _lost_relations(self) -> dict[int, tuple[str | None, Group | None]]:
-        """Address and group of tasks, as the indexes know them: a task that could not be read has lost them."""
+        """Address and group of tasks by id, from the indexes: an unreadable task has lost its own."""
         found: dict[int, tuple[str | None, Group | None]] = {
             task_id(key): (name.decode(), None) for name, key in self._of("addresses") if not self._is_span(name)
         }
@@ -202,17 +202,17 @@ class Look:
         return record
 
     def _is_span(self, name: bytes) -> bool:
-        """Whether an entry of the addresses is that of the messages of a millisecond."""
+        """Whether an entry of `addresses` stands for all messages of a millisecond."""
         return self.tube.kind.hand_out == DELIVER and name.isdigit()
 
     def _spanned_name(self, id: int) -> str | None:
-        """The name of a message that could not be read, from the entry of its millisecond."""
+        """The name of an unreadable message, from the entry of its millisecond."""
         spans = {task_id(span[:6]): ms for ms, span in self._of("addresses") if self._is_span(ms)}
         ahead = max((ahead for ahead in spans if ahead < id), default=None)
         return None if ahead is None else f"{spans[ahead].decode()}-{id - ahead}"
 
     def _set_heads(self) -> dict[str, QueueAudit]:
-        """The micro-queues; their ready tasks become heads and waiting ones as they should be."""
+        """Audit the micro-queues, and set which of their ready tasks should be heads and which waiting."""
         members: dict[str, list[Record]] = {name[1:].decode(): [] for name in self._stored["micro_queues"]}
         for record in self._records.values():
             if record.state in "rqt":
@@ -241,7 +241,7 @@ class Look:
                     self._wanted["tasks"][task_key(record.id)] = encode(sound)
         return queues
 
-    # what follows from them
+    # what is derived from tasks
 
     def _index(self, record: Record) -> None:
         group = None if record.group_no is None else self._groups.get(record.group_no)
@@ -257,7 +257,7 @@ class Look:
         for name, key in self._of("addresses"):
             if self._is_span(name) or (held.get(name) != task_id(key) and task_id(key) not in self._outcomes):
                 del wanted[name]
-        if self.tube.kind.hand_out == DELIVER:  # in the order of their ids, by the millisecond of their names
+        if self.tube.kind.hand_out == DELIVER:  # one entry per millisecond, if names follow the order of ids
             for name, id in sorted(held.items(), key=lambda pair: pair[1]):
                 mark = read_mark(name.decode())
                 if mark is not None and id >= mark[1]:
@@ -269,7 +269,7 @@ class Look:
         wanted.update((ms, task_key(ahead) + left.to_bytes(4, "big")) for ms, (ahead, left) in spans.items() if left)
 
     def _list_groups(self) -> None:
-        """Names of live groups, and ends of outcomes and of groups that are over."""
+        """List the names of live groups, and when outcomes and ended groups expire."""
         names, kept = self._wanted["groups"], self._wanted["kept"]
         for no, group in self._groups.items():
             name, ends = b"n" + group.name.encode(), b"g" + task_key(no)
@@ -342,7 +342,7 @@ class Look:
         return waits_for.get(record.state, 0) is None
 
     def _said(self, part: str, field: bytes) -> Iterator[Problem]:
-        """What is said of an entry that is wrong, unless the rules of `engine.integrity` say it."""
+        """The problem with a wrong entry, unless the rules of `engine.integrity` report it."""
         wanted = self._wanted[part].get(field)
         if part in _INDEXES:
             what = "is in the {} index by mistake" if wanted is None else "is not where it must be in the {} index"
@@ -360,7 +360,7 @@ class Look:
     # repair
 
     def repairs(self) -> Iterable[Item]:
-        """What is to be written, but for leases and groups. What belongs to a micro-queue is written together."""
+        """What to write, except for leases and groups. All writes of a micro-queue are one item."""
         items: dict[object, tuple[set[Guard], list[Write]]] = {}
         for part, field in self.differences:
             stored, wanted = self._stored[part].get(field), self._wanted[part].get(field)

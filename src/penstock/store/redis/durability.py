@@ -1,4 +1,4 @@
-"""What the server's settings mean for stored tasks: what a put survives, and what is wrong with the settings."""
+"""What a put survives with the server's settings, and which settings endanger stored tasks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.servers import Servers
 
 Settings = dict[str, str]
-# Instead of all settings: why a node of a cluster does not answer.
+# The only setting of a cluster node that does not answer: the reason.
 UNREACHABLE = "away"
 _CONFIG = ((b"CONFIG", b"GET", b"save"), (b"CONFIG", b"GET", b"appendfsync"))
 
 
 def parse_info(text: bytes) -> Settings:
-    """The answer to INFO, as a mapping."""
+    """Parse the answer to INFO into a mapping."""
     lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
     return {name: value.strip() for name, colon, value in lines if colon}
 
@@ -61,7 +61,7 @@ def durability_of(settings: Settings) -> str:
 
 
 def advice(settings: Settings, url: str) -> list[str]:
-    """What an operator should fix: what endangers tasks, what loses some in a crash, and a URL that cannot work."""
+    """What an operator should fix: settings that endanger tasks or lose some in a crash, and a URL that cannot work."""
     found = warnings(settings)
     if settings.get("aof_enabled") == "0" and settings.get("save", "") != "":
         found.append("only snapshots are kept, so a crash loses every task since the last one: set appendonly yes")
@@ -71,7 +71,7 @@ def advice(settings: Settings, url: str) -> list[str]:
 
 
 def describe(nodes: dict[str, Settings], label: str, prefix: str, schema: int) -> Description:
-    """The store as it is now, by the settings of each of its servers."""
+    """Describe the store by the current settings of each of its servers."""
     settings = next((settings for settings in nodes.values() if UNREACHABLE not in settings), Settings())
     store = "Valkey" if "valkey_version" in settings else "Redis"
     if settings.get("cluster_enabled") == "1":
@@ -91,7 +91,7 @@ def _merge_lines(by_node: dict[str, list[str]]) -> list[str]:
 
 
 def read_settings(servers: Servers) -> dict[str, Settings]:
-    """The settings of each server; what a managed server does not disclose is missing."""
+    """The settings of each server, without those that a managed server does not disclose."""
     return {node: _read(replies) for node, replies in servers.ask_each([(b"INFO",), *_CONFIG]).items()}
 
 

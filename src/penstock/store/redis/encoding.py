@@ -1,20 +1,20 @@
 """Tasks, groups, outcomes and micro-queues as the scripts store them: see lua/record.lua, groups.lua, addresses.lua.
 
-A task is a state letter, a byte of flags and 48 bits of `created`, then, in this order, the parts that the flags name,
-then the payload. What takes and acks read is at fixed offsets before the texts. A fresh fifo task costs eight bytes
-beside its payload.
+A task is a state letter, a byte of flags and 48 bits of `created`, then the parts that the flags name, in this order,
+then the payload. The numbers that takes and acks read are at fixed offsets before the texts. A new fifo task costs
+eight bytes plus its payload.
 
 flag  part
 1     hand-out: attempts (32 bits), taken (48), lease (64), owner (48), `at` of a taken task (48); 0 for none
 2     expires and ttr, 48 bits each, 0 for none
-4     `at`, 48 bits, if the task is not taken and it is not expires
+4     `at`, 48 bits, if the task is not taken and `at` differs from expires
 8     rank1 and rank2, doubles, and pri, 32 bits
 16    utube, one byte of length before it
 32    address, the same; of a message, a zero byte replaces its time and the hyphen
-64    number of the group, 48 bits, its name and reply_to, one byte of length each; 0 and empty if it has none
+64    number of the group, 48 bits, its name and reply_to, one byte of length each; 0 and empty for none
 128   progress, a double (infinite: none), reason and extra, two bytes of length each
 
-The highest bit of the attempts is set where errors of attempts are kept, in a hash of their own.
+The highest bit of the attempts is set if the task has errors of attempts, which are stored in another hash.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ ON_FAILURE = {"h": rules.HOLD, "n": rules.CONTINUE, "x": rules.CANCEL}
 GROUP_LETTERS = {state: letter for letter, state in GROUP_STATES.items()}
 MAX_ID = 2**48 - 1
 _LANE = struct.Struct(">IIIHI")
-# Numbers of 48 bits are two numbers.
+# A number of 48 bits is packed as two numbers.
 _HANDED, _TIMED, _AT, _PLACED = "IHIQHIHI", "HIHI", "HI", "ddI"
-# By the four lowest flags: the numbers of a task.
+# By the four lowest flags: the struct of a task's numbers.
 _NUMBERS = [
     struct.Struct(">" + "".join(code for bit, code in enumerate((_HANDED, _TIMED, _AT, _PLACED)) if flags >> bit & 1))
     for flags in range(16)
 ]
 _NUMBERS_AT = 8
 _STATES = {ord(letter): letter for letter in "rqt~g!-"}
-# The highest bit of the attempts says that the task has errors, which are stored elsewhere: decoded as b"".
+# The highest bit of the attempts says that the task has errors, which are stored elsewhere; they are decoded as b"".
 _ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
 # The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
@@ -113,7 +113,7 @@ def _decode(id: int, value: bytes) -> Record:
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
-    """Bytes that penstock did not write, as the data of a task: see unreadable in lua/tasks.lua."""
+    """A task whose data is bytes that penstock did not write: see unreadable in lua/tasks.lua."""
     state, reason = ("!", UNREADABLE) if leased else ("r", None)
     return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
 
@@ -144,7 +144,7 @@ def encode(record: Record) -> bytes:
 
 
 def pack_texts(task: Entry | Record, reason: str | None = None, progress: float | None = None) -> tuple[int, bytes]:
-    """The bytes before the payload of a task, and its flags."""
+    """The flags of a task's texts, and the bytes of these texts, which precede the payload."""
     flags, texts = 0, b""
     if task.utube is not None:
         flags, texts = 16, _packed_text(task.utube, 1)
@@ -187,11 +187,11 @@ def _packed_text(text: str, width: int) -> bytes:
 def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
     start = place + width
     end = start + _int(value[place:start], "big")
-    return value[start:end].decode(errors="replace"), end  # one wrong byte in a label stops no tube
+    return value[start:end].decode(errors="replace"), end  # one bad byte in a label must not block the tube
 
 
 def read_group(no: int, stored: bytes) -> Group:
-    """Decode a group, without its work: that can be as large as data, and only the scripts need it."""
+    """Decode a group, without its end work and cancel work: they may be large, and only scripts need them."""
     total, left, failed, over = (_int(stored[start : start + 6], "big") for start in (2, 8, 14, 20))
     return Group(
         no, stored[26:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None, failed=failed,
@@ -229,7 +229,7 @@ def pack_outcome(kept: Kept) -> bytes:
 
 
 def micro_queue_name(utube: str) -> bytes:
-    """A micro-queue in the hash of these and, before letter and place, in the queue."""
+    """The name of a micro-queue in the hash of micro-queues and, before letter and place, in the queue."""
     return _packed_text(utube, 1)
 
 
@@ -245,7 +245,7 @@ def pack_micro_queue(taken: int, heads: int, waiting: int, turn: int) -> bytes:
 
 
 def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple[str, bytes, float]]:
-    """What a task must have in the indexes of its tube: index, member, score. `second`: a second rank orders it."""
+    """The index entries that a task must have: index, member, score. `second`: a second rank orders the tube."""
     key, state = task_key(record.id), record.state
     one, two = sortable(record.rank1), sortable(record.rank2) if second else b""
     if state == "!" or (state == "r" and tube.kind.hand_out != DELIVER):
@@ -272,7 +272,7 @@ def sortable(number: float) -> bytes:
 
 
 def task_key(id: int) -> bytes:
-    """A task's field in the hash of tasks and its member in indexes: sorts like its id, in eight bytes of heap."""
+    """A task's field in the hash of tasks and its member in indexes; sorts like its id, in eight bytes of heap."""
     return id.to_bytes(6, "big")
 
 

@@ -1,4 +1,4 @@
-"""Redis URLs: the server, sentinels or cluster that they name, and the settings. No network access."""
+"""Parses Redis URLs: the server, sentinels or cluster, and the settings. No network access."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """For messages, without the password."""
+        """The store's address in messages, without the password."""
         return f"{self.scheme}://{','.join(f'{host}:{port}' for host, port in self.hosts)}"
 
 
 def locate(url: str) -> Location:
-    """The location that a URL names; BadValue if it names none."""
+    """Parse a Redis URL. Raises BadValue if it is invalid."""
     parts = urlsplit(url)
     given = _parameters(url, parts.scheme, parts.query)
     credentials, _, places = parts.netloc.rpartition("@")

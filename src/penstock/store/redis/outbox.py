@@ -1,9 +1,9 @@
-"""Scripts that change tasks, and replies on their way from one tube to another, maybe on another node of a cluster.
+"""Runs scripts that change tasks, and moves replies from one tube to another, maybe on another node of a cluster.
 
 The script that removes a task posts its reply to the outbox of the task's tube. Its caller then puts all entries of the
-outbox into the reply tubes, in order, and removes them; a reply tube knows the last number that it received from each
-other tube, so nothing is put twice. Entries that a dead client left behind are put by the next client that calls the
-tube, or that finds nothing to do elsewhere.
+outbox into the reply tubes, in order, and removes them from the outbox. A reply tube knows the last number that it
+received from each other tube, so nothing is put twice. The entries of a dead client are put by the next client that
+calls the tube, or whose take finds no task anywhere.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
 
-# Entries that a script returns at once.
+# The most entries that a script returns.
 _PAGE = 1000
-# Between two scans for overdue entries: at most the scan interval of waiting calls; and after a scan that failed, so
-# that a node that is down does not slow down the tubes of the others.
+# Seconds between two scans for overdue entries: at most the scan interval of waiting calls. And after a failed scan, so
+# that a node that is down does not slow down the tubes of other nodes.
 _SCAN_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
 
@@ -49,7 +49,7 @@ _decode_shard = msgspec.msgpack.Decoder(tuple[int, int, int]).decode
 
 
 class OutboxEntry(msgspec.Struct, frozen=True):
-    """A reply, or a link of a chain, that was not put yet."""
+    """A reply or a link of a chain that is yet to be put."""
 
     no: int
     tube: str
@@ -83,11 +83,11 @@ class Outbox:
         self._next_scan = 0.0
 
     def forget_tubes(self) -> None:
-        """Find reply tubes again: the options of one may have changed."""
+        """Load reply tubes again: their options may have changed."""
         self._by_name.clear()
 
     def register(self, tube: Tube) -> None:
-        """Register a tube whose tasks are about to have reply tubes."""
+        """Register a tube as a sender of replies, before one of its tasks has a reply tube."""
         if tube.no not in self._senders:
             self._runner.command(TUBES, "senders", b"SADD", tube.no)
             self._senders.add(tube.no)
@@ -109,7 +109,7 @@ class Outbox:
         try:
             while True:
                 entries, *dropped = self._read(source, last, now)
-                if len(dropped) == 1:  # nothing is left of it
+                if len(dropped) == 1:  # nothing is left of the tube
                     self._runner.command(TUBES, "senders", b"SREM", source)
                     break
                 left = self._reply_for(source, now, *dropped) if dropped else False
@@ -150,18 +150,18 @@ class Outbox:
         return True in [self.drain(int(no), effects, now) for no in senders]
 
     def _postpone(self, error: PenstockError) -> None:
-        """Log the error and pause scans. No call fails: entries are safe in their outbox, and their tasks ended."""
+        """Log the error and pause scans. The call succeeds: its tasks ended, and entries are safe in their outbox."""
         self._next_scan = time.monotonic() + _FAILED_SECONDS
         log.warning("replies could not be put (%s); retrying later", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
-        """What the script returns behind the time."""
+        """What read_outbox returns after the time."""
         moment = self._runner.moment(now)
         reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
         return cast("list[Any]", reply)[1:]
 
     def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
-        """Put a page of entries and return the last number. A tube that cannot be reached gets none of later pages."""
+        """Put a page of entries. Returns the last number. Tubes that fail are `stuck`, and skipped in later pages."""
         found = [read_entry(stored) for stored in entries]
         by_name: dict[str, list[OutboxEntry]] = {}
         for entry in found:
@@ -177,7 +177,7 @@ class Outbox:
         return found[-1].no
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
-        """Put the entries into the reply tube of that name, and return the tube. Other threads may forget it."""
+        """Put the entries into the reply tube of that name. Returns the tube."""
         while True:
             tube = self._by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._by_name[name] = tube
@@ -209,18 +209,18 @@ class Steps:
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._runner = runner
         self.outbox = outbox
-        #: Called with a tube where a script found bytes that penstock did not write; and how often that happened.
+        #: Called with a tube where a script found bytes that penstock did not write; `unreadable` counts these calls.
         self.on_unreadable: Callable[[Tube, int | None], None] | None = None
         self.unreadable = 0
-        #: Ids of tubes that are read in pages, by tube and part.
+        #: By tube and part, the ids of what is being read in pages.
         self.listed: dict[tuple[int, str], array[int]] = {}
 
     def run(self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None) -> list[Reply]:
-        """Run a script and add what it did to the effects. Returns its further answer."""
+        """Run a script and add what it did to `effects`. Returns the rest of its answer."""
         return self.read(tube, self._runner.on_tube(name, tube, *arguments, now=now), effects, now)
 
     def read(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
-        """The same for an answer that was received already."""
+        """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
         records = read_log(tube, reply, effects)
         if UNREADABLE in [record.reason for record in records if record.state == "!"]:
             self.repair(tube, now)

@@ -1,4 +1,4 @@
-"""Arguments of the put scripts, and the records that these store."""
+"""Arguments of the put scripts, and the records that the scripts store."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Spec = tuple[object, ...]
 def pack_put(
     tube: Tube, entries: Sequence[Entry], *, related: bool = True, guessed: bool = False
 ) -> tuple[list[Argument], list[int]]:
-    """The arguments of a put: capacity, facts, runs of entries that differ in their texts and payloads only, tails.
+    """The arguments of a put, and the length of each run: of consecutive entries that differ only in texts and payload.
 
-    Also the length of each run. `guessed`: nothing is known of their groups.
+    The arguments are capacity, facts, runs, tails. `guessed`: the state of the entries' groups is unknown.
     """
     runs: list[tuple[Spec, int]] = []
     tails: list[bytes] = []
@@ -47,13 +47,13 @@ def pack_put(
 
 
 def pack_facts(tube: Tube) -> bytes:
-    """What is kept of a tube whose tasks have relations: its retention; of a shard also what its public ids need."""
+    """What meta stores for a tube whose tasks have relations: its retention; for a shard also the key to public ids."""
     shard = _encode((tube.place, tube.of, tube.floor)) if isinstance(tube, Shard) else b""
     return task_key(tube.retention) + shard
 
 
 def pack_received(entry: Entry) -> tuple[Argument, Argument, Argument]:
-    """What receive_replies needs of a reply, or of a link of a chain, which has an address."""
+    """The arguments of receive_replies for a reply, or for a link of a chain, which has an address."""
     flags, texts = pack_texts(entry)
     return "" if entry.address is None else 1, _encode(_spec(flags, entry)), texts + entry.payload
 
@@ -68,7 +68,7 @@ def _spec(flags: int, entry: Entry, guessed: bool = False) -> Spec:
 
 
 def joined_entries(entries: Sequence[Entry], runs: Sequence[int], joined: Sequence[int]) -> Sequence[Entry]:
-    """Entries in the groups that the script found: of each run the number, and whether it is not started."""
+    """The entries with the groups that the script found; `joined` has each run's group number, and 1 if unstarted."""
     if not any(joined):
         return entries
     found: list[Entry] = []
@@ -79,7 +79,7 @@ def joined_entries(entries: Sequence[Entry], runs: Sequence[int], joined: Sequen
 
 
 def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, mark: Sequence[Reply]) -> list[Record]:
-    """The records that a put script stored, with ids from `first` on; messages follow a mark."""
+    """The records that a put script stored, with ids from `first` on; the ids of messages follow `mark`."""
     records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
     if entries and tube.kind.hand_out == DELIVER:
         ms, seq = cast("list[int]", mark)
@@ -88,7 +88,7 @@ def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, m
 
 
 def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-    """A function that stores a payload, faster than a put; what is the same for all payloads is packed once.
+    """A function that stores a payload faster than a put: everything that all payloads share is packed once.
 
     None if a task's rank depends on its time, its id or other tasks.
     """
@@ -112,7 +112,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
 
 
 def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
-    """The arguments of the script between the time and the data."""
+    """The arguments of put_plain between the time and the data."""
     second = "2" in runner.shape(tube).letters
     head, rest = new_pieces(entry)
     ttl = "" if entry.ttl is None else entry.ttl

@@ -1,6 +1,6 @@
-"""Connections to one Redis server, commands over them in one round trip, and redis-py's errors as penstock's.
+"""Connections to one Redis server, pipelines of commands, and the translation of redis-py's errors to penstock's.
 
-The errors say whether the server may have run a command whose connection broke.
+If a connection breaks, the error says whether the server may have run the command.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from penstock.store.wake import READABLE, Selector
 
 
 class NotSent(Exception):
-    """The server never received the whole command: it is safe to send it again."""
+    """The server never received the whole command, so it is safe to send again."""
 
 
 class AnswerLost(Exception):
     """The command was sent, but its answer never came."""
 
 
-# The server refused for the moment, and did nothing.
+# Answers of a server that refused temporarily, and did nothing.
 _TEMPORARY = (
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
@@ -34,12 +34,12 @@ _TEMPORARY = (
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the server refused for the moment, and did nothing."""
+    """Whether the server refused temporarily, and did nothing."""
     return isinstance(error, _TEMPORARY)
 
 
 def translate(error: BaseException, label: str) -> StoreError:
-    """The penstock error to raise instead, which says what to do next."""
+    """The penstock error for a driver's error; its message says what to do next."""
     text = str(error)
     if isinstance(error, AnswerLost):
         return OutcomeUnknown(
@@ -75,14 +75,14 @@ Argument = bytes | str | int | float
 Command = Sequence[Argument] | bytes
 Reply = object
 
-# Calls in flight at once; each has its own connection. Further callers wait.
+# The most calls in flight; each has its own connection. Further callers wait.
 MOST_CONNECTIONS = 100
-# The longest wait for one of them.
+# The longest wait for a connection.
 PATIENCE_SECONDS = 30.0
 
 
 class Connection(Protocol):
-    """What we use of redis-py's connections."""
+    """The part of redis-py's connections that penstock uses."""
 
     _sock: object
 
@@ -109,7 +109,7 @@ class CheckedConnection:
         self._selector.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
 
     def usable(self) -> bool:
-        """Whether it is open with nothing to read. Anything to read is its end, or an answer that no call waits for."""
+        """Whether the connection is open and has nothing to read, which would be its end or a stray answer."""
         return self._selector is not None and self.connection._sock is not None and not self._selector.select(0)
 
 
@@ -126,12 +126,12 @@ class Connections:
         self._idle: list[CheckedConnection] = []
         self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._closed = False
-        #: Called with every new connection before its first use; the call raises what this raises, and nothing was
-        #: sent.
+        #: Called with every new connection before its first use. If this raises, the caller gets the error, and
+        #: nothing was sent.
         self.on_connect: Callable[[Connection], None] | None = None
 
     def call(self, command: Command) -> Reply:
-        """Send one command; raises the server's error, or NotSent or AnswerLost if the connection broke."""
+        """Send one command. Raises the server's error, or NotSent or AnswerLost if the connection broke."""
         [reply] = self.exchange([command])
         if isinstance(reply, Exception):
             raise reply
@@ -148,7 +148,7 @@ class Connections:
                 replies = exchange_on(used.connection, commands)
                 done = True
                 return replies
-            finally:  # also if the thread is interrupted: then answers are still to come on this connection
+            finally:  # an interrupted thread must not reuse the connection: answers are still to come on it
                 if done and not self._closed:
                     self._idle.append(used)
                 else:
@@ -181,7 +181,7 @@ class Connections:
     def _acquire(self) -> CheckedConnection:
         while True:
             try:
-                found = self._idle.pop()  # the last used one: servers close connections that are not used for long
+                found = self._idle.pop()  # the most recently used: servers close idle connections
             except IndexError:
                 break
             if found.usable():
@@ -225,7 +225,7 @@ def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Rep
             replies.append(connection.read_response(disable_decoding=True))
         except redis.exceptions.BusyLoadingError as error:
             replies.append(error)
-        except redis.exceptions.AuthenticationError:  # redis-py calls it a broken connection, but it is an answer
+        except redis.exceptions.AuthenticationError:  # a ConnectionError in redis-py, but the server did answer
             raise
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise AnswerLost from error

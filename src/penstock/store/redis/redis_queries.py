@@ -42,7 +42,7 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
 
 
 def read_part(runner: Runner, tube: Tube, part: str) -> dict[bytes, Any]:
-    """All of it: the values of a hash, the scores of a sorted set."""
+    """A whole part of a tube: the values of a hash, or the scores of a sorted set."""
     found = dict(scan(runner, tube, part))  # a scan may return a field twice
     return {name: float(score) for name, score in found.items()} if part in SORTED else found
 
@@ -58,7 +58,7 @@ def groups(fields: Mapping[bytes, bytes]) -> dict[int, Group]:
 
 
 def read_counters(runner: Runner, tubes: Sequence[Tube], *, frozen: bool = False) -> list[TubeCounters]:
-    """The last ids and the counters of stored tubes; `frozen`: also of one that was moved away."""
+    """The last ids and the counters of stored tubes; `frozen`: also of tubes that were moved away."""
     names = ("last", "sealed", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
     replies = runner.command_each(tubes, "meta", b"HMGET", *(name.encode() for name in names))
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
@@ -71,7 +71,7 @@ def add_up(parts: Sequence[TubeCounters]) -> Counts:
 
 
 def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, frozen: bool) -> TubeCounters:
-    """The counters of one stored tube. `put` is the last id less those never given; `ready` and `done` are computed."""
+    """The counters of one stored tube. `put` is the last id less ids never given; `ready` and `done` are computed."""
     last = found[1] if frozen and found[0] is None else found[0]
     runner.known(tube, [-1 if last is None else 0])
     ms, seq, skipped, unput, *numbers = (int(number or 0) for number in found[3:])
@@ -90,19 +90,19 @@ def read_queue(runner: Runner, tube: Tube, utube: str) -> MicroQueue:
 
 
 def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:
-    """How long the oldest ready task of each stored tube has waited (`TubeCounters.waits`), without what is gone."""
+    """How long the oldest ready task of each stored tube has waited (`TubeCounters.waits`), without dropped tubes."""
     sorts = {DELIVER: "messages", CLOCK: ""}
     asked = [(tube, sorts.get(tube.kind.hand_out, "ready")) for tube in tubes]
     replies = runner.servers.run_all([runner.tube_request("ready_since", *words) for words in asked])
     found: dict[int, float] = {}
     for words, reply in zip(asked, cast("list[list[int]]", replies), strict=True):
         with suppress(NoSuchTube):
-            # A script that cannot answer says why when it runs alone.
+            # If the script refused, on_tube raises the reason or, in a pool, restores the index.
             now, since = reply if len(reply) > 1 else runner.on_tube("ready_since", *words, idempotent=True)
             found[words[0].no] = max(0, cast(int, now) - cast(int, since)) / 1000 if since else 0.0
     return found
 
 
 def handed(runner: Runner, tube: Tube) -> int:
-    """The id up to which the messages of a reliable tube were handed out, or are gone."""
+    """The id up to which all messages of a reliable tube were handed out or removed."""
     return int(cast("bytes | None", runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)

@@ -1,7 +1,7 @@
-"""The engine's step on Redis: tasks are read by one script, and what was decided about them is written by another.
+"""The engine's step on Redis: one script reads tasks, another writes what the engine decided.
 
-The scripts keep indexes, counters and outcomes, as they do for puts, takes and advance. Nothing is locked between
-two of them: a row whose task has changed since is left out, and the engine reads it again.
+The scripts maintain indexes, counters and outcomes, as they do for puts, takes and advance. Nothing is locked between
+two scripts: a row whose task has changed in between is left out, and the engine reads it again.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
 _ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
 # A group as scripts return it: number, record, end work, cancel work, 1 if its tasks must still follow it.
 StoredGroup = Sequence[object]
-# What a script leaves to the engine: its time, tasks and their groups, ids and ended sessions of some of these, groups
-# whose tasks must follow them.
+# What a script leaves to the engine: its time, tasks, their groups, (id, session) of tasks whose session has ended, and
+# groups whose tasks must follow them.
 Left = tuple[int, list[int | bytes], list[StoredGroup], Sequence[int], Sequence[int]]
 # The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
 _REMOVED = 2
-# Answers of a put: there is no room; its entries must be decided again.
+# Answers of a put: the tube is full; the engine must decide about the entries again.
 _FULL, _CONFLICT = -1, -2
 
 
@@ -89,13 +89,13 @@ class RedisStep:
         self._write = write
         self._given = now
         self._now = now
-        self._done: list[Row] = []  # what earlier flushes changed
+        self._done: list[Row] = []  # rows of earlier flushes
         self._taken: list[int] = []
-        self._holders: Loaded | None = None  # of the addresses that a put could not have
+        self._holders: Loaded | None = None  # tasks that have the addresses that a put wanted
 
     @property
     def now(self) -> int:
-        """When tasks were last read; before that a guess, some milliseconds off."""
+        """When tasks were last read, by the server's clock; before that a guess, some milliseconds off."""
         if self._now is None:
             self._now = self._runner.guess_now(self._tube)
         return self._now
@@ -104,12 +104,12 @@ class RedisStep:
         return cast(Step, self)
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is held."""
+        """Do nothing: a step holds no lock."""
 
-    # looking
+    # reads
 
     def load(self, tube: Tube, select: Select) -> Loaded:
-        """As the port says; where tasks are to be changed, those that cannot be read are buried."""
+        """As the port says; a step that writes buries tasks that cannot be read."""
         match select:
             case ByIds(ids):
                 return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
@@ -129,7 +129,7 @@ class RedisStep:
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
             case port.Page(after, limit, None):
                 return Loaded(self._page(tube, after, limit), {})
-            case port.Page(_, limit, upto):  # any of them
+            case port.Page(_, limit, upto):  # any tasks up to that id
                 keys: set[bytes] = set()  # a scan may return a field twice
                 for key, _ in queries.scan(self._runner, tube, "tasks"):
                     keys |= {key} if task_id(key) <= (upto or MAX_ID) else set()
@@ -149,7 +149,7 @@ class RedisStep:
         return self._read(tube, "members", b"[" + lead + letter, b"(" + lead + bytes([letter[0] + 1]), limit)
 
     def _undelivered(self, tube: Tube, wanted: Deliveries) -> Loaded:
-        """Messages that were not handed out; if none between them is gone, their ids tell their places."""
+        """Messages that were not handed out; if none of them was removed, their places follow from their ids."""
         handed, counters = queries.handed(self._runner, tube), self.counters(tube)
         ready = counters.counts.ready
         start = wanted.start + ready if wanted.start < 0 else wanted.start
@@ -159,7 +159,7 @@ class RedisStep:
         return Loaded(self._find(tube, "r", handed + skip, wanted.limit + start - skip)[start - skip :], {})
 
     def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
-        """Reads all ids one after the other while most of them exist; if few do, lists the existing ids first."""
+        """Tasks in these states above an id. Tries all ids in order or, if few exist, lists the existing ids first."""
         records, place = list[Record](), after
         while len(records) < limit and place < MAX_ID:
             words = (states, place, limit - len(records), PAGE)
@@ -179,7 +179,7 @@ class RedisStep:
         return records
 
     def _page(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """Unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
+        """A page of tasks for a transfer. Unreadable ones are buried with their bytes, or left out if unleased."""
         for page in self._in_order(tube, "tasks", after, limit):
             if records := [record for id, value in page if (record := _salvaged(tube, id, value))]:
                 return self._with_errors(tube, records)
@@ -191,8 +191,8 @@ class RedisStep:
         return next(([read_outcome(id, value) for id, value in page] for page in pages if page), [])
 
     def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Tasks or outcomes above an id in id order, which Redis does not keep, `limit` ids at a time, without those
-        removed since. The ids are listed once for all pages, which costs eight bytes each."""
+        """Tasks or outcomes above an id, in id order, `limit` ids at a time, without those removed since. Redis has no
+        such order, so the ids are listed once for all pages, at eight bytes each."""
         listed, which = self._steps.listed, (tube.no, part)
         if after == 0 or which not in listed:
             found = {task_id(field) for field, _ in queries.scan(self._runner, tube, part)}
@@ -210,7 +210,7 @@ class RedisStep:
             yield from self.load(tube, ByIds(ids[start : start + PAGE])).records
 
     def _taken_ids(self, tube: Tube, after: int) -> list[int]:
-        """The taken tasks above an id, of those that were taken when this step began."""
+        """The ids above `after` of the tasks that were taken when this step first asked."""
         if not self._taken:
             found = cast("list[bytes]", self._runner.command(tube.no, "taken", b"ZRANGE", 0, -1))
             self._taken = [task_id(member) for member in found]
@@ -223,7 +223,7 @@ class RedisStep:
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
     def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
-        """What a script read; None if some of it could not be read, and was buried."""
+        """Decode what a script read. Returns None if it had to bury unreadable tasks: then read again."""
         records: list[Record] = []
         broken: list[tuple[object, ...]] = []
         for place in range(0, len(tasks), 2):
@@ -234,13 +234,13 @@ class RedisStep:
                 if not self._write:
                     raise
                 broken.append((id,))
-        if broken and tube.kind.leased:  # the script buries what it cannot read
+        if broken and tube.kind.leased:  # apply buries what it cannot read
             self._apply(Delta(tube), _encode(broken), [])
             return None
         return self._with_groups(tube, records, groups)
 
     def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
-        """The tasks, with their errors and their groups; one whose group is lost is in none."""
+        """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
         found = {group.no: group for group in map(_read_group, groups)}
         lost = [place for place, record in enumerate(records) if record.group_no and record.group_no not in found]
         for place in lost:
@@ -248,7 +248,7 @@ class RedisStep:
         return Loaded(self._with_errors(tube, records), found)
 
     def leased_by(self, tube: Tube, handle: str, call: int) -> list[Record]:
-        """What a take call of a handle has leased."""
+        """The tasks that a handle leased by one take call and still holds."""
         session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", handle))
         if session is None:
             return []
@@ -282,7 +282,7 @@ class RedisStep:
     # changes
 
     def flush(self, delta: Delta) -> Flushed:
-        """As the port says; what goes to other tubes is put there afterwards."""
+        """As the port says; what goes to other tubes is put afterwards."""
         rows, results = delta.rows, list[bytes]()
         packed = _encode([_packed(row, results, leased=delta.tube.kind.leased) for row in rows])
         with partly_applied(self._done):
@@ -292,11 +292,11 @@ class RedisStep:
         return flushed
 
     def _apply(self, delta: Delta, rows: bytes, results: list[bytes]) -> tuple[Flushed, list[int]]:
-        """Write a Delta with packed rows; also the places of rows that were left out."""
+        """Write a Delta with packed rows. Also returns the places of rows that were left out."""
         tube, effects = delta.tube, Effects()
         works = [entry for _, entries in delta.works for entry in entries]
         posts = delta.posts
-        if isinstance(tube, Shard):  # what goes to the whole tube may belong to another shard
+        if isinstance(tube, Shard):  # work of the tube itself may belong to another shard
             posts = [*posts, *(Post(tube.name, entry.payload, None) for entry in works)]
             works = []
         groups = _encode([_packed_group(row, results) for row in delta.groups])
@@ -317,9 +317,10 @@ class RedisStep:
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
     def add(self, tube: Tube, entries: Sequence[Entry], *, guessed: bool = False) -> tuple[list[Record], int]:
-        """Store new tasks; and how many of them can be taken. Conflict if an address is in use or a group has ended.
+        """Store new tasks. Returns their records, and how many of them can be taken.
 
-        `guessed`: nothing was loaded. The tasks that have the addresses then need not be loaded.
+        Raises Conflict if an address is in use or a group has ended. `guessed`: nothing was loaded before; after a
+        Conflict, the tasks that have the addresses need not be loaded.
         """
         related = tube.kind.hand_out == CLOCK or True in [
             entry.address is not None or entry.reply_to is not None or entry.group is not None for entry in entries
@@ -364,11 +365,11 @@ class RedisStep:
         return [_read_group(found)] if found else []
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """As the port says; of unleased kinds, all that can be acked."""
+        """As the port says; in unleased kinds, acks everything that can be acked."""
         if not tube.kind.leased:
             return self._ack_delivered(tube, moves)
         session, seen = moves[0].session, [move.seen for move in moves]
-        # What the script may ack, as far as is known: tasks of one session, without reply tube.
+        # The script acks tasks of one session without reply tubes, as far as the moves tell.
         if (
             tube.fair
             or session is None
@@ -387,7 +388,7 @@ class RedisStep:
             if task is None or task.address is not None or task.group_no is not None or task.reply_to is not None
         ]
         keys = b"".join([_pack_key(move.id >> 32, move.id & 0xFFFFFFFF) for move in moves])
-        # Mostly one take has leased all of them.
+        # Usually one take has leased all of them.
         leases = [moves[0].lease] if len({move.lease for move in moves}) == 1 else [move.lease for move in moves]
         held = b"".join([(lease or 0).to_bytes(8, "big") + task_key(session or 0) for lease in leases])
         results = [move.result or b"" for move in moves]
@@ -424,7 +425,7 @@ class RedisStep:
     ) -> tuple[bool, int]:
         """Apply what is due. Returns whether more may be due, and the milliseconds until the next deadline, or -1.
 
-        `closed`: the sessions that end were closed. `reply`: what the script has returned already.
+        `closed`: the sessions that end were closed. `reply`: the answer of the script, if it has run already.
         """
         tube, now = self._tube, self._given
         if reply is None:
@@ -436,8 +437,8 @@ class RedisStep:
         return bool(more) or follows, wait_ms
 
     def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:
-        """Let the engine apply what a script left to it: see left_over in lua/advance.lua. Returns whether more may be
-        due. What others apply meanwhile is left to them."""
+        """Let the engine apply what a script left to it: see left_over in lua/advance.lua. Skips what other callers
+        have applied since. Returns whether more may be due."""
         self._now, tasks, groups, held, moving = left
         work = Work(cast(Step, self), self._tube, effects)
         owners = dict(zip(held[::2], held[1::2], strict=True))
@@ -464,7 +465,7 @@ def _read_group(stored: StoredGroup) -> Group:
 
 
 def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
-    """A task to be moved elsewhere."""
+    """A task for a transfer: an unreadable one as buried, or None if its kind has no leases."""
     try:
         return decode(id, value)
     except StoreCorrupt as error:
@@ -475,16 +476,16 @@ def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
 
 
 def _kept(moves: Sequence[Move], kept: list[int] | int) -> Sequence[int]:
-    """The ids of tasks whose outcome is kept; a number means all of them."""
+    """The ids of tasks whose outcome is kept; `kept` is a number if all are."""
     return [move.id for move in moves] if isinstance(kept, int) else [moves[place - 1].id for place in kept]
 
 
 def _own_id(move: Move) -> int:
-    return move.id if 0 < move.id <= MAX_ID else 0  # an id that no task has
+    return move.id if 0 < move.id <= MAX_ID else 0  # 0: no task has this id
 
 
 def _place(value: bytes | None, results: list[bytes]) -> int | None:
-    """Add a value to the results, because scripts cannot unpack bytes. Returns its place there."""
+    """Append bytes to the results, because scripts cannot unpack them from msgpack. Returns their place, from 1."""
     if value is None:
         return None
     results.append(value)
@@ -494,8 +495,8 @@ def _place(value: bytes | None, results: list[bytes]) -> int | None:
 def _packed(row: Row, results: list[bytes], *, leased: bool) -> tuple[object, ...]:
     """A row of the script apply.
 
-    The holder of a lease may have touched the task since it was read: any deadline in the future passes, and a
-    touch is by how much it is later.
+    The holder of a lease may have touched the task since it was read. So the guard accepts any deadline in the future,
+    and a touch is packed as the difference to the old deadline.
     """
     before, after, until = row.before, row.after, row.until
     at: int | bool | None = False if before.at is None else before.at

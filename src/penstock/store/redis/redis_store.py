@@ -59,17 +59,17 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")
 
-# The layout of keys and records. A store of another layout is refused, because it would be misread.
+# The layout of keys and records. A store with another layout is refused, because it would be misread.
 SCHEMA = 13
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 
-# Tasks that follow their group in one take: some 3 ms. More would delay the taker, who does not need them.
+# How many tasks follow their group in one take: some 3 ms. More would delay the taker, which does not need them.
 _FOLLOW_STEP = 200
 
 
 class Wanted(NamedTuple):
-    """What a take asks for, as script arguments: the highest first rank and blocked may be ''."""
+    """The arguments of a take; the highest first rank and `blocked` may be ''."""
 
     handle: str
     most: int
@@ -79,12 +79,12 @@ class Wanted(NamedTuple):
 
 
 class RedisStore(TransferCalls, Store):
-    """Keeps the promises of `engine.store.Store` on one Redis or Valkey server, or on a cluster."""
+    """Implements `engine.store.Store` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
     remote = True
     remove_step = queries.PAGE
-    # The parts of the store; a pool has its own.
+    # Classes that a pool replaces.
     _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
     _runner_type: type[Runner] = Runner
     _shards_type: type[Shards] = Shards
@@ -125,7 +125,7 @@ class RedisStore(TransferCalls, Store):
         return durability.warnings(settings)
 
     def _open(self) -> str:
-        """The store's identity; SchemaMismatch if another penstock wrote it, or if it is the index of a pool."""
+        """Read or create the store's id. Raises SchemaMismatch for another schema, or for the index of a pool."""
         reply = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, idempotent=True)
         id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
         if pool is not None:
@@ -140,7 +140,7 @@ class RedisStore(TransferCalls, Store):
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> RedisStep:
-        """A step on one stored tube, with the parts of `Step` that this store uses."""
+        """A step on one stored tube; it has the methods of `Step` that this store uses."""
         return RedisStep(self._runner, self._steps, tubes[0], write, now)
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class RedisStore(TransferCalls, Store):
         return effects
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
-        """Remove a stored tube, unless it is busy and not `anyhow`. Returns whether its tasks have yet to reply."""
+        """Remove a stored tube, a busy one only if `anyhow`. Returns whether its tasks have yet to reply."""
         reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(None), tube.name, int(anyhow))
         found = self._runner.known(tube, cast("list[Reply]", reply))
         _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
@@ -200,7 +200,7 @@ class RedisStore(TransferCalls, Store):
 
     def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
         altered = self._tubes.alter(tube, changes)
-        for part in self._tubes.shards.of(altered):  # what its scripts know of its options
+        for part in self._tubes.shards.of(altered):  # update the options that scripts read
             if self._runner.command(part.no, "meta", b"HEXISTS", b"facts"):
                 self._runner.command(part.no, "meta", b"HSET", b"facts", puts.pack_facts(part))
         return altered
@@ -209,8 +209,8 @@ class RedisStore(TransferCalls, Store):
         self._check_tube(tube, True, None)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
-        """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns how many times that
-        was done."""
+        """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns the tube's turn: how
+        often it was paused or resumed."""
         first, *others = self._shards.of(tube)
         turn = cast(int, self._runner.on_tube("pause_tube", first, int(paused), idempotent=True)[1])
         for shard in others:
@@ -221,7 +221,7 @@ class RedisStore(TransferCalls, Store):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """As the contract says; a shorter way for a single task is `plain_put`."""
+        """As the contract says; `plain_put` is faster for a single plain task."""
         effects, decides, named = Effects(), linked(entries), addresses(entries)
         if True in [entry.reply_to is not None for entry in entries]:
             self._outbox.register(tube)
@@ -249,7 +249,7 @@ class RedisStore(TransferCalls, Store):
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
-        if blocked == "register":  # before it finds nothing: the next put notifies it once
+        if blocked == "register":  # before the take, because the next put sends a single notification
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()
         if self.lost:
@@ -258,7 +258,7 @@ class RedisStore(TransferCalls, Store):
         try:
             taken = self._take(tubes, wanted, now, effects)
             if taken.tube is None and taken.alive and self._steps.unreadable > met:
-                # Tasks behind those that were buried may be taken now; the wait is registered.
+                # Take again: tasks behind the buried ones may be ready. The blocked call is registered already.
                 waits = blocked in ("register", "unregister_if_found")
                 wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
                 taken = self._take(tubes, wanted, now, effects)
@@ -268,7 +268,7 @@ class RedisStore(TransferCalls, Store):
             raise
 
     def _undo_lost(self, effects: Effects, now: int | None, *, again: bool = False) -> None:
-        """Give back what takes leased whose answers were lost."""
+        """Release what was leased by takes whose answers were lost."""
         for lost in self.lost.left(again=again):
             for tube in lost.tubes:
                 step = RedisStep(self._runner, self._steps, tube, True, now)
@@ -282,7 +282,7 @@ class RedisStore(TransferCalls, Store):
         for place, tube in enumerate(tubes):
             taken = self._run_take(tube, wanted, (), now, effects)
             found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
-            if found is not None:  # the tube did not know the handle, whose session is alive
+            if found is not None:  # the session is alive, but the tube did not know the handle
                 taken = self._run_take(tube, wanted, found, now, effects)
             alive, wait_ms, pairs = taken
             waits += [wait_ms] if wait_ms >= 0 else []
@@ -292,13 +292,13 @@ class RedisStore(TransferCalls, Store):
                 self._unregister_others(tubes, place, wanted, now, effects)
                 return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
         if self._outbox.deliver_overdue(effects, now):
-            waits.append(0)  # look again: it may be what the caller wants
+            waits.append(0)  # take again: a reply may be what the caller waits for
         return Taken(None, [], min(waits, default=None), True, effects)
 
     def _run_take(
         self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects
     ) -> tuple[int, int, list[Reply]]:
-        """Run the script; before it leases, the engine applies what needs a rule of groups, addresses or replies."""
+        """Run the take script. Before it leases, the engine applies due changes that the script leaves to it."""
         forced = 0
         while True:
             rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, forced, *registered, now=now)
@@ -311,7 +311,7 @@ class RedisStore(TransferCalls, Store):
     def _unregister_others(
         self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
     ) -> None:
-        """One of several tubes had work: unregister the caller from the others that registered it as waiting."""
+        """Unregister the caller from the tubes that registered it as waiting, after another tube had work."""
         blocked, others = wanted.blocked, list[Tube]()
         if blocked in ("register", "unregister_if_found"):
             others += tubes[:found]
@@ -321,10 +321,10 @@ class RedisStore(TransferCalls, Store):
             try:
                 self._run_take(tube, Wanted(wanted.handle, 0, "", "unregister", 0), (), now, effects)
             except StoreError:
-                pass  # the caller must get its tasks; there it seems to wait until its next take, or its end
+                pass  # the caller must get its tasks; it stays registered until its next take or its end
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        """As the contract says; a single ack, where microseconds show, goes straight to its script."""
+        """As the contract says; a single ack, where microseconds matter, calls its script directly."""
         if not brief or len(moves) > 1 or not moves or moves[0].verb != "ack":
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None]), Effects()
@@ -355,7 +355,7 @@ class RedisStore(TransferCalls, Store):
             pass
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        """As the contract says; a list of Redis can be read from its end."""
+        """As the contract says; an index of Redis can be read from its end."""
         return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
@@ -368,11 +368,11 @@ class RedisStore(TransferCalls, Store):
     # addresses, outcomes and groups
 
     def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
-        """As the contract says, in one round trip for each."""
+        """As the contract says, in one round trip per key."""
         return [self._find_outcome(tube, key, now)[0] for key in keys]
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        """How one of them ended, and the id of the task that has an address or had it last."""
+        """How one task ended, and its id: of an address, that of the task that has it or had it last."""
         words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before anybody may notify
@@ -403,7 +403,7 @@ class RedisStore(TransferCalls, Store):
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         alive = self._registry.beat(handles, now)
         if self.lost:
-            with suppress(StoreError):  # the next one does it
+            with suppress(StoreError):  # the next call does it
                 self._undo_lost(Effects(), now, again=True)
         return alive
 
@@ -426,13 +426,13 @@ class RedisStore(TransferCalls, Store):
         )
         held = [False] * len(leases)
         for some, reply in zip(places.values(), cast("list[list[Reply]]", replies), strict=True):
-            if len(reply) > 1:  # else the tube is gone
+            if len(reply) > 1:  # shorter if the tube is gone
                 for place, answer in zip(some, cast("list[int]", reply[1]), strict=True):
                     held[place] = bool(answer)
         return held
 
     def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
-        """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
+        """Repair what depended on unreadable tasks that a script buried. The call continues if the repair fails."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
             check(self._runner, self._steps, tube, True, now)
@@ -453,7 +453,7 @@ class RedisStore(TransferCalls, Store):
 
 
 def look_at_redis(url: str) -> Schema:
-    """The schema of a store, which is not changed."""
+    """Read the schema of a store without changing the store."""
     where = locate(url)
     servers = connect_servers(where)
     try:

@@ -1,8 +1,8 @@
 """The registry of all sessions, in its own slot, and their mirrors in the tubes they take from.
 
-A tube must decide by itself who may take and whose leases end, because a script sees one slot only. So the registry
-decides first what becomes of a session, and then tells the tubes that know it; each of these calls is idempotent. What
-a crash left undone is done by the next caller of the registry, and after its lapse each tube acts by itself.
+A script sees only one slot, so each tube keeps what it needs to decide who may take and whose leases end. The registry
+changes a session first, then updates the tubes that know the session; each of these calls is idempotent. After a crash
+in between, the next caller of the registry completes the updates; even without them, sessions end in each tube.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.tubes import Tubes
 
-# A time that has passed on every clock.
+# A time in the past on every clock.
 _PAST = 1
 
 
@@ -37,7 +37,7 @@ class StoredHandle(msgspec.Struct):
 
 
 class StoredSession(StoredHandle):
-    """A session, with its last heartbeat. An empty table of Lua is a list or a map."""
+    """A session, with its last heartbeat. An empty Lua table may arrive as a list or as a map."""
 
     id: str
     handles: dict[str, StoredHandle] | list[int]
@@ -56,7 +56,7 @@ class Registry:
         self._by_no: dict[int, Tube] = {}
 
     def forget_tubes(self) -> None:
-        """Find tubes again: the options of one may have changed."""
+        """Load tubes again: their options may have changed."""
         self._by_no.clear()
 
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
@@ -84,7 +84,7 @@ class Registry:
         return alive
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
-        """As the contract says; what the sessions that end with it held is released in bounded steps."""
+        """As the contract says; tasks of sessions that end are released in bounded steps."""
         effects = Effects()
         moment, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
@@ -110,12 +110,12 @@ class Registry:
             self._by_no.pop(tube.no, None)
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
-        """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is gone."""
+        """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
         _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
         return cast("tuple[int, int, int]", (no, *moments)) if no else None
 
     def _announce_ended(self, unfinished: Reply, now: int | None) -> None:
-        """Tell the tubes that these sessions have ended; the next advance of each tube releases their tasks."""
+        """Notify tubes that these sessions have ended; the next advance of each tube releases their tasks."""
         pairs = cast("list[object]", unfinished)
         for no, tubes in zip(cast("list[int]", pairs[::2]), cast("list[list[int]]", pairs[1::2]), strict=True):
             self._update({tube: ["", 0, no, _PAST] for tube in tubes}, now)
@@ -155,7 +155,7 @@ class Registry:
         return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True))
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
-        """The existing tubes among these, by name: they reply in this order for tasks that expire with a session."""
+        """The existing tubes among these, by name; tasks that expire with a session reply in this order."""
         if not self._by_no.keys() >= set(numbers):
             self._by_no = {tube.no: tube for tube in self._tubes.stored()}
         found = [self._by_no[no] for no in numbers if no in self._by_no]
@@ -163,7 +163,7 @@ class Registry:
 
 
 def session_record(session: StoredSession, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
-    """A session in the form of the contract, with the newest of its handles."""
+    """A session as the contract defines it, with its newest handle."""
     handles = session.handles.values() if isinstance(session.handles, dict) else ()
     newest = max(handles, key=lambda handle: handle.beat, default=session)
     return SessionRecord(session.id, newest.host, newest.pid, newest.beat, held, waits)

@@ -1,4 +1,4 @@
-"""Runs scripts by name, with the keys of their tube, and reads what they return."""
+"""Runs scripts by name with the keys of a tube, and decodes their replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SESSIONS = "sessions"
 
 
 class Keys:
-    """The key names of one store. Its prefix keeps them apart from others on the server."""
+    """The key names of one store. Its prefix separates them from other keys on the server."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -35,9 +35,9 @@ class Keys:
         return f"{{{self.prefix}:{tag}}}:{part}".encode()
 
 
-# The answer of a script whose tube does not exist.
+# What a script returns if its tube does not exist.
 _NO_TUBE = -1
-# Tubes that one script looks at.
+# Tubes that one script checks.
 _MANY = 500
 
 
@@ -63,17 +63,17 @@ class Runner:
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, Shape] = {}
-        # By tube, how far the clock of its server is ahead of this process's monotonic one.
+        # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
 
     def moment(self, now: int | None) -> int | str:
-        """The time as an argument of scripts: '' makes them read the server's clock."""
+        """The time as a script argument; '' makes the script read the server's clock."""
         if now is not None:
             return now
         return "" if self._clock is None else self._clock()
 
     def now(self, tag: str | int, now: int | None = None) -> int:
-        """The time on the server of the keys with a tag."""
+        """The time on the server that has the keys of a tag."""
         moment = self.moment(now)
         if isinstance(moment, int):
             return moment
@@ -81,33 +81,33 @@ class Runner:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def guess_now(self, tube: Tube) -> int:
-        """The same, some milliseconds off; the server is asked only if no script of the tube ran before."""
+        """The time on the tube's server, some milliseconds off; asks the server only if no script of the tube ran."""
         ahead = None if self._clock else self._ahead.get(tube.no)
         return self.now(tube.no) if ahead is None else round(time.monotonic() * 1000 + ahead)
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """Run a script of a tube: its first arguments are the time, the tube's shape and its limit."""
+        """Run a script on a tube. Its first arguments are the time, the tube's shape and its limit."""
         request = self.tube_request(name, tube, *arguments, now=now)
         reply = self.known(tube, cast("list[Reply]", self.servers.run(request, idempotent=idempotent)))
         self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
         return reply
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
-        """The reply; raises NoSuchTube if it says that the tube is gone."""
+        """Return the reply, or raise NoSuchTube if it says that the tube is gone."""
         if reply[0] == _NO_TUBE:
             raise self.missing(tube)
         return reply
 
     def missing(self, tube: Tube) -> NoSuchTube:
-        """The error for a tube that is gone: it says where it was moved."""
+        """The error for a tube that is gone; it says where the tube was moved, if it was."""
         if (frozen := self.frozen(tube)) is not None:
             return hidden(frozen)
         return tube_missing(tube)
 
     def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
-        """The tube as one that was moved away, or None; the stored tube with that number tells, by default its own."""
+        """The tube as moved away, None if it was not; reads the stored tube `no`, by default the tube itself."""
         reply = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
         to, erased = cast("list[bytes | None]", reply)
         if to is None:
@@ -126,14 +126,14 @@ class Runner:
         return [self.known(tube, reply) for tube, reply in found]
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
-        """A script of a tube, to be run later."""
+        """The request that runs a script on a tube, to be sent later."""
         shape = self.shape(tube)
         script = self.script(name, shape.sort)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
-        """In which of these stored tubes something is due, and the clock: a script for many of them, on a cluster one
-        for each."""
+        """For each of these stored tubes, whether something is due; and the time. One script checks many tubes, on a
+        cluster a single one."""
         script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
         parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
         requests = [
@@ -146,32 +146,32 @@ class Runner:
         return due, replies[0][0] if replies else self.now(TUBES, now)
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, idempotent: bool = False) -> Reply:
-        """Run a script on the keys of a tag with just these arguments."""
+        """Run a script on the keys of a tag, with these arguments only."""
         return self.servers.run(self.tag_request(name, tag, *arguments), idempotent=idempotent)
 
     def tag_request(self, name: str, tag: str | int, *arguments: Argument) -> Request:
-        """The same, to be run later."""
+        """The request that runs a script on the keys of a tag, to be sent later."""
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
 
     def command(self, tag: str | int, part: str, command: bytes, *words: Argument) -> Reply:
-        """Send a command on one key; it only reads, or is idempotent."""
+        """Send a command on one key; it must be idempotent or only read."""
         key = self.keys.name(tag, part)
         return self.servers.command(key, command, key, *words)
 
     def command_each(self, tubes: Sequence[Tube], part: str, command: bytes, *words: Argument) -> list[Reply]:
-        """Send such a command for each of several tubes, in as few round trips as possible."""
+        """Send such a command to each of several tubes, in as few round trips as possible."""
         keys = [self.keys.name(tube.no, part) for tube in tubes]
         return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
     def script(self, name: str, sort: str) -> Script:
-        """The script of that name for such a tube."""
+        """The script of that name for a sort of tubes."""
         return load_script(name, sort=sort, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""
         shape = self._shapes.get(tube.no)
-        if shape is None or shape.limit != _limit(tube):  # altered since
+        if shape is None or shape.limit != _limit(tube):  # the tube was altered since
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
@@ -196,7 +196,7 @@ def _limit(tube: Tube) -> int:
 
 
 def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
-    """Add what a script did to the effects. Returns its changes as records, in order."""
+    """Add what a script did to `effects`. Returns the records that it changed, in order."""
     _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
     no = tube.public_no
     if readied > 0:

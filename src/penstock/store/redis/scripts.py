@@ -1,4 +1,4 @@
-"""The Lua scripts: split out of their files, put together from parts, and known to servers by their digests.
+"""The Lua scripts: read from their files and assembled from parts; servers know them by their digests.
 
 A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
 a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
@@ -12,7 +12,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-# What parts may define for others; nil where the part is not included.
+# Names that a part defines for others; nil if the part is not included.
 _SHARED = (
     "local band, fair, limit, update_micro_queue, enter_micro_queue, load_micro_queues, take_head, ack_taken, "
     "settle_micro_queues, save_micro_queues, forget_idle, queue_place, lease, removals, additions, save_last, "

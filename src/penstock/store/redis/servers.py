@@ -1,7 +1,7 @@
 """Where scripts run: on one server (perhaps found through sentinels), or on the cluster node that has their slot.
 
-Calls that the server never received or refused for the moment are always retried; calls whose answer was lost only if
-they are idempotent.
+Calls that the server never received or refused temporarily are always retried; calls whose answer was lost only if they
+are idempotent.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from penstock.store.redis.redis_connection import (
 from penstock.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
-# Longer than any of our scripts takes: the server or the network is stuck.
+# Longer than any of our scripts takes: after this time, the server or the network is stuck.
 ANSWER_SECONDS = 30.0
-# How often a call is tried, and the longest pause between: some three seconds in all, which is a failover.
+# Attempts per call, and the longest pause between them: some three seconds in all, long enough for a failover.
 TRIES = 8
 LONGEST_PAUSE = 0.8
-# No further try after this time, when each try is slow to fail.
+# No further attempt after this time, if each is slow to fail.
 PATIENCE_SECONDS = 10.0
 _REDIRECTIONS = 5
 _MISSING = LookupError("a node did not answer")
@@ -59,7 +59,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 Address = tuple[str, int]
-# A key, which tells the node; the command; and the script that it runs, if any.
+# A key, whose slot selects the node; the command; and the script that it runs, if any.
 Call = tuple[bytes, Command, Request | None]
 
 
@@ -83,11 +83,11 @@ class Servers(Protocol):
         return self._call((key, words, None), idempotent=True)
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        """Send many of these, each with its key, in as few round trips as possible."""
+        """Send many such commands, each with its key, in as few round trips as possible."""
         return self._call_all([(key, words, None) for key, words in commands])
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
-        """The answers of every server that has keys to commands that only read, errors included, by server."""
+        """Send read-only commands to every server that has keys. Returns the answers, errors included, by server."""
 
     def open_subscription(self) -> Connection:
         """A new connection, for a subscription."""
@@ -109,13 +109,13 @@ def _call_of(request: Request) -> Call:
 
 @lru_cache(maxsize=1024)
 def _head(digest: bytes, keys: tuple[bytes, ...]) -> bytes:
-    """The part that all calls of a script on a tube have in common; packing it is half of a call's cost here."""
+    """The part that all calls of a script on a tube have in common; packing it is half of the client's cost."""
     return packed(b"EVALSHA", digest, len(keys), *keys)
 
 
 def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
-    """Send commands and return all answers; load scripts that the server does not know, and repeat what is sent from
-    the first of them on: commands that follow a script may rely on it."""
+    """Send commands and return all answers. If the server does not know some scripts, load them and send again from the
+    first of them on, because commands after a script may rely on it."""
     replies = node.exchange(commands)
     unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
     if unknown:
@@ -142,7 +142,7 @@ def retry(attempt: Callable[[], Reply], label: str, *, idempotent: bool, renew: 
             safe = isinstance(error, NotSent) or is_temporary(error) or (idempotent and isinstance(error, AnswerLost))
             if not safe or not left or time.monotonic() > ends:
                 raise translate(error, label) from error
-        # Half to full of 50, 100, 200 ms ..., so that many callers do not come back at once.
+        # 50, 100, 200 ms ..., or up to half less, so that many callers do not retry at the same time.
         time.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** (TRIES - 1 - left)) * random.uniform(0.5, 1))
         renew()
     raise AssertionError("the last try returns or raises")
@@ -171,7 +171,7 @@ def connection_maker(where: Location, host: str, port: int) -> Callable[[], Conn
 
 
 def sentinel_maker(where: Location) -> Callable[[], Connection]:
-    """A function that makes connections to the server that the sentinels currently call the master."""
+    """A function that makes connections to the current master, as the sentinels know it."""
     options = connect_options(where)
     own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     sentinels = redis.Sentinel(  # type: ignore[no-untyped-call]
@@ -184,7 +184,7 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
         },
     )
     pool = sentinels.master_for(where.master or "", db=where.db, **options).connection_pool  # type: ignore[no-untyped-call]
-    # The pool's own `make_connection` counts connections up to a limit, and never learns that one was closed.
+    # The pool's `make_connection` counts connections up to a limit, but does not notice when one is closed.
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
@@ -234,7 +234,7 @@ class OneServer(Servers):
 
 
 class Cluster(Servers):
-    """The nodes of one cluster: which node has which slot is learnt from the nodes and from their redirections."""
+    """The nodes of one cluster; slots are learnt from the nodes' slot maps and from their redirections."""
 
     one_server = False
 
@@ -258,7 +258,7 @@ class Cluster(Servers):
         return found
 
     def open_subscription(self) -> Connection:
-        """A connection to any node: what is published on one node reaches the subscribers of all."""
+        """A connection to any node: a message published on one node reaches the subscribers of all."""
         for address in self._known():
             try:
                 return self._node(address).open_new()
@@ -279,7 +279,7 @@ class Cluster(Servers):
         return retry(lambda: self._ask(*call), self.label, idempotent=idempotent, renew=self._forget_slots)
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send each node all its calls in one round trip; repeat those that failed one by one."""
+        """Send each node all its calls in one round trip; then retry failed calls one by one."""
         slots, by_node, replies = self._slots, dict[Address, list[int]](), dict[int, Reply]()
         for place, (key, _, _) in enumerate(calls):
             if (address := slots.get(key_slot(key))) is not None:
@@ -313,7 +313,7 @@ class Cluster(Servers):
         raise redis.exceptions.TryAgainError(f"slot {slot} was redirected {_REDIRECTIONS} times")
 
     def _ask_migrating(self, node: Connections, command: Command, request: Request | None) -> Reply:
-        """While a slot migrates: ASKING applies to the very next command, so the script is loaded before it."""
+        """Send a command for a migrating slot. ASKING applies to the next command only, so load the script first."""
         if request is not None:
             node.call((b"SCRIPT", b"LOAD", request.script.text))
         return unwrap(node.exchange([(b"ASKING",), command])[1])
@@ -342,7 +342,7 @@ class Cluster(Servers):
                 node.reset()
 
     def _known(self) -> list[Address]:
-        """The nodes seen so far, then those of the URL."""
+        """The nodes known so far, then those of the URL."""
         return list(dict.fromkeys((*self._nodes, *self._where.hosts)))
 
     def _node(self, address: Address) -> Connections:
@@ -360,7 +360,7 @@ def connect_servers(where: Location) -> Servers:
 
 
 def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
-    """The slot map as one node knows it; nodes without a host name are at the host that was asked."""
+    """The slot map of one node; nodes without a host name are at the host that was asked."""
     slots: dict[int, Address] = {}
     try:
         found = cast("list[list[object]]", node.call((b"CLUSTER", b"SLOTS")))

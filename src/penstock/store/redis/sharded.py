@@ -1,6 +1,6 @@
-"""The store's calls on sharded tubes: each asks one shard, or all of them, and answers as if for one tube.
+"""The store's calls on sharded tubes: each calls one shard or all, and returns one answer for the whole tube.
 
-A call is one atomic step in each shard that it changes, not in all together.
+A call is one atomic step in each shard that it changes, but not across shards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R = TypeVar("R", bound="Record | Kept | None")
 
 
 class ShardedStore(RedisStore):
-    """Keeps the promises of `engine.store.Store` for tubes with and without shards."""
+    """Implements `engine.store.Store` for tubes with and without shards."""
 
     #: Round-robin for puts that may go to any shard.
     _turns: Iterator[int] = counting(random.randrange(2**16))
@@ -40,7 +40,7 @@ class ShardedStore(RedisStore):
     # tubes
 
     def drop_tube(self, tube: Tube) -> Effects:
-        """As the contract says; a client that dies on the way leaves the tube paused, or without its name."""
+        """As the contract says; a client that dies during the call leaves the tube paused, or without its name."""
         if tube.shards == 1:
             return super().drop_tube(tube)
         effects, paused, shards = Effects(), self._is_paused(tube), self._shards.of(tube)
@@ -60,7 +60,7 @@ class ShardedStore(RedisStore):
         return effects
 
     def _is_paused(self, tube: Tube) -> bool:
-        """Also of a tube that has frozen shards, but for the first."""
+        """Whether a tube is paused; works even if shards other than the first are frozen."""
         return self.counters(self._shards.of(tube)[0]).paused
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
@@ -74,11 +74,11 @@ class ShardedStore(RedisStore):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """As the contract says, in each shard; if one refuses its part, the others may have stored theirs."""
+        """As the contract says, but per shard: if one refuses its part, others may have stored theirs."""
         if tube.shards == 1:
             return super().put(tube, entries, now=now)
         homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
-        # What may be refused goes first, so that mostly nothing is stored if it is.
+        # Shards that may refuse go first, so that a refusal rarely comes after another shard has stored its part.
         addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
         for home in sorted(set(homes), key=lambda home: home not in addressed):
             which = [place for place, at in enumerate(homes) if at == home]
@@ -91,7 +91,7 @@ class ShardedStore(RedisStore):
         return Stored([records[place] for place in range(len(entries))], effects)
 
     def _shards_for(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
-        """The shard of each entry: by its micro-queue, else by its address; all others of a call go to one shard."""
+        """The shard of each entry: by its micro-queue, else by its address; all other entries go to the same shard."""
         anywhere, shards = next(self._turns) % tube.shards, tube.shards
         if tube.kind.per_utube:
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
@@ -114,7 +114,7 @@ class ShardedStore(RedisStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; a sharded tube gives what its shards have, in turn from a random one on."""
+        """As the contract says; the shards of a tube are taken from in order, beginning at a random one."""
         if len(tubes) == 1 and tubes[0].shards == 1:
             return super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
         asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
@@ -128,7 +128,7 @@ class ShardedStore(RedisStore):
                 try:
                     more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
                 except StoreError:
-                    break  # the caller holds what was taken
+                    break  # the caller must get what was taken before
                 records += public(shard, more.records)
                 first.effects.add(more.effects)
         return Taken(tube, records, first.wait_ms, True, first.effects)
@@ -200,7 +200,7 @@ class ShardedStore(RedisStore):
         return self._merged(tube, listing.after if isinstance(listing, Find) else 0, find)[: listing.limit]
 
     def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
-        """As the contract says; a page ends where the first shard may have more."""
+        """As the contract says; a page ends at the first id after which a shard may have more."""
         if tube.shards == 1 or what is Group:
             return super().read_page(tube, what, after, limit)
         share, ends = -(-limit // tube.shards), list[int]()
@@ -213,7 +213,7 @@ class ShardedStore(RedisStore):
         return [item for item in self._merged(tube, after, read) if item.id <= min(ends)]
 
     def _merged(self, tube: Tube, after: int, read: Callable[[Tube, int], list[R]]) -> list[R]:
-        """What each shard has above an id, in the order of public ids."""
+        """What all shards have above an id, in the order of public ids."""
         floor, found = self._shards.floor(tube), list[R]()
         for home, shard in enumerate(self._shards.of(tube)):
             found += public(self._shards.of(tube)[home], read(shard, last_up_to(after, home, tube.shards, floor)))
@@ -231,7 +231,7 @@ class ShardedStore(RedisStore):
 
     def _newest(self, tube: Tube, address: str, now: int | None) -> OutcomeLookup:
         shards = self._shards.of(tube)
-        if not tube.kind.per_utube:  # else its micro-queue is not known
+        if not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
             shards = [shards[shard_of(address, tube.shards)]]
         ended, last = OutcomeLookup(), 0
         for shard in shards:
@@ -239,7 +239,7 @@ class ShardedStore(RedisStore):
             id = shard.public_id(own)
             if found.id is not None:
                 return OutcomeLookup(id)
-            if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
+            if found.ending is not None and id > last:  # another shard may have the outcome of an earlier task
                 ended, last = replace(found, last=id), id
         return ended
 
@@ -249,7 +249,7 @@ class ShardedStore(RedisStore):
         return super().held(session, [self._own_lease(lease) for lease in leases], now=now)
 
     def _own_lease(self, lease: Lease) -> Lease:
-        """As the shard of the task knows it."""
+        """The lease with the task's shard and its id there."""
         if lease.tube.shards == 1:
             return lease
         [(home, own)] = self._locate(lease.tube, [lease.id])
@@ -279,12 +279,12 @@ class ShardedStore(RedisStore):
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
-    """The store that a redis URL names."""
+    """Open the store that a redis URL names."""
     return ShardedStore(locate(url), clock)
 
 
 def _partly(error: StoreError | DuplicateAddress, done: str, some: object) -> Exception:
-    """The error of a call after some shards did their part: then it is no longer true that nothing was stored."""
+    """The error to raise after some shards did their part: the original one implies that nothing was stored."""
     if not some:
         return error
     kind = OutcomeUnknown if isinstance(error, StoreError) else type(error)

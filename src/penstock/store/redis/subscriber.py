@@ -1,6 +1,6 @@
-"""Notifications from other processes: which tubes changed while a call of this process waits for them.
+"""Notifications from other processes that tubes changed for which a call of this process waits.
 
-A background thread reads them while calls are blocked.
+A background thread reads the notifications while calls are blocked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.store.wake import READABLE, Selector, notify
 
 log = logging.getLogger("penstock")
 
-# The thread and its connection end when no call has waited for this time. Longer than the pauses of a busy taker.
+# The thread ends and closes its connection if no call has waited for this long, which exceeds a busy taker's pauses.
 LINGER_SECONDS = 5.0
 # A connection that is silent for this time is sent a ping.
 SILENCE_SECONDS = 20.0
@@ -44,7 +44,7 @@ class Subscription:
 
     def poll(self, seconds: float) -> set[int]:
         """Wait for messages. Returns the tubes that changed; none if the time is up first."""
-        pending = getattr(self._sock, "pending", None)  # TLS: bytes already read from the socket, but not by us
+        pending = getattr(self._sock, "pending", None)  # TLS: bytes that were decrypted, but not read by us
         if not (pending and pending()) and not self._selector.select(seconds):
             return set()
         received = self._sock.recv(65536)
@@ -59,7 +59,7 @@ class Subscription:
         self._connection.send_packed_command(self._connection.pack_command("PING"), check_health=False)
 
     def interrupt(self) -> None:
-        """Let the thread that polls find the connection closed."""
+        """Shut down the socket, which ends a poll in another thread."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -67,7 +67,7 @@ class Subscription:
 
 
 class Subscriber:
-    """Notifies waiters when a tube changes that a call here waits for; else sets a flag that `wait` returns."""
+    """Notifies waiters when a tube changes that a call of this process waits for, or else makes `wait` return True."""
 
     def __init__(self, servers: Servers, channel: bytes) -> None:
         self._servers = servers
@@ -76,7 +76,7 @@ class Subscriber:
         self.reset()
 
     def reset(self) -> None:
-        """Start over; also in a forked child, where the parent's thread does not exist."""
+        """Reset to the initial state, as in a forked child, where the parent's thread does not exist."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._subscription: Subscription | None = None
@@ -91,10 +91,10 @@ class Subscriber:
         if watch:
             self._watched = time.monotonic()
             self._start()
-        # A thread that was awake when a notification came may have cleared the wake-up: then do not sleep.
+        # If a notification came before this call, its wake-up may have been cleared: do not sleep.
         if not self._notified:
             wake.wait(max(seconds, 0))
-        # Also if no call waited when this one began: one may wait now.
+        # Even without `watch`: a call may have begun to wait since.
         notified, self._notified = self._notified, False
         return notified
 
@@ -145,7 +145,7 @@ class Subscriber:
             subscription = Subscription(connection, self._channel)
             with self._lock:
                 self._subscription = subscription
-            self._notify()  # notifications before the subscription are lost: look once
+            self._notify()  # notifications before the subscription were lost: check once
             self._read(subscription)
         finally:
             with self._lock:

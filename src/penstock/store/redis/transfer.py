@@ -35,14 +35,14 @@ from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards, Tubes
 
-# The counters that an imported tube takes over; the first four are of removed tasks.
+# The counters that an imported tube takes over; the first four count removed tasks.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
 
 
 class TransferCalls:
-    """Keeps the promises of `engine.store.Store`."""
+    """The transfer methods of `engine.store.Store`."""
 
     _runner: Runner
     _tubes: Tubes
@@ -52,8 +52,8 @@ class TransferCalls:
     def freeze_tube(self, tube: Tube, to: str) -> None:
         """As the contract says; the first shard is frozen last, which freezes the tube.
 
-        A client that dies on the way leaves some shards frozen: the next pause or resume of the tube unfreezes them.
-        That begins a new turn, and a call that tries to freeze the tube in an earlier turn is refused.
+        A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
+        This begins a new turn, and a freeze that began in an earlier turn is refused.
         """
         first, *others = self._shards.of(tube)
         turn = self._at_rest(tube) if others else 0
@@ -62,7 +62,7 @@ class TransferCalls:
         self._seal(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube without leases; checked first, so that shards are rarely frozen for nothing."""
+        """The turn of a sharded tube. Raises TubeBusy if tasks are leased, so that shards are rarely frozen in vain."""
         shards = self._shards.of(tube)
         if any(self._runner.command_each(shards, "taken", b"EXISTS")):
             raise freeze_refused(tube, True)
@@ -88,7 +88,7 @@ class TransferCalls:
             self._runner.command(stored.no, "meta", b"DEL")
 
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
-        """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
+        """As the contract says; during an import of a sharded tube, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
         ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
@@ -110,7 +110,7 @@ class TransferCalls:
         return found
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        """As the contract says; each shard of a sharded tube gets its part, and the id up to which all is imported."""
+        """As the contract says; each shard gets its part, and the id up to which everything is imported."""
         shards = self._shards.of(tube)
         for stored, part in zip(shards, [batch] if len(shards) == 1 else _parts(tube, batch), strict=True):
             if any(record.reply_to is not None for record in part.records):
@@ -123,7 +123,7 @@ class TransferCalls:
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)
 
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
-        """As the contract says; the counters of a sharded tube go to its first shard."""
+        """As the contract says; the first shard of a sharded tube gets the counters."""
         self._activate(tube, name, counters, totals)
         if not self._tubes.rename(tube, name, counters.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)
@@ -135,7 +135,7 @@ class TransferCalls:
             self._activate_stored(shard, "", (0, 0), {}, {})
         here = queries.add_up(queries.read_counters(self._runner, others)).put if others else 0
         calls = {call: getattr(counters.counts, call) for call in _CALLS}
-        # Tasks that were done in the other store are counted by its counters from now on.
+        # From now on, the other store's counters count the tasks that were removed there.
         calls["skipped"] = -sum(calls[call] for call in _CALLS[:4])
         self._activate_stored(first, counters.last_id - counters.counts.put + here, counters.mark, calls, totals)
 

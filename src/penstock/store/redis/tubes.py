@@ -1,8 +1,8 @@
 """Tubes by name, and the shards of sharded tubes.
 
-The keys of a tube are in its own slot: they exist before its name does, and are removed before it. A sharded tube
-consists of several stored tubes, its shards, each with its own slot and ids. Callers of the store see one tube;
-scripts, sessions, outboxes and checks know the shards alone.
+The keys of a tube are in its own slot: they are created before its name, and removed before it. A sharded tube consists
+of several stored tubes, its shards, each with its own slot and ids. Callers of the store see one tube; scripts,
+sessions, outboxes and checks see only the shards.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import TUBES, Runner
 
 R = TypeVar("R", bound="Record | Kept | Finding | None")
-# Questions in one round trip.
+# Commands in one round trip.
 _STEP = 1000
-# Numbers of tubes that are looked at in one round trip: few stores have more tubes.
+# Tube numbers that one round trip checks: few stores have more tubes.
 _NUMBERS = 100
-# Tubes are listed again after this many seconds, should a client have died before it said that it altered one.
+# Tubes are listed again after this many seconds, in case a client died before it announced that it altered one.
 _LISTED_SECONDS = 60.0
-# A shard's place, the key of it that may have the task or its outcome, and the id.
+# The place of a shard, the part (hash) in it that may have the task or its outcome, and the id.
 _Question = tuple[int, str, int]
 
 
@@ -66,12 +66,12 @@ class Shards:
         self._floors: dict[int, int] = {}
 
     def learn(self, no: int, floor: int) -> None:
-        """Note that the tube of that number came from another store, with ids up to this one; 0 if it did not."""
+        """Note the last id that came from another store in the tube of that number; 0 if none did."""
         if floor:
             self._floors[no] = floor
 
     def floor(self, tube: Tube) -> int:
-        """The last id that came from another store; in a tube that is being imported, all did."""
+        """The last id that came from another store; the highest possible id while the tube is being imported."""
         return MAX_ID if is_importing(tube.name) else self._floors.get(tube.no, 0)
 
     def of(self, tube: Tube) -> Sequence[Tube]:
@@ -86,7 +86,7 @@ class Shards:
         return shards
 
     def for_replies(self, tube: Tube, source: int) -> Tube:
-        """Where replies from another tube go: always to the same shard, which knows what it received from there."""
+        """The stored tube for replies from `source`: always the same shard, which knows what it received before."""
         if tube.shards == 1:
             return tube
         per_utube = tube.kind.per_utube
@@ -110,16 +110,16 @@ def _shard(tube: Tube, place: int, floor: int) -> Shard:
 
 
 def locate_tasks(runner: Runner, shards: Shards, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
-    """The shard of each task, and its id there; any shard if none has it under one of these keys.
+    """The shard of each task and its id there; an arbitrary shard if none has the id in one of these parts.
 
-    The ids of tasks that came from another store do not tell their shard, so the shards are asked.
+    The id of a task that came from another store does not say which shard has it, so the shards are queried.
     """
     floor = shards.floor(tube)
     guessed = {id: own_id(id, tube.shards, floor) for id in ids}
     old = [id for id in guessed if 0 < id <= floor]
     if old:
         stored = shards.of(tube)
-        # Mostly the guess is right: only an address or a micro-queue puts a task elsewhere.
+        # Most guesses are right: only tasks with an address or a micro-queue may be elsewhere.
         found = _shards_that_have(runner, stored, [(guessed[id][0], part, id) for id in old for part in parts])
         rest = [id for id in old if id not in found]
         places = range(tube.shards)
@@ -129,7 +129,7 @@ def locate_tasks(runner: Runner, shards: Shards, tube: Tube, ids: Sequence[int],
 
 
 def _shards_that_have(runner: Runner, stored: Sequence[Tube], questions: Sequence[_Question]) -> dict[int, int]:
-    """The shards that have the task or outcome, by id."""
+    """By id, the shard that has the task or its outcome."""
     found: dict[int, int] = {}
     for start in range(0, len(questions), _STEP):
         some = questions[start : start + _STEP]
@@ -175,7 +175,7 @@ class Tubes:
         return Overdue(list(tubes.values()), (altered or b"").decode(), clock)
 
     def note_altered(self) -> None:
-        """Let every process list the tubes again."""
+        """Make every process list the tubes again."""
         self._runner.command(TUBES, "store", b"HSET", b"altered", uuid4().hex)
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -188,14 +188,14 @@ class Tubes:
             if self._name("", made):
                 return made
             for stored in self.shards.of(made):
-                self._runner.command(stored.no, "meta", b"DEL")  # another client was first
+                self._runner.command(stored.no, "meta", b"DEL")  # another client created it first
             return self.save(name, kind, given, exist_ok=exist_ok)
         if not exist_ok:
             raise tube_exists(name)
         return tube
 
     def find(self, name: str) -> Tube | None:
-        """The tube of that name; raises NoSuchTube while it is being imported or after it was moved away."""
+        """The tube of that name. Raises NoSuchTube while it is being imported or after it was moved away."""
         if name != plain_name(name):
             return self._find_hidden(name)
         tube = self._lookup(name)
@@ -205,7 +205,7 @@ class Tubes:
             return named([tube], name)
         if (frozen := self._frozen(tube)) is not None:
             raise hidden(frozen)
-        self.forget(tube)  # the client that dropped it died before it could
+        self.forget(tube)  # the client that dropped the tube died before it removed the name
         return None
 
     def _find_hidden(self, name: str) -> Tube | None:
@@ -252,7 +252,7 @@ class Tubes:
         return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
 
     def _frozen(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved away, or None: its first shard tells, which is frozen last and erased last."""
+        """The tube as moved away, None if it was not: its first shard decides, which is frozen last and erased last."""
         return self._runner.frozen(tube, self.shards.of(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
@@ -269,7 +269,7 @@ class Tubes:
     def lost(self) -> list[Finding]:
         """Tubes whose tasks are stored, but which no call can find: their name or their `meta` was removed."""
         names = {stored.no: tube.name for tube in self._declared() for stored in self.shards.of(tube)}
-        # Numbers are given in order; should the last one be lost too, this looks further while there are tasks.
+        # Numbers are given in order. In case the last one is lost too, continue while there are tasks.
         last = int(cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"last")) or 0)
         findings: list[Finding] = []
         for first in itertools.count(1, _NUMBERS):
@@ -290,7 +290,7 @@ class Tubes:
         return self._runner.servers.command_all([(key, (command, key, *words)) for key in keys])
 
     def stored(self) -> list[Tube]:
-        """The same, with the shards of sharded tubes in their place."""
+        """All tubes by name, each sharded tube replaced by its shards."""
         return [stored for tube in self.all() for stored in self.shards.of(tube)]
 
     def forget(self, tube: Tube) -> None:
@@ -300,9 +300,9 @@ class Tubes:
         self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, idempotent=True)
 
     def _numbered(self, tube: Tube) -> Tube:
-        """The tube with a new number, which those of its shards follow."""
+        """The tube with a new number; the numbers after it are reserved for its shards."""
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
-        # Repeated after a lost answer it skips numbers, of which there are enough; none is given twice.
+        # A retry after a lost answer skips numbers, of which there are enough; none is given twice.
         last = cast(int, self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted))
         return replace(tube, no=last - wanted + 1)
 
@@ -310,7 +310,7 @@ class Tubes:
         return all(self.live(self.shards.of(tube)[:1]))
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
-        """Which of these stored tubes exist, and are not frozen."""
+        """For each of these stored tubes, whether it exists and is not frozen."""
         return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:
