@@ -1,6 +1,6 @@
 -- script: ack
--- The common case of an ack: by one session, of distinct tasks without address, reply tube or group, whose events nobody
--- subscribed to. Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
+-- The common case of an ack: by one session, of distinct tasks without address, reply tube or group, whose events have no
+-- subscriber. Reads the bytes that matter instead of decoding records (see record.lua): takes a quarter of the time of apply.
 -- ARGV: now, shape, limit, keys of the tasks, of each the lease in 8 bytes (0: any) and the session in 6, or that once for all,
 --   result, ...: of each task, '' for none; or no results at all
 -- Returns: now, readied, {places of those that do not exist}, {places of those that are left to the engine: not held, with
@@ -10,7 +10,7 @@
 -- FLAGS: allow-oom
 
 -- script: ack_related
--- The same, also of tasks with addresses and of tasks in groups.
+-- As ack, also for tasks with addresses and for tasks in groups.
 -- WITH: now tube encode with_micro_queues? groups write_groups outcomes ack_tasks
 -- FLAGS: allow-oom
 
@@ -24,7 +24,7 @@ for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
 local values = read_many(k_tasks, keys)
 local micro_queues_of = ack_taken and load_micro_queues(values)
 
--- Remove a task, and keep its outcome if it has an address, as keep_outcome does, but many by one command.
+-- Remove a task, and keep its outcome if it has an address: as keep_outcome, but with one command for many.
 local function remove(place, value, flags)
   gone[#gone + 1] = keys[place]
   if struct.unpack('>I6', value, 33) > 0 then timed[#timed + 1] = keys[place] end
@@ -41,7 +41,7 @@ local function remove(place, value, flags)
   end
 end
 
--- The number of its group, 0 for none, or nil if it has a reply tube. '<' is none: see KEEP_EXPIRY in core/ending.py.
+-- The number of a task's group, 0 for none, or nil if it has a reply tube. '<' is no tube: see KEEP_EXPIRY in core/ending.py.
 local function group_in(value, flags)
   local at, text = texts_place(flags), nil
   if band(flags, 16) ~= 0 then text, at = text_at(value, at) end
@@ -50,7 +50,7 @@ local function group_in(value, flags)
   return (reply_to == '' or reply_to == '<') and no or nil
 end
 
--- Whether a task is held under that lease and by that session, and has no errors.
+-- Whether a task is held with that lease by that session, and has no errors.
 local function is_held(value, wanted)
   if byte(value, 1) ~= 116 or #value < 38 or byte(value, 2) % 2 == 0 or byte(value, 9) > 127 then return false end -- t
   if string.find(value, wanted, 19, true) ~= 19
@@ -87,7 +87,7 @@ for no, places in pairs(of_group) do
   local group = group_of(no)
   local started = group and group.state == 's'
   for _, place in ipairs(places) do
-    if started and group.left > 1 then -- the last one ends it
+    if started and group.left > 1 then -- the last task would end the group
       group.left, touched[no] = group.left - 1, true
       members[#members + 1] = key_of(no) .. 'm' .. keys[place]
       remove(place, values[place], byte(values[place], 2))

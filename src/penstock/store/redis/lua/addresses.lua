@@ -2,9 +2,9 @@
 
 -- part: outcomes
 -- addresses: address -> key of the task that has it, or had it last. outcomes: key -> until when it is kept, then status,
--- address (empty: none), error, code, each after its length, then the result; where the status ends with !, errors of attempts
+-- address (empty: none), error, code, each after its length, then the result; if the status ends with !, errors of attempts
 -- precede the result, after their length in 4 bytes. kept: `o` and keys of outcomes, or `g` and number of an ended group ->
--- when to look whether they can be forgotten.
+-- when to check whether they can be deleted.
 -- KEYS: addresses outcomes kept groups errors
 new_outcomes = {} -- key, outcome, ... of this step, written together by save_outcomes
 
@@ -25,8 +25,8 @@ task_removed = function(key, rec, to)
   if to.ending then keep_outcome(key, rec.address or '', to.ending, to.kept_until, errors) end
 end
 
--- Write the outcomes of this step, all kept for the same time, and forget twice as many that are past theirs: that bounds
--- their number even if nobody advances the tube.
+-- Write the outcomes of this step, all kept for the same time, and forget twice as many whose time has passed: this bounds
+-- their number even if no client advances the tube.
 save_outcomes = function()
   local kept = new_outcomes
   if #kept == 0 then return end
@@ -41,10 +41,10 @@ save_outcomes = function()
   notify_waiters()
 end
 
--- The addresses of these tasks are put again: what is kept of the tasks is forgotten within a minute; see SUPERSEDED_MS in
+-- Let the outcomes of these tasks expire within a minute, because their addresses are put again: see SUPERSEDED_MS in
 -- penstock.core.ending.
 local function supersede(keys)
-  save_outcomes() -- the task that made room may have had it
+  save_outcomes() -- one of these tasks may have ended in this step
   for i, stored in ipairs(read_many(k_outcomes, keys)) do
     if stored and struct.unpack('>I6', stored) > now + 60000 then
       redis.call('HSET', k_outcomes, keys[i], struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
@@ -57,7 +57,7 @@ end
 local function forget_outcome(key)
   local stored = redis.call('HGET', k_outcomes, key)
   if not stored or struct.unpack('>I6', stored) > now then return end
-  local address = struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7)) -- behind its status
+  local address = struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7)) -- after its status
   if mark_changed then mark_changed('o' .. key) end
   redis.call('HDEL', k_outcomes, key)
   if redis.call('HGET', k_addresses, address) == key then redis.call('HDEL', k_addresses, address) end
@@ -87,7 +87,7 @@ forget_expired = function(most)
 end
 
 -- script: find_outcome
--- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.
+-- Find the task of an address or key, or how it ended. If a key's task exists, its end will notify the caller.
 -- KEYS: tasks addresses outcomes
 -- ARGV: now, shape, limit, address or '', key
 -- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil, the last id given

@@ -1,14 +1,14 @@
 -- part: advance
--- One bounded step of everything that is due in a tube. A task whose lease or delay is over becomes ready here, if that is all;
--- the rest is left to the engine: ends of tasks, burials, and what is in a group.
+-- Apply a bounded part of what is due in a tube. Tasks whose lease or delay is over become ready here; the rest is left to the
+-- engine: ends of tasks, burials, and tasks in groups.
 -- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends without further heartbeats.
--- These mirror the registry of sessions, for the handles that took from this tube.
+-- They mirror the registry of sessions, for the handles that took from this tube.
 -- KEYS: lapses handles ends waits
 local left, ended_holders = {}, {}
 
--- Make a task ready, or return true if it is left to the engine; `error`: of the attempt that ends with its lease.
+-- Make a task ready, or return true if it is left to the engine. `error`: that of the attempt that ends with the lease.
 local function left_to_engine(key, rec, event, error)
-  local most = rec.state == 't' and rec.extra and tonumber(string.match(rec.extra, '"max_attempts":(%d+)')) -- of a JSON object
+  local most = rec.state == 't' and rec.extra and tonumber(string.match(rec.extra, '"max_attempts":(%d+)')) -- in the JSON of extra
   local ends = (rec.expires and rec.expires <= now) or (most and rec.attempts >= most)
   if ends or rec.group_no or not (rec.state == 't' or rec.state == '~') then
     left[#left + 1] = key
@@ -21,7 +21,7 @@ local function left_to_engine(key, rec, event, error)
   log_change(event, key, rec)
 end
 
--- Release up to `most` tasks of a session that is dead, or was closed. Returns how many.
+-- Release up to `most` tasks of a session that is dead or was closed. Returns how many tasks it processed.
 local function release_of(session, most, closed)
   local held = redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, most)
   gather()
@@ -56,7 +56,7 @@ local function end_sessions(most, closed)
   return done
 end
 
--- End sessions and handles, leases, delays and ttls: up to a limit. Returns true if more may be due.
+-- End sessions and handles, leases, delays and ttls, up to `most`. Returns true if more may be due.
 local function advance(most, closed)
   local done = end_sessions(most, closed)
   if done >= most then return true end
@@ -78,7 +78,7 @@ local function advance(most, closed)
   return done + #due >= most
 end
 
--- What the engine must apply: {} or {now, tasks and their groups as with_groups returns them, {id, session, ... of those
+-- What the engine must apply: {} or {now, tasks and their groups as with_groups returns them, {id, session, ... of tasks
 -- whose session has ended}, {groups whose tasks must follow them}}.
 local function left_over()
   local moving = moving_groups()
@@ -117,7 +117,7 @@ local behind = left_behind() and outbox_entries(0) or {}
 return { now, readied, removed, log, more and 1 or 0, wait_ms(), left_over(), behind }
 
 -- script: overdue
--- In which of several tubes something is due: tasks, ends of sessions, groups, replies, outcomes past their retention.
+-- Find the tubes where something is due: tasks, ends of sessions, groups, replies, outcomes past their retention.
 -- KEYS: meta due lapses ends kept moving outbox
 -- The same keys follow for every further tube.
 -- ARGV: now

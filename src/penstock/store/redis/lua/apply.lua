@@ -1,7 +1,7 @@
 -- Reading tasks for the engine, and writing what it decided.
 
 -- script: read_tasks
--- Read tasks by key or by name, or from an index in its order; and the groups that they are in.
+-- Read tasks by key or by name, or from an index in its order; and the groups of these tasks.
 -- KEYS: tasks addresses ready buried delivered members
 -- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or `members`, lowest, highest and how many; or
 --   another index, the place to begin at (negative: from its end) and how many
@@ -42,7 +42,7 @@ local function with_groups(keys)
 end
 
 -- script: held_leases
--- Whether a session holds these leases. What is left of a cancelled group is held by nobody.
+-- Check whether a session holds these leases. No session holds the remaining tasks of a cancelled group.
 -- KEYS: tasks
 -- ARGV: now, shape, limit, session, key, lease, ...
 -- Returns: now, {1 or 0, ...}
@@ -61,8 +61,8 @@ return { now, held }
 -- script: find_tasks
 -- Read a page of tasks in id order, in the given states, without those past their ttl.
 -- KEYS: tasks
--- ARGV: now, shape, limit, states, after, most, how many ids to look at
--- Returns: now, the last id looked at, the last id given, number of tasks stored, id, record, ...
+-- ARGV: now, shape, limit, states, after, most, how many ids to check
+-- Returns: now, the last id checked, the last id given, number of tasks stored, id, record, ...
 -- WITH: now tube encode decode
 -- FLAGS: no-writes
 local last, id, most = tonumber(meta[1]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -86,8 +86,8 @@ answer[2] = id
 return answer
 
 -- script: ready_since
--- When the ready task that waits longest was put or last taken, as far as two tell: the one that is taken next, and the
--- first of the highest first rank. Of messages, the first that was not handed out.
+-- When the longest-waiting ready task was put or last taken, judged by two tasks only: the one that is taken next, and the
+-- first with the highest first rank. For messages, that of the first message that was not handed out.
 -- KEYS: tasks ready
 -- ARGV: now, shape, limit, what waits: `ready` for tasks, `messages`, or nothing
 -- Returns: now, that time or 0 if none is ready
@@ -132,7 +132,7 @@ return { now, since }
 -- FLAGS: allow-oom
 
 -- script: apply_put
--- The same with new tasks of callers.
+-- As apply, with new tasks from callers.
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
 -- WITH: find_conflict count_tasks apply_rows
 
@@ -166,7 +166,7 @@ local function decided(rec, row)
   return to
 end
 
--- Give a task new content.
+-- Replace the content of a task.
 local function rewrite(key, rec, new)
   local place = queue_place and queue_place(key, rec)
   leave(key, rec)
@@ -178,9 +178,9 @@ local function rewrite(key, rec, new)
   enter(key, new)
 end
 
--- A group row: number, guard: state, how many are left (false: more than leave); then: how many more in total, left and
+-- A group row: number, guard: state, how many are left (false: more than leave now); then: changes of total, left and
 -- failed, state, until or 0, on_failure, whether its tasks must follow it, which of the results is its end work, its
--- cancel work; nil where it stays.
+-- cancel work; nil for what does not change.
 local function group_holds(row)
   local group = group_of(row[1])
   if not group or group.state ~= row[2] then return false end

@@ -1,4 +1,4 @@
--- Group records, as defined by penstock.core.group. What becomes of a group is decided by penstock.engine.
+-- Group records, as penstock.core.group defines them. penstock.engine decides what becomes of a group.
 
 -- part: groups
 -- groups: `g` and number -> state, on_failure, total, left, failed, until, name; `e` or `c` and number -> end or cancel work
@@ -26,7 +26,7 @@ local function group_of(no)
   return group
 end
 
--- Whether a task's group was cancelled, though the task was not removed yet.
+-- Whether a task's group was cancelled; the task itself is removed later.
 cancelled = function(rec)
   local group = rec.group_no and group_of(rec.group_no)
   return group and group.state == 'x'
@@ -46,11 +46,11 @@ end
 -- part: write_groups
 local function live(group) return group.state == 'o' or group.state == 's' end
 
--- The number of the live group of a name, which is opened if there is none.
+-- The number of the live group of a name; opens a group if there is none.
 local function open_group(name)
   local no = tonumber(redis.call('HGET', k_groups, 'n' .. name) or 0)
   if no > 0 then return no end
-  no = math.max(redis.call('HINCRBY', k_meta, 'grouped', 1), now)  -- also if the newest groups were lost
+  no = math.max(redis.call('HINCRBY', k_meta, 'grouped', 1), now)  -- above old numbers even if the newest groups were lost
   redis.call('HSET', k_meta, 'grouped', no)
   redis.call('HSET', k_groups, 'n' .. name, no, 'l' .. name, no)
   groups[no] = { state = 'o', on_failure = 'h', total = 0, left = 0, failed = 0, over = 0, name = name }
@@ -58,8 +58,8 @@ local function open_group(name)
   return no
 end
 
--- Count `wanted` new tasks in a group, given by its number, or by a name: then it is opened if there is none. Returns its
--- number and whether it is not started. The engine counts the tasks of an apply itself.
+-- Count `wanted` new tasks in a group, given by its number or its name; opens a group of that name if there is none. Returns
+-- its number and whether it is not started. The engine counts the tasks of an apply itself.
 join_group = function(no, wanted)
   if type(no) == 'string' then no = open_group(no) end
   local group = group_of(no)
@@ -80,8 +80,8 @@ save_groups = function()
 end
 
 -- script: find_group
--- Find the live group of a name, or open one; or read a group by its number, or the newest of a name. Until a group has
--- ended, its number makes the caller a waiter for its end.
+-- Find the live group of a name, or open one; or read a group by its number, or the newest of a name. If a group that is
+-- read by its number has not ended, its end will notify the caller.
 -- ARGV: now, shape, limit, number or '', or 'newest', or 'live', name, facts
 -- Returns: now, then what stored_group returns, if there is such a group
 -- WITH: now tube encode groups read_groups write_groups

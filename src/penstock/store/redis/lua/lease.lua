@@ -4,8 +4,8 @@
 -- ARGV: 4 handle, 5 count, 6 highest first rank or '', 8 the number of the call.
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
--- Tasks past their ttl are skipped but keep their place; those of cancelled groups leave the ready index, and are removed
--- later. A thousand of each is some 3 ms of work; a take that finds nothing else is retried.
+-- Tasks past their ttl are skipped but keep their place; tasks of cancelled groups leave the ready index, and are removed
+-- later. Skipping a thousand of each takes some 3 ms; a take that finds nothing else is retried.
 local passed, withdrawn = 0, 0
 
 local function may_skip() return passed < 1000 and withdrawn < 1000 end
@@ -23,8 +23,8 @@ local function sift(names)
   return left
 end
 
--- The next ready tasks. Once some were skipped, many are read: more of these will follow. Each round but the last withdraws
--- some tasks, so there are few rounds.
+-- The next ready tasks. Once some were skipped, many are read, because more of these will follow. Each round but the last
+-- withdraws some tasks, so there are few rounds.
 local function candidates(most)
   while true do
     local some = withdrawn > 0 and 1000 or passed > 0 and math.max(most, 100) or most
@@ -49,18 +49,18 @@ local function skipped(rec)
 end
 
 -- part: lease_leased
--- Tubes of kinds with leases: whole batches in few commands. In a fair tube whose micro-queues may have several heads, one by
--- one, because each lease decides which task may come next.
+-- For kinds with leases: leases whole batches with few commands. In a fair tube whose micro-queues may have several heads,
+-- leases tasks one by one, because each lease decides which task comes next.
 local HANDED_OUT, firsts = '>I4I6I8I6I6', {}
 
--- As penstock.core.lease defines it: the number of the hand-out above the 28 bits of the call.
+-- The next lease, as penstock.core.lease defines it: the number of the hand-out above the 28 bits of the call.
 local function next_lease(last)
   local number = math.max(math.floor(last / 268435456), lease_floor or 0) + 1
   return math.min(number, 33554431) * 268435456 + ARGV[8]
 end
 
--- The bytes of a ready task once it is handed out, its deadline, and whether it had a deadline before; nil if it must be
--- decoded: it may have a group. Not decoding is most of what makes a take of many cheap.
+-- The bytes of a ready task after its hand-out, its deadline, and whether it had a deadline before; nil if it must be
+-- decoded, because it may have a group. A take of many is cheap mostly because it decodes nothing.
 local function handed_out(value, session)
   local state, flags = string.byte(value or '', 1, 2)
   if fair or state ~= 114 or not flags or band(flags, 64) ~= 0 or #value < texts_place(flags) - 1 then return nil end -- r
@@ -84,7 +84,7 @@ local function handed_out(value, session)
     deadline > 0 and deadline or nil, expires > 0
 end
 
--- The same for any task; nil and whether it keeps its place if it must not be handed out.
+-- As handed_out, for any task. If it must not be handed out: nil, and whether it keeps its place.
 local function handed_out_slowly(key, value, session)
   local rec = readable(key, value)
   if not rec then return nil, false end
@@ -151,7 +151,7 @@ lease = function(wanted, session)
 end
 
 -- part: lease_unleased
--- Tubes of kinds without leases: whole batches in few commands.
+-- For kinds without leases: hands out whole batches with few commands.
 if clocked then top = clock_limit() end
 
 -- Hand out up to `most` of these members of the ready index.
@@ -171,7 +171,7 @@ local function hand_batch(names, values, most)
   hand_over(keys, recs, leased)
 end
 
--- Messages are handed out in the order of their keys. Keys that are gone are passed once.
+-- Hand out messages in the order of their keys. Keys of removed messages are passed only once.
 local function lease_in_order(wanted)
   local from, last = tonumber(redis.call('HGET', k_meta, 'handed') or 0), tonumber(meta[1])
   while #leased < 2 * wanted and from < last do

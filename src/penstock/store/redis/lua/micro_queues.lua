@@ -1,11 +1,11 @@
 -- part: micro_queues
--- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as decided by penstock.core.micro_queue.
+-- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as penstock.core.micro_queue defines.
 -- micro_queues: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
 -- tasks by micro-queue and place, which is rank and key. idle: empty micro-queues of a fair tube whose turn still matters,
--- by turn. The name of a micro-queue follows its length everywhere, as in tasks.
+-- by turn. The name of a micro-queue is always preceded by its length, as in tasks.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
--- What becomes ready waits at first. Before a script reads the ready index, and at its end, settle_micro_queues makes the first
--- (limit - taken) ready tasks of each micro-queue that it touched heads.
+-- A task that becomes ready is stored as waiting. Before a script reads the ready index, and at its end, settle_micro_queues
+-- makes the first (limit - taken) ready tasks of each micro-queue that the script touched its heads.
 -- KEYS: micro_queues queue idle
 fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
 local micro_queues = {}
@@ -17,10 +17,10 @@ local function read_micro_queue(stored)
   return micro_queue
 end
 
--- The name of the micro-queue that begins at this place of a stored task or of a tail.
+-- The name of the micro-queue, with its length, at this position of a stored task or of a tail.
 local function name_at(value, place) return string.sub(value, place, place + (string.byte(value, place) or 0)) end
 
--- The micro-queues of stored tasks, or of the tails behind a place, which are read at once.
+-- The names of the micro-queues of stored tasks, or of the tails after a place; reads all of these micro-queues at once.
 load_micro_queues = function(values, tails_from)
   local names, asked, wanted = {}, {}, {}
   for i = (tails_from or 0) + 1, #values do
@@ -40,7 +40,7 @@ load_micro_queues = function(values, tails_from)
   return names
 end
 
--- The micro-queue of a name; with `new`, also one that is not stored.
+-- The micro-queue of a name; with `new`, an empty one if none is stored.
 local function micro_queue_of(name, new)
   local micro_queue = micro_queues[name]
   if micro_queue == nil then micro_queue = read_micro_queue(redis.call('HGET', k_micro_queues, name)) end
@@ -57,7 +57,7 @@ queue_place = function(key, rec)
   return sortable(rec.rank1) .. (second and not fair and sortable(rec.rank2) or '') .. key
 end
 
--- Whether one place is before another. Strings cannot be compared: Lua does that by the server's locale.
+-- Whether one place is before another. Lua's string comparison cannot be used: it depends on the server's locale.
 local function before(place, other)
   for at = 1, #place - 6, 8 do
     local one, two = number_of(string.sub(place, at)), number_of(string.sub(other, at))
@@ -66,7 +66,7 @@ local function before(place, other)
   return id_of(place) < id_of(other)
 end
 
--- A task changes its state; `old_place`: its place, if its ranks have changed.
+-- Update the micro-queue of a task that changes its state; `old_place`: its former place, if its ranks have changed.
 update_micro_queue = function(key, rec, before_state, old_place)
   local lead = with_length(rec.utube or '')
   local micro_queue = micro_queue_of(lead, rec.state == 'r')
@@ -95,9 +95,9 @@ update_micro_queue = function(key, rec, before_state, old_place)
   micro_queue.touched = true
 end
 
--- A new task enters its micro-queue: `r` if it is a head, for now, else `q`; and in a fair tube its second rank. `start`
--- is its place without its key; `last`: it comes after all others.
-local entered = {} -- words to add to the queue
+-- Add a new task to its micro-queue. Returns `r` if it is a head, for now, else `q`; and in a fair tube its second rank.
+-- `start` is its place without its key; `last`: it comes after all others.
+local entered = {} -- arguments of ZADD for the queue
 
 enter_micro_queue = function(lead, rec, start, key, last)
   local micro_queue, n = micro_queues[lead] or micro_queue_of(lead, true), #entered
@@ -110,7 +110,7 @@ enter_micro_queue = function(lead, rec, start, key, last)
   end
   micro_queue.waiting = micro_queue.waiting + 1
   entered[n + 1], entered[n + 2] = 0, lead .. 'w' .. start .. key
-  -- Mostly it is behind the heads, and the worst of these was put by the same call.
+  -- Usually the task is behind the heads, the last of which was put by the same call.
   local behind = last or (micro_queue.worst and (rec.rank1 > micro_queue.worst or (rec.rank1 == micro_queue.worst and #start == 8)))
   if not behind or micro_queue.taken + micro_queue.heads < limit then micro_queue.touched = true end
   return 'q', 0
@@ -118,8 +118,8 @@ end
 
 local function rank_of(place) return string.find(place, '\128\0\0\0\0\0\0\0', 1, true) == 1 and 0 or number_of(place) end
 
--- Write a ready task as a head (r) or as a waiting one (q), if its bytes are as they should be. Unless the tube is fair,
--- that changes its state alone.
+-- Write a ready task as a head (r) or as a waiting one (q), if its bytes are as expected. Unless the tube is fair, this
+-- changes only its state.
 local function restate(place, value, from, to, turn)
   local key, rank2, stored = key_in(place), nil, nil
   if not value or string.byte(value) ~= string.byte(from) then return false end
@@ -147,7 +147,7 @@ end
 local function demote(micro_queue, lead, place)
   micro_queue.heads = micro_queue.heads - 1
   remove_from('ZREM', k_queue, lead .. 'h' .. place)
-  if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then -- else it is left to a repair
+  if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then -- else a repair corrects it
     micro_queue.waiting = micro_queue.waiting + 1
     add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
   end
@@ -159,7 +159,7 @@ local function places_in(lead, letter, behind, most)
   return found
 end
 
--- Demote heads that are too many or overtaken. Adds the places that become heads to `chosen`.
+-- Demote heads that exceed the limit or were overtaken. Adds the places that become heads to `chosen`.
 local function choose_heads(lead, micro_queue, chosen)
   local slots = math.max(0, limit - micro_queue.taken)
   local waiting = micro_queue.waiting > 0 and slots > 0 and places_in(lead, 'w', 'x', slots) or {}
@@ -203,7 +203,7 @@ settle_micro_queues = function()
       if restate(place, value, 'q', 'r', micro_queue.turn) then
         micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
         add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
-      else -- left to a repair, but it must not hold up those behind it
+      else -- a repair corrects it, but it must not block the tasks behind it
         readable(key_in(place), value)
         micro_queue.touched, stale = true, true
       end
@@ -212,8 +212,8 @@ settle_micro_queues = function()
   until not stale
 end
 
--- A head is handed out, or a taken task acked: what update_micro_queue does, from its stored bytes. Not for fair tubes. `name`: of
--- the task in the ready index.
+-- Hand out a head, or (ack_taken) ack a taken task: as update_micro_queue, but from stored bytes. Not for fair tubes. `name`:
+-- the member of the task in the ready index.
 take_head = function(lead, name, value)
   local flags, rank1 = string.byte(value, 2), 0
   local micro_queue = micro_queue_of(lead, true)

@@ -1,27 +1,27 @@
 -- The index of a pool: tasks in Redis whose durable copy is in a database.
 
 -- part: pool_epoch
--- Refuses to run in another epoch than the caller's, EPOCH, and marks what the database has yet to learn.
+-- Refuses to run in another epoch than the caller's, EPOCH, and marks changes that are yet to be written to the database.
 -- marks: `t` and key of a task, `x` and key of its errors, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
--- The database has everything that is not marked. `version` of meta is the last one; `epoch` that in which the tube was loaded.
+-- The database has everything that is not marked. `version` of meta is the last version; `epoch` that of the tube's load.
 -- KEYS: marks
 if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
 
 mark_changed = function(name) redis.call('ZADD', k_marks, redis.call('HINCRBY', k_meta, 'version', 1), name) end
 
--- The database does not know of a hand-out before its end: in a new epoch the numbers of leases begin higher. The first
--- begins like any store.
+-- The database learns of a hand-out only when it has ended, so the lease numbers of a new epoch begin higher. The first
+-- epoch begins like any store.
 lease_floor = (tonumber(EPOCH) or 1) * 1024 - 1024
 
 -- script: begin_index
--- Begin the empty index of a tube that is new to its pool.
+-- Create the empty index of a new tube.
 -- KEYS: meta
 -- ARGV: epoch
 if redis.call('HSETNX', k_meta, 'last', 0) == 1 then redis.call('HSET', k_meta, 'epoch', ARGV[1]) end
 return 1
 
 -- script: reset_index
--- Empty a tube's index and close it to all but those who load it, unless it is of a later epoch.
+-- Empty a tube's index and close it to all clients but the one that loads it, unless it is of a later epoch.
 -- ARGV: epoch, field and value of meta, ...
 -- Returns: 1, or 0 if another client builds it or has built it
 -- WITH: contents
@@ -37,8 +37,8 @@ redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
 return 1
 
 -- script: open_index
--- Open a tube whose index is loaded, and correct its counters and those of its groups, whose tasks follow them again. One
--- that was moved away is frozen again.
+-- Open a tube whose index is loaded, and correct its counters and those of its groups; let tasks follow their groups again.
+-- Freezes the tube again if it was moved away.
 -- KEYS: tasks members
 -- ARGV: now, shape, limit, epoch, number of a group, ...
 -- Returns: now
@@ -60,7 +60,7 @@ notify()
 return { now }
 
 -- script: collect_changes
--- Read what the database has yet to learn, a page of marks at a time; also of a tube that was moved away.
+-- Read a page of changes that are yet to be written to the database; also of a tube that was moved away.
 -- KEYS: meta tasks outcomes groups outbox inbox marks errors
 -- ARGV: epoch, version to begin after, version to end with or '', most
 -- Returns: the last version (-3: another epoch), {meta, outbox, inbox}; then for each mark its name, its version and
@@ -93,9 +93,9 @@ end
 return answer
 
 -- part: turns
--- Of clients with something to write, one writes for all. It locks the tube's row in the database, but the others need not
--- wait there. turn: its name, for a second at most; waiting: name of a client -> the version that it waits for; turn:<name>:
--- what ends its wait: the version that is written, or 0 for its turn. `written` of meta is that version.
+-- One of the clients with changes writes for all. It locks the tube's row in the database; the others wait here, not for the
+-- row. turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
+-- turn:<name>: list that ends a client's wait: the version that is written, also `written` of meta, or 0 for its turn.
 -- KEYS: meta turn waiting
 local function begin_turn(name)
   redis.call('ZREM', k_waiting, name)
@@ -122,8 +122,8 @@ begin_turn(ARGV[3])
 return { 0 }
 
 -- script: clear_changes
--- Remove the marks up to a version, which the database has by now, and the payloads of those tasks. Calls those who wait for
--- it, and the next to write.
+-- Remove the marks up to a version that the database has, and the payloads of these tasks. Wakes the clients that wait for
+-- this version, and the next client to write.
 -- KEYS: meta tasks marks
 -- ARGV: epoch, version, most, name of the client
 -- Returns: 1 if there are more marks (-3: another epoch)

@@ -1,10 +1,10 @@
--- How scripts begin and end. Parts are put together with scripts by penstock.store.redis.scripts; a part may use what the
--- parts before it define.
+-- How scripts begin and end. penstock.store.redis.scripts assembles scripts from parts; a part may use what the parts
+-- before it define.
 --
 -- The first arguments of most scripts of a tube:
 --   now    the time in ms, or '' for the server's clock
 --   shape  letters: `2` a second rank orders the tube, `f` fair, `n` new tasks always come last, `c` hand-outs set a clock
---   limit  tasks that may be taken at once from a micro-queue; where hand-outs set a clock, the period in ms
+--   limit  tasks of a micro-queue that may be taken at the same time; where hand-outs set a clock, the period in ms
 --
 -- Most scripts that change tasks return
 --   now, readied, removed, log, ...
@@ -17,7 +17,7 @@
 redis.replicate_commands()
 
 -- part: redis_6_allow_oom
--- Only before Redis 7: a script may write at the memory limit once its first write needed no memory. This one changes
+-- Only before Redis 7: a script may write at the memory limit if its first write needs no memory. This one changes
 -- nothing.
 redis.call('PERSIST', KEYS[1])
 
@@ -33,16 +33,16 @@ end
 -- The tube's header, its counters and notifications.
 -- The hash meta holds the last id, the counters, `paused` and two flags that keep notifications rare: `take_waits` while a
 -- blocked take has found nothing and was not notified since (its value is the time until which that take sleeps), `full`
--- while a put found no room. `facts` exists once a task of the tube had an address, a reply tube or a group: how long
--- outcomes are kept, in six bytes, and what penstock.store.redis.outbox must know of a shard. `awaited` while somebody waits
--- for the end of a task or a group. Without `last` the tube does not exist.
+-- after a put found the tube full. `facts` exists once a task of the tube had an address, a reply tube or a group: how long
+-- outcomes are kept, in six bytes, and what penstock.store.redis.outbox must know of a shard. `awaited` exists while a
+-- caller waits for the end of a task or a group. Without `last` the tube does not exist.
 -- KEYS: meta due
 local meta = redis.call('HMGET', k_meta, 'last', 'paused', 'take_waits', 'full', 'facts')
 if not meta[1] then return { -1 } end
 
 local counted, readied, removed, awaited = {}, 0, 0, false
 
--- A command with many words, in parts: Lua's stack holds some thousand.
+-- Run a command with many arguments in several calls: Lua's stack holds only some thousand.
 local function call_with(command, key, words)
   for i = 1, #words, 1000 do redis.call(command, key, unpack(words, i, math.min(i + 999, #words))) end
 end
@@ -65,7 +65,7 @@ local function notify()
   redis.call('PUBLISH', prefix .. ':tube_changed', no)
 end
 
--- Something ended that a caller may wait for.
+-- Note that something ended that a caller may wait for.
 local function notify_waiters() awaited = redis.call('HDEL', k_meta, 'awaited') == 1 or awaited end
 
 local function due_before(moment)
@@ -73,7 +73,7 @@ local function due_before(moment)
   return first and tonumber(first) < moment
 end
 
--- Write the counters, and notify other processes of what their callers wait for.
+-- Write the counters, and notify other processes if their callers wait for what changed.
 local function finish()
   if save_names then save_names() end
   for name, by in pairs(counted) do

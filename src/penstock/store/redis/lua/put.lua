@@ -1,13 +1,13 @@
 -- Puts.
 
 -- part: add_entries
--- New tasks from entries. What the entries of a run have in common is its spec (see new_record); the rest of each is its
--- tail: the bytes of its texts, and its data. `last` is the last id given.
+-- Create tasks from entries. The entries of a run have the same spec (see new_record); the rest of each entry is its tail:
+-- the bytes of its texts, and its data. `last` is the last id given.
 -- KEYS: tasks ready due members addresses
 local last, newest = tonumber(meta[1]), string.find(ARGV[2], 'n', 1, true) ~= nil
 local by_two = string.find(ARGV[2], '2', 1, true) ~= nil
 
--- Add runs, [[spec, how many], ...], of tails from a place on; `logged`: they are logged.
+-- Add runs, [[spec, number of entries], ...], whose tails follow a place; `logged`: also log the new tasks.
 local function add_entries(runs, tails, place, logged)
   local tasks, ready, due, members, names, delayed = {}, {}, {}, {}, {}, 0
   local stamp, from, name_of, spanned = key_of(now), place, nil, false
@@ -125,16 +125,16 @@ return { now, first, readied, joined, unpack(given_mark or {}) }
 -- WITH: now tube encode new_record count_tasks names? with_micro_queues? add_entries put_entries
 
 -- script: put_related
--- The same, of tasks with addresses, reply tubes or groups.
+-- As put, for tasks with addresses, reply tubes or groups.
 -- WITH: now tube encode decode tasks micro_queues? groups read_groups write_groups outcomes new_record names? unleased?
 -- WITH: add_entries with_groups find_conflict count_tasks put_entries
 
 -- part: find_conflict
 local former = {} -- tasks that had the addresses of the entries
-holders = {} -- tasks that have them
+holders = {} -- tasks that have them now
 
--- Whether entries cannot be added as they are: another task than those that leave has an address, or a group has ended, or
--- is not as the spec says.
+-- Whether entries cannot be added: a task that is not in `leaving` has one of the addresses, or a group has ended or is not
+-- in the state that the spec says.
 find_conflict = function(runs, tails, place, leaving)
   local names, ended = {}, false
   for _, run in ipairs(runs) do
@@ -153,7 +153,7 @@ find_conflict = function(runs, tails, place, leaving)
   end
   for i, key in ipairs(read_many(k_addresses, names)) do
     local value = key and redis.call('HGET', k_tasks, key)
-    local rec = value and decode(value) -- what cannot be read has lost its address
+    local rec = value and decode(value) -- an unreadable task has lost its address
     if rec and rec.address == names[i] and not leaving[key] then
       holders[#holders + 1] = key
     elseif key then
@@ -163,7 +163,7 @@ find_conflict = function(runs, tails, place, leaving)
   return ended or #holders > 0
 end
 
--- Supersede the outcomes of former tasks, and note what the new ones need.
+-- Supersede the outcomes of former tasks, and store in meta what the new tasks need.
 keep_relations = function(runs, facts)
   supersede(former)
   if not meta[5] and not delivered then

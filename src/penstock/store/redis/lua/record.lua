@@ -4,10 +4,10 @@
 -- A task's field in the hash of tasks and its member in indexes: six bytes that sort like its id.
 local function key_of(id) return struct.pack('>I6', id) end
 
--- A text of up to 255 bytes, after its length.
+-- A text of up to 255 bytes, preceded by its length.
 local function with_length(text) return string.char(#text) .. text end
 
--- The address of a message begins with its time. A zero byte replaces that and the hyphen after it.
+-- The address of a message begins with its time and a hyphen. A zero byte replaces both.
 local function short_name(address, created)
   local lead = string.format('%.0f-', created)
   return string.sub(address, 1, #lead) == lead and '\0' .. string.sub(address, #lead + 1) or address
@@ -17,7 +17,7 @@ local function full_name(address, created)
   return string.byte(address) == 0 and string.format('%.0f-', created) .. string.sub(address, 2) or address
 end
 
--- The numbers between a task's hand-out and its texts; and their flags.
+-- The flags and bytes of the numbers between a task's hand-out and its texts.
 local function pack_numbers(rec)
   local flags, packed = 0, ''
   if rec.expires or rec.ttr then
@@ -57,12 +57,12 @@ local function encode(rec)
   return rec.state .. string.char(flags) .. key_of(rec.created) .. taken .. numbers .. texts .. rec.payload
 end
 
--- Where the texts of a task with these flags begin.
+-- The position of the texts in a task with these flags.
 local function texts_place(flags)
   return 9 + band(flags, 1) * 30 + band(flags, 2) * 6 + band(flags, 4) * 1.5 + band(flags, 8) * 2.5
 end
 
--- The text at a place, after its length; and the place behind it.
+-- The text whose length is at this position, and the position after it.
 local function text_at(value, place)
   local last = place + (string.byte(value, place) or 0)
   return string.sub(value, place + 1, last), last + 1
@@ -81,7 +81,7 @@ local function sortable(number)
   return inverted(bytes)
 end
 
--- The number that the first of these bytes sort like.
+-- The number that the first eight bytes encode: the inverse of sortable.
 local function number_of(bytes)
   local first = string.byte(bytes)
   if first >= 128 then return (struct.unpack('>d', string.char(first - 128) .. string.sub(bytes, 2, 8))) end
@@ -89,7 +89,7 @@ local function number_of(bytes)
 end
 
 -- part: decode
--- 0 and '' mean that a task does not have it.
+-- The value, or nil for 0 and '', which mean that a task does not have it.
 local function given(value)
   if value ~= 0 and value ~= '' then return value end
 end
@@ -142,7 +142,7 @@ local function key_in(member) return string.sub(member, -6) end
 -- part: new_record
 -- The numbers of a new task, from the spec of a put:
 --   flags of its texts, rank1 base, clock, newest, rank2 base, clock, newest, pri, ttl, ttr, delay, number or name of its
---   group or false, whether that is not started (nil: the script finds out), whether it has a reply tube
+--   group or false, whether that group is not started (nil: the script finds out), whether it has a reply tube
 local function rank(base, clock, newest, id) return base + (clock and now or 0) - (newest and id or 0) end
 
 local function new_record(spec, id)

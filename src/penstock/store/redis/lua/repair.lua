@@ -1,7 +1,7 @@
--- Writes that a check of the client worked out: see penstock.store.redis.checks.
+-- Writes that the client's check has computed: see penstock.store.redis.checks.
 
 -- script: repair
--- Write item by item, each unless something that it rests on has changed since.
+-- Write each item, unless something that it depends on has changed since.
 -- KEYS: tasks ready buried taken delivered due queue members micro_queues addresses outcomes kept groups waits
 -- ARGV: now, shape, limit, then of each item: number of guards, part, field, `=` and its value or '' for none, ...; number of
 --   writes, number of words, command, part, word, ..., ...

@@ -1,9 +1,9 @@
 -- Replies and links of chains, on their way from the outbox of one tube into another tube.
 
 -- part: outbox
--- outbox: number -> number, time, name of the tube, data: see read_entry in penstock.store.redis.outbox. Clients put them
--- into their tubes in the order of their numbers and then remove them from the outbox; the tube remembers the highest
--- number it received. `posted` of meta is the last number.
+-- outbox: number -> number, time, name of the tube, data: see read_entry in penstock.store.redis.outbox. Clients put these
+-- entries into their tubes in the order of their numbers and then remove them from the outbox; the receiving tube remembers
+-- the highest number it received. `posted` of meta is the last number.
 -- KEYS: outbox
 local function post(name, data)
   local no = redis.call('HINCRBY', k_meta, 'posted', 1)
@@ -14,14 +14,14 @@ local function outbox_entries(after)
   return redis.call('ZRANGEBYSCORE', k_outbox, '(' .. after, '+inf', 'LIMIT', 0, 1000)
 end
 
--- Whether a client that died left entries behind: the client that posts an entry puts it within a second.
+-- Whether a dead client left entries behind: a live client puts the entries that it posts within a second.
 local function left_behind()
   local first = redis.call('ZRANGE', k_outbox, 0, 0)[1]
   return first and struct.unpack('>I6', first, 7) <= now - 1000
 end
 
 -- script: read_outbox
--- Read what is still in the outbox, in order, above a number. Of a dropped tube, also tasks that have yet to reply.
+-- Read the entries of the outbox above a number, in order. Of a dropped tube, also read tasks that have yet to reply.
 -- KEYS: meta tasks
 -- ARGV: now, number, 1 to read all of them, not only those that were left behind
 -- Returns: now, {entry, ...}; of a dropped tube also its facts, its name and {id, record, ...}; or now, {}, 1 if nothing is
@@ -55,8 +55,8 @@ end
 return 1
 
 -- script: receive_replies
--- Put replies and links of chains from the outbox of another tube, each once, whatever the capacity. A link whose address
--- is or was in use was cancelled before its turn came.
+-- Put replies and links of chains from the outbox of another tube, each once, regardless of the capacity. Skips a link whose
+-- address is or was in use: it was cancelled before its turn came.
 -- inbox: tube -> the highest number received from it. Numbers arrive in order, so lower ones were received before.
 -- KEYS: inbox addresses
 -- ARGV: now, shape, limit, number of the other tube, facts, number, 1 if it is a link with an address, spec: msgpack, tail,

@@ -5,7 +5,7 @@
 -- total: last session number. sessions: number -> msgpack {id, ttr, tubes, over, handles: {handle: {host, pid, locus, beat}};
 -- host, pid and beat of the last heartbeat}.
 -- ids: id -> number. members: handle -> session. lapses, ends: as in tubes.
--- ended: number -> msgpack of the tubes that have yet to learn that the session ended.
+-- ended: number -> msgpack of the tubes that were not yet notified that the session ended.
 -- KEYS: total sessions ids members lapses ends ended
 local span = tonumber(ARGV[2])
 
@@ -21,7 +21,7 @@ local function find(handle)
   return session, session and no
 end
 
--- Returns when it ends without further heartbeats: its ttr after its last handle.
+-- Write a session. Returns when it ends without further heartbeats: its ttr after its last handle.
 local function save_session(no, session)
   local over = session.over
   for _, handle in pairs(session.handles) do over = math.max(over or 0, handle.beat + span + session.ttr) end
@@ -30,7 +30,7 @@ local function save_session(no, session)
   return over
 end
 
--- Remove a handle as of that time. Returns its session, when that ends, and its tubes.
+-- Remove a handle as of that time. Returns its session, the session's end, and its tubes.
 local function remove_handle(handle, moment)
   local session, no = find(handle)
   redis.call('ZREM', k_lapses, handle)
@@ -41,7 +41,7 @@ local function remove_handle(handle, moment)
   return no, save_session(no, session), session.tubes
 end
 
--- Remove lapsed handles, then end the sessions whose time has come: a bounded number, the rest at the next call.
+-- Remove lapsed handles, then end sessions whose deadline has passed: a bounded number, the rest at the next call.
 local function expire()
   for _, handle in ipairs(redis.call('ZRANGEBYSCORE', k_lapses, '-inf', now, 'LIMIT', 0, 1000)) do
     remove_handle(handle, tonumber(redis.call('ZSCORE', k_lapses, handle)))
@@ -57,7 +57,7 @@ local function expire()
   end
 end
 
--- Ended sessions whose tubes have yet to learn of it: number, tubes, ...
+-- Ended sessions whose tubes were not notified yet: number, tubes, ...
 local function unfinished()
   local found, answer = redis.call('HSCAN', k_ended, '0', 'COUNT', 100)[2], {}
   for i = 1, #found, 2 do
@@ -100,7 +100,7 @@ expire()
 return { now, unfinished(), no, session.id, over, session.tubes }
 
 -- script: heartbeat
--- Keep handles alive. Without any, it ends the handles and sessions whose time has come.
+-- Keep handles alive. Also ends handles and sessions whose deadline has passed, even if called without handles.
 -- ARGV: now, span, handle, ...
 -- Returns: now, unfinished, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
 -- WITH: now session_registry
@@ -132,7 +132,7 @@ expire()
 return { now, unfinished(), unpack(left) }
 
 -- script: enlist_handle
--- Register that a session takes from a tube: from now on the tube learns of its heartbeats and its end.
+-- Register that a session takes from a tube: from now on, the tube is updated about its heartbeats and its end.
 -- ARGV: now, span, handle, tube
 -- Returns: now, session (0 if the handle is gone), the handle's lapse, the session's end
 -- WITH: now session_registry
@@ -145,9 +145,9 @@ if not known then session.tubes[#session.tubes + 1] = tube end
 return { now, no, session.handles[ARGV[3]].beat + span, save_session(no, session) }
 
 -- script: update_sessions
--- In one tube, set the new deadlines of handles and sessions that the tube knows. The next advance ends a session whose time
--- has come.
--- ended_sessions: sessions that ended here in the last minute, so that a late call cannot bring them back.
+-- Set new deadlines of handles and sessions in a tube that knows them. The next advance ends sessions whose deadline has
+-- passed.
+-- ended_sessions: sessions that ended here in the last minute, so that a late call cannot revive them.
 -- KEYS: meta lapses handles waits ends ended_sessions
 -- ARGV: now, then handle or '', its lapse (0: it is gone), session, its end, ...
 -- WITH: now

@@ -1,4 +1,4 @@
--- Reading and changing tasks with every index and counter that depends on them.
+-- Reading and changing tasks, together with all indexes and counters that depend on them.
 
 -- part: tasks
 -- members: a sorted set, all scores 0, of group, m, key for each task of a group, and group, u, rank, key for those that wait
@@ -7,8 +7,8 @@
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched, log = {}, {}
 
--- Decode a task; false if there are no bytes. Bytes that cannot be read are buried at once, as the data of a task that exists
--- from the next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
+-- Decode a task; false if there are no bytes. Unreadable bytes are buried at once, as the data of a task that exists from the
+-- next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
 local function readable(key, value)
   if not value then return false end
   local rec = decode(value)
@@ -32,8 +32,8 @@ local function prefetch(keys)
   end
 end
 
--- Write to a hash or an index: at once, or later with others while the script gathers them in `removals` and `additions`;
--- meanwhile it changes no task twice.
+-- Write to a hash or an index: at once, or later in one command, while the script gathers writes in `removals` and
+-- `additions`; it must not change a task twice while it gathers.
 local function write(gathered, command, index, one, other)
   local words = gathered and gathered[index]
   if gathered and not words then
@@ -128,7 +128,7 @@ end
 
 bury_unreadable = function(key, value)
   local rec = unreadable(value)
-  redis.call('HSET', k_tasks, key, encode(rec)) -- at once: it may be fetched again
+  redis.call('HSET', k_tasks, key, encode(rec)) -- at once, because it may be fetched again
   if mark_changed then mark_changed('t' .. key) end
   enter(key, rec)
   count('bury', 1)
@@ -138,7 +138,7 @@ end
 -- A deadline has passed when now == deadline.
 local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
 
--- Apply what was decided: `to` has the next state, its events and fields.
+-- Change a task as decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
   local before, timer = rec.state, rec.at
   if to.error then -- stored beside the task, which is flagged: see penstock.core.attempts
@@ -146,7 +146,7 @@ local function change(key, rec, to)
     local kept = stored and cmsgpack.unpack(stored) or {}
     kept[#kept + 1] = to.error
     if #kept > 5 then table.remove(kept, 1) end
-    -- At once, if its outcome is about to take them over.
+    -- Written at once if the outcome is about to copy them.
     if to.state == '-' then redis.call('HSET', k_errors, key, cmsgpack.pack(kept)) else add_to('HSET', k_errors, key, cmsgpack.pack(kept)) end
     rec.failed = true
     if mark_changed then mark_changed('x' .. key) end
@@ -178,7 +178,7 @@ local function change(key, rec, to)
   end
 end
 
--- Write everything that was collected.
+-- Write everything that the script has collected.
 local function commit()
   if save_outcomes then save_outcomes() end
   if save_groups then save_groups() end

@@ -44,9 +44,9 @@ unlink_contents(k_waits, k_outbox, k_inbox)
 return 1
 
 -- script: import
--- Store tasks, and what is stored beside them, under their own ids. What is here already is left as it is. From another store it
--- is counted. From the database of a pool it is not, open_index does that; its taken tasks are held by a session that has
--- ended, so the next advance releases them.
+-- Store tasks, and what is stored beside them, under their own ids. Tasks that exist already are not changed. Tasks from another
+-- store are counted. Those from the database of a pool are not, because open_index does that; if they were taken, they get
+-- a session that has ended, so the next advance releases them.
 -- KEYS: groups ends
 -- ARGV: now, shape, limit, facts, or '' if it comes from the database, the id up to which all is imported, number of words for
 --   what is stored beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
@@ -89,7 +89,7 @@ end
 local function count_in(key, rec)
   added = added + 1
   if mark_changed then mark_changed('t' .. key) end
-  -- It represents a ready task, see penstock.core.transfer.
+  -- Such a task represents a ready one: see penstock.core.transfer.
   if rec.state == '~' and rec.at and rec.at <= rec.created then count('delay', -1) end
   local group = rec.group_no and group_of(rec.group_no)
   if group then group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true end
@@ -132,7 +132,7 @@ commit()
 return { now }
 
 -- script: activate
--- Take over the counters of a tube that was imported, once: `landed` of meta.
+-- Take over the counters of an imported tube, only once: `landed` of meta.
 -- ARGV: now, shape, limit, facts, ids that were never given or '' for all that were skipped, ms and seq of the last message
 --   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total, failed], ...]
 -- Returns: now

@@ -1,4 +1,4 @@
--- Tubes themselves, and their names, which have a slot of their own.
+-- Tubes themselves, and the registry of their names, which has its own slot.
 
 -- script: open_store
 -- Write the store's random id and schema, unless they exist.
@@ -11,7 +11,7 @@ redis.call('HSETNX', k_store, 'schema', ARGV[2])
 return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
 -- script: rename_tube
--- Give a tube another name, or its first one, unless that is in use.
+-- Give a tube its first name or another one, unless that name is in use.
 -- KEYS: names tubes store
 -- ARGV: old name or '', new name, number, declaration, a random word for `altered`
 -- Returns: 1, or 0 if another tube has the name
@@ -23,7 +23,7 @@ redis.call('HSET', k_store, 'altered', ARGV[5])
 return 1
 
 -- script: alter_tube
--- Replace a tube's declaration, unless another client did.
+-- Replace a tube's declaration, unless another client has replaced it.
 -- KEYS: tubes store
 -- ARGV: number, declaration before, declaration after, a random word for `altered`
 -- Returns: 1, or 0 if another client was faster
@@ -34,7 +34,7 @@ redis.call('HSET', k_store, 'altered', ARGV[4])
 return 1
 
 -- script: unname_tube
--- Remove the name of a dropped tube, if it still has it.
+-- Remove the name of a dropped tube, unless another tube has that name now.
 -- KEYS: names tubes
 -- ARGV: name, number
 -- FLAGS: allow-oom
@@ -56,7 +56,7 @@ end
 return { now, redis.call('HINCRBY', k_meta, 'turn', 1) }
 
 -- part: contents
--- The keys of a tube, but for meta. Their memory is freed in the background.
+-- Delete the keys of a tube, except meta. Their memory is freed in the background.
 -- KEYS: meta tasks ready due buried taken delivered micro_queues queue idle lapses handles ends ended_sessions waits
 -- KEYS: addresses outcomes kept groups members moving outbox inbox marks errors
 local function unlink_contents(...)

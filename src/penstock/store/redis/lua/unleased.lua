@@ -1,11 +1,11 @@
 -- Kinds without leases: round (elements) and reliable (messages).
 
 -- part: names
--- Ids are texts. addresses: public id -> key. Messages are named in the order of their keys, so those of a millisecond are
--- one entry: ms -> by how much keys are ahead of the second number, how many messages are left. One that came from
--- elsewhere, where that is not so, has its own entry.
+-- Public ids are texts. addresses: public id -> key. Messages are named in the order of their keys, so all messages of a
+-- millisecond share one entry: ms -> difference of key and second number, how many messages are left. An imported message
+-- that does not fit has its own entry.
 -- `ms` and `seq` of meta are the last message id given, so that none is given twice. Messages up to the key `handed` of
--- meta were handed out or are gone: those behind it need no ready index.
+-- meta were handed out or removed: the ready ones follow it, and need no ready index.
 -- KEYS: tasks addresses
 local clocked = string.find(ARGV[2], 'c', 1, true) ~= nil
 local spans, split_name = {}, '^(%d+)%-(%d+)$'
@@ -29,7 +29,7 @@ key_named = function(name)
   return redis.call('HGET', k_addresses, name) or ''
 end
 
--- Add `wanted` messages, of which one has this key and name, to the entry of their millisecond. Returns whether they fit.
+-- Add `wanted` messages to the entry of their millisecond; one of them has this id and name. Returns whether they fit.
 local function add_to_span(id, ms, seq, wanted)
   local span = span_of(ms)
   if span and span[1] ~= id - seq then return false end
@@ -54,8 +54,8 @@ save_names = function()
   end
 end
 
--- How new tasks without a name are named: messages by their ids, elements that are replies by their own. The names are
--- to be listed, unless the second answer is true. As penstock.core.ids defines them.
+-- Returns a function that names new tasks as penstock.core.ids defines it: messages by time and number, replies in round tubes
+-- by their key. The caller must list the names in `addresses`, unless the second result is true.
 name_entries = function(wanted, last)
   if clocked then
     return function(_, key)
@@ -74,7 +74,7 @@ name_entries = function(wanted, last)
   return function(place) return lead .. string.format('%.0f', seq + place) end, spanned
 end
 
--- Nothing waits to be handed out: what is put next is the first.
+-- If no message waits to be handed out, let hand-outs continue with the messages that are put next.
 pass_all = function(there)
   if in_order and there == tonumber(redis.call('HGET', k_meta, 'taken') or 0) then
     redis.call('HSET', k_meta, 'handed', meta[1])
@@ -82,7 +82,7 @@ pass_all = function(there)
 end
 
 -- part: unleased
--- No session holds what was handed out. delivered: messages by the serial number of their last hand-out.
+-- No session holds tasks that were handed out. delivered: messages by the serial number of their last hand-out.
 -- KEYS: delivered
 local period = tonumber(ARGV[3])
 delivered = k_delivered
@@ -100,14 +100,14 @@ end
 -- The highest first rank that may be handed out now; an element that never was has rank 0.
 local function clock_limit() return math.max(0, now - period) end
 
--- When the first element may be handed out; nil if there is none, or if it may be now.
+-- When the first element may be handed out; nil if that is now, or if there is no element.
 next_hand_out = function()
   local rank = clocked and tonumber(redis.call('ZRANGE', k_ready, 0, 0, 'WITHSCORES')[2])
   return rank and rank > clock_limit() and rank + period or nil
 end
 
 -- part: hand_over
--- Hand-outs without a lease, as decided by penstock.core.lifecycle: an element stays ready, behind all that were handed out
+-- Hand-outs without a lease, as penstock.core.lifecycle defines: an element stays ready, behind all that were handed out
 -- before; a message moves to the end of the delivered ones.
 local serial
 
@@ -137,7 +137,7 @@ end
 -- WITH: now tube encode decode tasks names unleased hand_over
 -- FLAGS: allow-oom
 local elapsed, handed, young = tonumber(ARGV[5]), {}, false
--- Each moves to the end, behind all others, so none is handed out twice in one call.
+-- Each message moves to the end, so none is handed out twice in one call.
 local left_over = meta[2] == '1' and 0 or math.min(tonumber(ARGV[4]), redis.call('ZCARD', k_delivered))
 while left_over > 0 and not young do
   local page, keys, recs = redis.call('ZRANGE', k_delivered, 0, math.min(left_over, 1000) - 1), {}, {}
