@@ -384,7 +384,7 @@ class PoolStore(RedisStore):
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
-        """As the contract says; repeated if the index was lost meanwhile: session numbers belong to an epoch."""
+        """As the contract says; repeated if the index was lost during the call: session numbers belong to an epoch."""
         while True:
             joined = super().join(presence, session, ttr, now=now)
             if self._index.is_whole():

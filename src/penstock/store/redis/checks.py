@@ -202,7 +202,7 @@ class Look:
         return record
 
     def _is_span(self, name: bytes) -> bool:
-        """Whether an entry of `addresses` stands for all messages of a millisecond."""
+        """Whether an entry of `addresses` is the shared one of all messages of a millisecond."""
         return self.tube.kind.hand_out == DELIVER and name.isdigit()
 
     def _spanned_name(self, id: int) -> str | None:

@@ -369,7 +369,7 @@ class RedisStep:
         if not tube.kind.leased:
             return self._ack_delivered(tube, moves)
         session, seen = moves[0].session, [move.seen for move in moves]
-        # The script acks tasks of one session without reply tubes, as far as the moves tell.
+        # The script can ack tasks of one session without reply tubes, as far as known from the moves.
         if (
             tube.fair
             or session is None

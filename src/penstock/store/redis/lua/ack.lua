@@ -1,11 +1,11 @@
 -- script: ack
 -- The common case of an ack: by one session, of distinct tasks without address, reply tube or group, whose events have no
 -- subscriber. Reads the bytes that matter instead of decoding records (see record.lua): takes a quarter of the time of apply.
--- ARGV: now, shape, limit, keys of the tasks, of each the lease in 8 bytes (0: any) and the session in 6, or that once for all,
---   result, ...: of each task, '' for none; or no results at all
--- Returns: now, readied, {places of those that do not exist}, {places of those that are left to the engine: not held, with
---   errors, with reply tubes, the last ones of their groups; of `ack`, all with an address or a group}, {places of those whose
---   outcome is kept} or 1 for all, 0 unless tasks that could not be read were buried
+-- ARGV: now, shape, limit, keys of the tasks, lease in 8 bytes (0: any) and session in 6 bytes for each task or once for all,
+--   result of each task ('': none), ..., or no results at all
+-- Returns: now, readied, {places of tasks that do not exist}, {places of tasks that are left to the engine: not held, with
+--   errors, with reply tubes, the last ones of their groups; for `ack` also all with an address or a group}, {places of tasks
+--   whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
 -- WITH: now tube encode with_micro_queues? ack_tasks
 -- FLAGS: allow-oom
 

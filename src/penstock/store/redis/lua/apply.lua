@@ -119,14 +119,14 @@ return { now, since }
 -- script: apply
 -- Write what the engine decided: groups, each row whose guard holds, entries for other tubes, and work of this tube.
 -- ARGV: now, shape, limit,
---   rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over), rank1, owner, until, state of
---     its group; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason,
+--   rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any in the future), rank1, owner, until, state of
+--     its group; then: state, at (of a taken task: the difference to its deadline, or to 0), expires, attempts, reason,
 --     events, progress, ending that is kept: [status, error, code, which of the results], error of the attempt that ends,
 --     which of the results is the whole task, if it is rewritten], ...],
 --   groups: msgpack, see group_holds, posts: msgpack [[name of the tube, which of the results], ...], 1 for all or nothing, retention in ms, number of
 --   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
 -- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
---   of the outbox, ...}; or now, 0, -1, and -1 where a guard failed, or the number of tasks that leave no room
+--   of the outbox, ...}; or now, 0, -1, and -1 if a guard failed, or the number of tasks if the tube is full
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
 -- WITH: apply_rows
 -- FLAGS: allow-oom

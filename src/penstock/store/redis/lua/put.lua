@@ -99,9 +99,9 @@ end
 -- part: put_entries
 -- The entries of a put.
 -- ARGV: now, shape, limit, capacity or '', facts or '', runs: msgpack, tail, ...
--- Returns: now, first id, readied, {number of its group or 0, 1 if that is not started, ... of each run}, of messages also ms
---   and seq that the first one's id follows; or now, -1, total if there is no room; or, if a group has ended or addresses
---   are in use, now, -2, and the tasks that have them, see with_groups
+-- Returns: now, first id, readied, {for each run: number of its group or 0, 1 if that is not started, ...}, for messages also
+--   the ms and seq before the first message id; or now, -1, total if the tube is full; or, if a group has ended or addresses
+--   are in use, now, -2, and the tasks that have these addresses, see with_groups
 local runs, first, joined = cmsgpack.unpack(ARGV[6]), last + 1, {}
 if find_conflict and find_conflict(runs, ARGV, 6, {}) then return { now, -2, unpack({ with_groups(holders) }) } end
 if ARGV[4] ~= '' and count_tasks() + #ARGV - 6 > tonumber(ARGV[4]) then

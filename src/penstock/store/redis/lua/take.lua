@@ -2,8 +2,8 @@
 -- Apply what is due, then lease up to count tasks to the handle's session, and register or unregister its blocked call.
 -- KEYS: ended_sessions
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
---   call, step of advance, 1 to lease whatever is left to the engine; and, if the handle is new here: session, when the
---   handle lapses, when the session ends
+--   call, step of advance, 1 to lease even if something is left to the engine; and, if the handle is new here: session,
+--   when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline or -1, {id, record, ...},
 --   left_over; unless that is empty, nothing was leased or registered
 -- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups names? unleased? advance

@@ -1,8 +1,8 @@
 -- Moving tubes between stores.
 
 -- script: freeze_tube
--- Freeze a tube that is moved away, so that no script finds it: `sealed` of meta is its last id, `moved` where it went,
--- `sealed_in` the turn in which it was frozen.
+-- Freeze a tube that is moved away, so that no script finds it. In meta, `sealed` is its last id, `moved` is where it went,
+-- `sealed_in` is the turn in which it was frozen.
 -- KEYS: meta taken moving waits
 -- ARGV: where it goes, the turn, 1: only while that is the tube's turn
 -- Returns: 0 (-1: no such tube), and 0: frozen, 1: tasks are leased, 2: tasks must still follow their groups, 3: the tube
@@ -36,7 +36,7 @@ return redis.call('HDEL', k_meta, 'sealed', 'sealed_in', 'moved')
 
 -- script: erase_tube
 -- Delete the tasks of a tube that was moved away, or whose import failed, with everything that depends on them. `erased` of
--- meta says that nothing of a frozen tube is left.
+-- meta marks a frozen tube whose tasks were deleted.
 -- WITH: contents
 -- FLAGS: allow-oom
 if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HSET', k_meta, 'erased', 1) end
