@@ -47,7 +47,7 @@ def pack_put(
 
 
 def pack_facts(tube: Tube) -> bytes:
-    """What meta stores for a tube whose tasks have relations: its retention; for a shard also the key to public ids."""
+    """What meta stores for a tube whose tasks have relations: its retention, and a shard's place, count and floor."""
     shard = _encode((tube.place, tube.of, tube.floor)) if isinstance(tube, Shard) else b""
     return task_key(tube.retention) + shard
 
