@@ -42,7 +42,7 @@ _MARIADB = suites("mariadb and not pool")
 _REDIS = suites("redis and not cluster and not pool")
 _CLUSTER = suites("redis-cluster")
 # Tests of the stores' own code; those of Redis have a cluster too. npm's packages have no pg_dump.
-_OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_that_was_made_meanwhile")
+_OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_made_meanwhile")
 _OWN_POSTGRES_13 = replace(_OWN_POSTGRES, keyword=f"{_OWN_POSTGRES.keyword} and not with_django")  # needs PostgreSQL 14
 _OWN_MYSQL = Suite("own tests", ("tests/mysql",))
 _OWN_REDIS = Suite("own tests", ("tests/redis",))
