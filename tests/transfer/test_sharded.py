@@ -228,7 +228,7 @@ def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, cl
         tube, store = split(broker), broker.runtime.store
         assert isinstance(store, ShardedStore)
         before, shards = seen(broker, "split"), store._shards.of(tube.stored)
-        store._seal(shards[2], "sqlite:///elsewhere.db", 0)
+        store._freeze(shards[2], "sqlite:///elsewhere.db", 0)
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()
         [found] = broker.check()
@@ -236,14 +236,14 @@ def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, cl
         tube.resume()
         assert seen(broker, "split") == before
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed during the move"):
-            store._seal(shards[0], "sqlite:///elsewhere.db", 0, checked=True)
-        store._seal(shards[2], "sqlite:///elsewhere.db", 7)
+            store._freeze(shards[0], "sqlite:///elsewhere.db", 0, checked=True)
+        store._freeze(shards[2], "sqlite:///elsewhere.db", 7)
         store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by a slow caller
         assert load_tube(store, "split") is not None
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             store.counters(shards[2])
         store._runner.on_tag("unfreeze_tube", shards[2].no, 8)
-        store._seal(shards[1], "sqlite:///elsewhere.db", 1)
+        store._freeze(shards[1], "sqlite:///elsewhere.db", 1)
         assert len(broker.check(repair=True)) == 1
 
 

@@ -183,8 +183,10 @@ def playing() -> Iterator[Serving]:
 
 def press(server: Serving, path: str, **fields: str) -> None:
     """Press a button of the dashboard."""
-    seal = server.app.server.authentication.logins.seal("")
-    assert server.client.post(path, data={"seal": seal, **fields}).status_code == httpx.codes.SEE_OTHER, path
+    csrf_token = server.app.server.authentication.logins.csrf_token("")
+    assert server.client.post(path, data={"csrf_token": csrf_token, **fields}).status_code == httpx.codes.SEE_OTHER, (
+        path
+    )
 
 
 def look(browser: Browser, server: Serving, folder: Path, name: str, settings: dict[str, Any]) -> None:

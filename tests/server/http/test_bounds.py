@@ -80,11 +80,11 @@ def test_hand_outs_that_are_never_acked_are_forgotten(record: Record, monkeypatc
     assert len(meter._held) == 10
 
 
-def test_without_tokens_a_form_still_needs_the_seal() -> None:
-    with serving("memory://sealed") as server:
+def test_without_tokens_a_form_still_needs_its_csrf_token() -> None:
+    with serving("memory://csrf") as server:
         server.post("/api/tubes/mail/tasks", {"data": 1})
-        assert server.client.post("/tubes/mail/tasks/1/bury", data={"seal": ""}).status_code == 403
-        assert server.client.post("/tubes/mail/truncate", data={"seal": "0" * 64}).status_code == 403
+        assert server.client.post("/tubes/mail/tasks/1/bury", data={"csrf_token": ""}).status_code == 403
+        assert server.client.post("/tubes/mail/truncate", data={"csrf_token": "0" * 64}).status_code == 403
         assert server.get("/api/tubes/mail/tasks/1").json()["status"] == "r"
 
 

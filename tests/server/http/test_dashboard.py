@@ -287,7 +287,7 @@ def test_a_bulk_action_continues_on_another_server(
 
     with serving(store_url) as first, monkeypatch.context() as patch:
         patch.setattr(bulk, "change_many", change_slowly)
-        form = {"seal": first.app.server.authentication.logins.seal(""), "verb": "delete", "all": "1"}
+        form = {"csrf_token": first.app.server.authentication.logins.csrf_token(""), "verb": "delete", "all": "1"}
         assert first.client.post("/tubes/mail/bulk", data=form).status_code == httpx.codes.SEE_OTHER
         first.await_in_loop(first.app.jobs.close())
     assert tube.stats().tasks.ready > 0

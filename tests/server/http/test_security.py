@@ -193,13 +193,13 @@ def test_a_cookie_alone_changes_nothing(guarded: Serving) -> None:
     with log_in(guarded, "admin") as browser:
         assert refused(browser.post(f"{MAIL}/take", json={})) == (403, "Forbidden")
         assert browser.post("/tubes/mail/tasks/1/bury", data={"x": ""}).status_code == 403
-        assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": "0" * 64}).status_code == 403
+        assert browser.post("/tubes/mail/tasks/1/bury", data={"csrf_token": "0" * 64}).status_code == 403
         assert browser.get("/tubes/mail/tasks/1/bury").status_code == 400
-        seal = re.findall(r'name="seal" value="(\w+)"', browser.get("/tubes/mail").text)[0]
+        csrf_token = re.findall(r'name="csrf_token" value="(\w+)"', browser.get("/tubes/mail").text)[0]
         with log_in(guarded, "admin") as other:  # the signature of another login is refused
-            assert other.post("/tubes/mail/tasks/1/bury", data={"seal": seal}).status_code == 403
-        assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": seal}).status_code == 303
-        assert browser.post(f"{MAIL}/kick", json={}, headers={"penstock-seal": seal}).json() == {"count": 1}
+            assert other.post("/tubes/mail/tasks/1/bury", data={"csrf_token": csrf_token}).status_code == 403
+        assert browser.post("/tubes/mail/tasks/1/bury", data={"csrf_token": csrf_token}).status_code == 303
+        assert browser.post(f"{MAIL}/kick", json={}, headers={"penstock-csrf-token": csrf_token}).json() == {"count": 1}
 
 
 def test_a_read_token_sees_no_buttons(guarded: Serving) -> None:
@@ -207,7 +207,7 @@ def test_a_read_token_sees_no_buttons(guarded: Serving) -> None:
     with log_in(guarded, "read") as browser:
         page = browser.get("/tubes/mail/tasks/1").text
         assert "Bury" not in page
-        assert browser.post("/tubes/mail/tasks/1/bury", data={"seal": "x"}).status_code == 403
+        assert browser.post("/tubes/mail/tasks/1/bury", data={"csrf_token": "x"}).status_code == 403
 
 
 def test_removing_a_token_ends_its_logins(guarded: Serving, tokens: Path) -> None:

@@ -255,7 +255,7 @@ def _endpoint(
             await server.authentication.need(request, role)
             form = await read_form(request, server.options)
             cookie = "" if server.authentication.open else request.cookies.get(COOKIE, "")
-            if not server.authentication.logins.sealed(cookie, form.get("seal", "")):
+            if not server.authentication.logins.accepts(cookie, form.get("csrf_token", "")):
                 raise Refused(403, "this form is too old, or did not come from this server: load the page again")
             tube = await server.access.tube(request.path_params.get("name", SCHEDULE_TUBE))
             who = server.authentication.who(request)

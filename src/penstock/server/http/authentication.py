@@ -54,19 +54,19 @@ class Logins:
         """The descriptive name of the token that the browser with that cookie logged in with."""
         return self._tokens.name_of(self._known.get(cookie, ("", 0.0))[0])
 
-    def seal(self, cookie: str) -> str:
+    def csrf_token(self, cookie: str) -> str:
         """The CSRF token for this browser's forms.
 
         Without a login there is no cookie, and all browsers share one value, which other sites cannot read.
         """
         return hmac.new(self._secret, cookie.encode("utf-8", "replace"), "sha256").hexdigest()
 
-    def sealed(self, cookie: str, seal: str) -> bool:
+    def accepts(self, cookie: str, csrf_token: str) -> bool:
         """Whether the CSRF token of a form is valid, so that the form came from one of our pages."""
-        return hmac.compare_digest(self.seal(cookie).encode(), seal.encode("utf-8", "replace"))
+        return hmac.compare_digest(self.csrf_token(cookie).encode(), csrf_token.encode("utf-8", "replace"))
 
 
-SEAL_HEADER = "penstock-seal"
+CSRF_HEADER = "penstock-csrf-token"
 
 
 class Authentication:
@@ -107,9 +107,9 @@ class Authentication:
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie) if cookie else None
         # Forms of pages have the CSRF token in a field, which their handlers check.
-        sealed = request.method in SAFE_METHODS or not request.scope["path"].startswith("/api/")
-        if role is not None and not sealed and not self.logins.sealed(cookie, request.headers.get(SEAL_HEADER, "")):
-            raise Refused(403, f"a cookie alone does not allow changes: send {SEAL_HEADER}, or a token")
+        exempt = request.method in SAFE_METHODS or not request.scope["path"].startswith("/api/")
+        if role is not None and not exempt and not self.logins.accepts(cookie, request.headers.get(CSRF_HEADER, "")):
+            raise Refused(403, f"a cookie alone does not allow changes: send {CSRF_HEADER}, or a token")
         return role
 
     def browser_role(self, request: Request) -> Role | None:

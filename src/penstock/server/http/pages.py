@@ -167,7 +167,7 @@ class Pages:
             "can_operate": role is not None and role >= Role.OPERATE,
             "can_admin": role is not None and role >= Role.ADMIN,
             "open": auth.open,
-            "seal": auth.logins.seal("" if auth.open else request.cookies.get(COOKIE, "")),
+            "csrf_token": auth.logins.csrf_token("" if auth.open else request.cookies.get(COOKIE, "")),
             "notice": notice,
             "version": penstock.__version__,
             "now": round(time.time(), 3),

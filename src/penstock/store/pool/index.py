@@ -305,7 +305,7 @@ class Index:
         if shelf.beside is None:
             self._runner.on_tag("begin_index", no, epoch, idempotent=True)
         meta = self._runner.keys.name(no, "meta")
-        found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"sealed"))
+        found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"frozen"))
         if found[0] != str(epoch).encode() or not any(found[1:]):  # a drop was interrupted
             log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
             with self._lock, self._servers.trusted():

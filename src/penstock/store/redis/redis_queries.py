@@ -59,7 +59,7 @@ def groups(fields: Mapping[bytes, bytes]) -> dict[int, Group]:
 
 def read_counters(runner: Runner, tubes: Sequence[Tube], *, frozen: bool = False) -> list[TubeCounters]:
     """The last ids and the counters of stored tubes; `frozen`: also of tubes that were moved away."""
-    names = ("last", "sealed", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
+    names = ("last", "frozen", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
     replies = runner.command_each(tubes, "meta", b"HMGET", *(name.encode() for name in names))
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
     return [_counted(runner, tube, reply, frozen=frozen) for tube, reply in found]

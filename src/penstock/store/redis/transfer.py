@@ -58,8 +58,8 @@ class TransferCalls:
         first, *others = self._shards.of(tube)
         turn = self._at_rest(tube) if others else 0
         for shard in others:
-            self._seal(shard, to, turn)
-        self._seal(first, to, turn, checked=bool(others))
+            self._freeze(shard, to, turn)
+        self._freeze(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
         """The turn of a sharded tube. Raises TubeBusy if tasks are leased, so that shards are rarely frozen in vain."""
@@ -68,7 +68,7 @@ class TransferCalls:
             raise freeze_refused(tube, True)
         return int(cast("bytes | None", self._runner.command(shards[0].no, "meta", b"HGET", b"turn")) or 0)
 
-    def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
+    def _freeze(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
         reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
         refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:

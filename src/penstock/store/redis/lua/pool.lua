@@ -32,7 +32,7 @@ unlink_contents()
 redis.call('DEL', k_meta)
 if #ARGV > 1 then redis.call('HSET', k_meta, unpack(ARGV, 2)) end
 redis.call('HDEL', k_meta, 'taken', 'delayed', 'buried', 'take_waits', 'full')
-redis.call('HSETNX', k_meta, 'last', redis.call('HGET', k_meta, 'sealed') or 0)
+redis.call('HSETNX', k_meta, 'last', redis.call('HGET', k_meta, 'frozen') or 0)
 redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
 return 1
 
@@ -55,7 +55,7 @@ local missing = count_tasks() - redis.call('HLEN', k_tasks)
 if missing > 0 then redis.call('HINCRBY', k_meta, 'delete', missing) end
 if missing < 0 then redis.call('HINCRBY', k_meta, 'last', -missing) end
 redis.call('HSET', k_meta, 'epoch', ARGV[4])
-if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HDEL', k_meta, 'last') end
+if redis.call('HEXISTS', k_meta, 'frozen') == 1 then redis.call('HDEL', k_meta, 'last') end
 notify()
 return { now }
 

@@ -1,8 +1,8 @@
 -- Moving tubes between stores.
 
 -- script: freeze_tube
--- Freeze a tube that is moved away, so that no script finds it. In meta, `sealed` is its last id, `moved` is where it went,
--- `sealed_in` is the turn in which it was frozen.
+-- Freeze a tube that is moved away, so that no script finds it. In meta, `frozen` is its last id, `moved` is where it went,
+-- `frozen_in` is the turn in which it was frozen.
 -- KEYS: meta taken moving waits
 -- ARGV: where it goes, the turn, 1: only while that is the tube's turn
 -- Returns: 0 (-1: no such tube), and 0: frozen, 1: tasks are leased, 2: tasks must still follow their groups, 3: the tube
@@ -10,14 +10,14 @@
 -- FLAGS: allow-oom
 local last, turn = unpack(redis.call('HMGET', k_meta, 'last', 'turn'))
 if not last then
-  local sealed = redis.call('HEXISTS', k_meta, 'sealed')
-  if sealed == 1 then redis.call('HSET', k_meta, 'sealed_in', ARGV[2]) end
-  return { sealed - 1, 0 }
+  local frozen = redis.call('HEXISTS', k_meta, 'frozen')
+  if frozen == 1 then redis.call('HSET', k_meta, 'frozen_in', ARGV[2]) end
+  return { frozen - 1, 0 }
 end
 if ARGV[3] == '1' and (turn or '0') ~= ARGV[2] then return { 0, 3 } end
 if redis.call('EXISTS', k_taken) == 1 then return { 0, 1 } end
 if redis.call('EXISTS', k_moving) == 1 then return { 0, 2 } end
-redis.call('HSET', k_meta, 'sealed', last, 'sealed_in', ARGV[2], 'moved', ARGV[1])
+redis.call('HSET', k_meta, 'frozen', last, 'frozen_in', ARGV[2], 'moved', ARGV[1])
 redis.call('HDEL', k_meta, 'last')
 redis.call('DEL', k_waits)
 local prefix, no = string.match(k_meta, '^{(.*):(%d+)}:meta$')
@@ -29,17 +29,17 @@ return { 0, 0 }
 -- KEYS: meta
 -- ARGV: turn
 -- FLAGS: allow-oom
-local sealed = redis.call('HMGET', k_meta, 'sealed', 'sealed_in')
-if not sealed[1] or tonumber(sealed[2]) >= tonumber(ARGV[1]) then return 0 end
-redis.call('HSET', k_meta, 'last', sealed[1])
-return redis.call('HDEL', k_meta, 'sealed', 'sealed_in', 'moved')
+local frozen = redis.call('HMGET', k_meta, 'frozen', 'frozen_in')
+if not frozen[1] or tonumber(frozen[2]) >= tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', k_meta, 'last', frozen[1])
+return redis.call('HDEL', k_meta, 'frozen', 'frozen_in', 'moved')
 
 -- script: erase_tube
 -- Delete the tasks of a tube that was moved away, or whose import failed, with everything that depends on them. `erased` of
 -- meta marks a frozen tube whose tasks were deleted.
 -- WITH: contents
 -- FLAGS: allow-oom
-if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HSET', k_meta, 'erased', 1) end
+if redis.call('HEXISTS', k_meta, 'frozen') == 1 then redis.call('HSET', k_meta, 'erased', 1) end
 unlink_contents(k_waits, k_outbox, k_inbox)
 return 1
 
