@@ -1,7 +1,7 @@
 """Run the sh blocks of pages that are not read from top to bottom, and the examples in the help of every command.
 
 A page with `<!-- the commands of this page are run -->` is for test_examples. Each sh block of another page starts in
-a folder of its own, with the program that the page has shown; servers and workers run until the block ends, on free
+its own folder, with the program that the page has shown; servers and workers run until the block ends, on free
 ports.
 """
 
@@ -253,7 +253,7 @@ def program(block: Block, name: str) -> str:
 
 # Their own tests run them: tests/amqp, tests/cli/test_bench.py, and make demo.
 ELSEWHERE = ("bridge", "bench", "demo")
-# Commands whose examples belong together. Those of others are alternatives: each has a store of its own.
+# Commands whose examples belong together. Those of others are alternatives: each has its own store.
 SEQUENCES = ("serve", "token", "import")
 PUT_INTO_POOL = "penstock --url redis://localhost/0 --pool postgresql:///jobs put mail hello"
 # What is done before the examples of a command.

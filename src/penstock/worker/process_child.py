@@ -80,7 +80,7 @@ _jobs = msgspec.json.Decoder(list[Job]).decode
 
 
 class Home:
-    """Stands in for the tube of a task in a child process: only the worker can settle the task."""
+    """Replaces the tube of a task in a child process: only the worker can settle the task."""
 
     def __init__(self, name: str) -> None:
         self.name = name
