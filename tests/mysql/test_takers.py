@@ -131,19 +131,29 @@ def test_the_last_of_two_handles_that_leave_at_once_ends_their_session(
     store, cursor, (step, server) = broker.runtime.store, own.cursor(), held
     joined = store.join(Presence("a", "host", 1, "here"), None, 60_000)
     store.join(Presence("b", "host", 2, "here"), joined.id, 60_000)
-
-    def waits() -> bool:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        return str(cursor.fetchall()[0][1]) != "0"
-
     step.link = server.connection  # so that nothing is committed
     step.remove_handle(step.handles(["a"])[0], step.now)
     leaving = begin(lambda: store.leave(["b"]))
-    until(lambda: leaving.done() or waits())
+    until(lambda: leaving.done() or _waits_for_a_row(own))
     server.end(commit=True)
     leaving.result(30)
     cursor.execute(f"SELECT until IS NULL FROM penstock_session WHERE no = {joined.session}")
     assert cursor.fetchall() == ((0,),)
+
+
+def test_a_handle_that_is_removed_during_its_take_leaves_no_waiter(
+    patient: None, broker: penstock.Broker, own: Connection, held: tuple[MysqlStep, HeldServer]
+) -> None:
+    tube, store, (step, server) = broker.tube("t"), broker.runtime.store, held
+    store.join(Presence("a", "host", 1, "here"), None, 0)
+    assert step.take(Request([tube.stored], 1, "a")).alive  # has the locks that a take begins with
+    leaving = begin(lambda: store.leave(["a"]))
+    until(lambda: leaving.done() or _waits_for_a_row(own))
+    step.take(Request([tube.stored], 1, "a", blocked="register", waiter=1))
+    server.end(commit=True)
+    leaving.result(30)
+    assert broker.check() == []
+    tube.drop()
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -159,14 +169,10 @@ def test_a_lease_starts_when_the_take_has_its_locks(
         cursor.execute(f"SELECT {sql}")
         return int(str(cursor.fetchall()[0][0]))
 
-    def waiting() -> bool:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
-        return str(cursor.fetchall()[0][1]) != "0"
-
     own.begin()
     ask(f"no FROM penstock_tube WHERE no = {tube.stored.no} FOR UPDATE")
     taking = begin(lambda: tube.take_many(count))
-    until(waiting)
+    until(lambda: _waits_for_a_row(own))
     waited = ask(TIME)
     until(lambda: ask(TIME) > waited + 20)
     own.commit()
@@ -191,6 +197,13 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
     server.end()
     one.ack()
     assert broker.check() == []
+
+
+def _waits_for_a_row(own: Connection) -> bool:
+    """Whether any transaction of the server waits for a row lock."""
+    cursor = own.cursor()
+    cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    return str(cursor.fetchall()[0][1]) != "0"
 
 
 def _read_committed(own: Connection) -> pymysql.cursors.Cursor:

@@ -341,8 +341,8 @@ class SqlStep:
             if not found:
                 return
             host, pid, beat = found[0]
+            self.change(self.Q.forget_handle, id=handle.id)  # first: it waits for a take that may register a waiter
             self.change(self.Q.forget_handle_waiters, id=handle.id)
-            self.change(self.Q.forget_handle, id=handle.id)
             self.change(self.Q.linger, no=handle.session, moment=moment, host=host, pid=pid, beat=beat)
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
