@@ -186,7 +186,7 @@ def _has_sessions(server: Server) -> bool:
 @pytest.fixture
 def clock(killer: ServerKiller | None, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The store's clock, which only the test moves. Advance it by less than 15 s in all, or sessions lapse."""
-    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
     return KillingClock(killer) if killer else Clock()
 
 
@@ -216,7 +216,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers opened later do not scan: only a notification wakes their blocked calls."""
     monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
-    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
     # Which scans refresh.
     monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 600.0)
 

@@ -23,7 +23,7 @@ SOON = 10.0
 @pytest.fixture(autouse=True)
 def _impatient(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scan often. Depends on the fixture `clock`, which switches the scan off."""
-    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 0.2)
 
 
 def counted(tube: penstock.Tube) -> Counts:
@@ -102,7 +102,7 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
 
 
 def test_all_old_outcomes_are_forgotten(broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 1e6)
+    monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 1e6)
     broker.runtime.drive_clock()  # the background thread, which would forget them first, leaves it at that
     tube = broker.tube("t", retention=5)
     tube.put_many([(n, {"address": str(n)}) for n in range(2500)])

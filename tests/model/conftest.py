@@ -10,5 +10,5 @@ import pytest
 @pytest.fixture(autouse=True, scope="module")
 def _undriven() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
+        patch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
         yield

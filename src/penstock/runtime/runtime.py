@@ -17,9 +17,9 @@ from penstock.engine.store import Store
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.operations.operation import Operation, Sleep, StoreOp
 from penstock.operations.store_ops import ApplyDueOp
-from penstock.runtime.clock import Watch, clock_of
 from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
+from penstock.runtime.store_clock import Watch, clock_of
 from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
 from penstock.store.forks import reset_in_child
 

@@ -58,7 +58,7 @@ def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
 
 def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     try:
-        from penstock.server.http.app import make_app
+        from penstock.server.http.http_app import make_app
         from penstock.server.http.http_listener import HttpListener
         from penstock.server.http.request_parsing import LOOPBACK, Options
     except ImportError as error:

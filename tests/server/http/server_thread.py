@@ -14,7 +14,7 @@ import pytest
 
 from penstock import aio
 from penstock.server.auth import Tokens
-from penstock.server.http.app import App, make_app
+from penstock.server.http.http_app import HttpApp, make_app
 from penstock.server.http.http_listener import HttpListener
 from penstock.server.http.request_parsing import Options
 from penstock.server.serve import opened
@@ -32,7 +32,7 @@ class Serving:
     """The address of a server, and the application in its thread."""
 
     url: str
-    app: App
+    app: HttpApp
     client: httpx.Client
     _loop: asyncio.AbstractEventLoop
 

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import BadValue
-from penstock.server.http.app import App
+from penstock.server.http.http_app import HttpApp
 from penstock.server.sockets import Address, Tls, Unread
 
 # The time for the headers of a request, from the connection or its first byte; and, after a response that did not wait
@@ -86,7 +86,7 @@ _BACKLOG = 2048
 class HttpListener:
     """Serves a broker at one address. X-Forwarded-For is trusted from the addresses in `proxies`."""
 
-    def __init__(self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
+    def __init__(self, app: HttpApp, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
         if tls is not None:
             tls.context()  # checked here, because uvicorn reports bad files with a traceback
         self._app = app
@@ -117,7 +117,7 @@ class HttpListener:
         await self._serving
 
 
-def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
+def _config(app: HttpApp, tls: Tls | None, proxies: str) -> uvicorn.Config:
     return uvicorn.Config(
         app.asgi,
         http=Connection,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from penstock.errors import PenstockError, StoreError
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args
-from penstock.server.resp.commands import handshake, mq_commands, server_info, task_commands, transaction, tube_commands
+from penstock.server.resp.commands import handshake, mq_commands, multi_exec, server_info, task_commands, tube_commands
 from penstock.server.resp.commands.command import Command, forbidden
 from penstock.server.resp.grammar import WORD_SIZE, Request
 from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word, fault_of
@@ -86,7 +86,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
 def _executed(session: Session) -> Iterator[Calls | Reply]:
     """EXEC: its replies are sent one after the other, so that few of them are in memory at a time."""
     try:
-        queued = transaction.end(session)
+        queued = multi_exec.end(session)
     except Refused as error:
         yield error.fault
     else:
@@ -96,7 +96,7 @@ def _executed(session: Session) -> Iterator[Calls | Reply]:
 
 def _queued(session: Session, request: Request, command: Command) -> Reply:
     """Queue a request between MULTI and EXEC. Returns None if it must run now."""
-    if session.queued is None or command.name in transaction.NAMES:
+    if session.queued is None or command.name in multi_exec.NAMES:
         return None
     if command.turns or command.waits(request[1:]):
         raise Refused("ERR", f"'{command.name.lower()}' cannot be used in this way between MULTI and EXEC")
@@ -141,6 +141,6 @@ async def carry_out(session: Session, calls: Calls) -> list[Reply]:
 
 _OWN = (
     *handshake.COMMANDS, *server_info.COMMANDS, *mq_commands.COMMANDS, *tube_commands.COMMANDS, *task_commands.COMMANDS,
-    *transaction.COMMANDS,
+    *multi_exec.COMMANDS,
 )  # fmt: skip
 COMMANDS = {command.name.encode(): command for command in (*_OWN, server_info.command_about(_OWN))}

@@ -39,7 +39,7 @@ log = logging.getLogger("penstock")
 _TEND_SECONDS = 1.0
 
 
-class App:
+class HttpApp:
     """The application: `asgi` is what a server runs; `stop` ends streams and waiting calls."""
 
     def __init__(self, broker: aio.Broker, tokens: Tokens, options: Options) -> None:
@@ -120,9 +120,9 @@ class App:
             await self.access.end_idle()
 
 
-def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None) -> App:
+def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None) -> HttpApp:
     """Make the application, on a broker of the running event loop."""
-    return App(broker, tokens, options or Options())
+    return HttpApp(broker, tokens, options or Options())
 
 
 def _must_run(tending: asyncio.Future[None]) -> None:
