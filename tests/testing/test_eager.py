@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
+import apsw
 import pytest
 
 import penstock
@@ -148,3 +150,22 @@ def test_hooks_run_and_the_store_is_restored(app: App) -> None:
     assert (SEEN, len(app.broker.tube("default"))) == (["around", "work"], 1)
     app.broker.tube("default").truncate()
     app.broker.tube("default").drop()
+
+
+def test_the_task_of_a_transaction_is_done_and_the_callers_rows_are_committed(app: App) -> None:
+    @app.task
+    def note(text: str) -> str:
+        return text
+
+    @app.task
+    def ship(text: str) -> str:
+        with penstock.current_task().transaction(db, result="shipped"):
+            db.execute("INSERT INTO rows VALUES (?)", (text,))
+            SEEN.append(note.bind(db).put(text).result(0))
+        return "ignored"
+
+    with closing(apsw.Connection(":memory:")) as db, eager(app):
+        db.execute("CREATE TABLE rows (text TEXT)")
+        assert ship.put("a").result(0) == "shipped"
+        assert (list(db.execute("SELECT text FROM rows")), db.in_transaction) == ([("a",)], False)
+    assert SEEN == ["a"]

@@ -69,6 +69,15 @@ def test_in_an_open_transaction_the_caller_commits(shop: App, worker: Worker) ->
     assert len(shop.broker.tube("notes")) == 1
 
 
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_a_task_whose_transaction_the_caller_rolled_back_is_retried(shop: App, worker: Worker, where: str) -> None:
+    handle = HANDLERS[where].put("a", "forgotten")
+    assert handle.result(PATIENCE) == "kept a"
+    assert rows() == ["a 2"]
+    [error] = handle.outcome.errors
+    assert error.error == "the transaction that acked it was not committed"
+
+
 def test_a_lost_lease_rolls_back(shop: App) -> None:
     tube = shop.broker.tube("work")
     handle = transaction_app.in_thread.put("a")

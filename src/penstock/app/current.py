@@ -88,13 +88,15 @@ class CurrentTask(Task):
     `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
     """
 
-    __slots__ = ("_progress", "cause", "lost", "unsure")
+    __slots__ = ("_progress", "cause", "eager", "lost", "unsure")
 
     def __init__(self, record: Record, home: Home, data: object) -> None:
         super().__init__(record, home, data, leased=True)
         self.lost = False
         #: Internal: True if the ack is part of a transaction that the caller may still roll back.
         self.unsure = False
+        #: Internal: True in penstock.testing.eager, where the ack is not part of the caller's transaction.
+        self.eager = False
         #: How the lease was lost, for `check`.
         self.cause = ""
 

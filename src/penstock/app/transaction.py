@@ -131,6 +131,9 @@ class TaskTransaction:
 def _ack(task: CurrentTask, connection: object, result: object) -> None:
     """Ack the task inside the connection's transaction. Raises NotTaken if its lease is lost."""
     tube, record = _tube(task), record_of(task)
+    if task.eager:
+        tube.ack(task, result)
+        return
     session = tube.session_handle.number if tube is home_of(task) else record.owner
     payload = None if result is None else encode_payload(tube.stored, "result", result)
     move = Move("ack", record.id, session, record.lease, result=payload, seen=record)

@@ -62,7 +62,9 @@ def _run_each(app: App, runner: Broker) -> bool:
             if name not in app.handlers:
                 task.fail("unknown")
                 raise NotFound(f"this app has no handler named {shown(name)}: import the module that defines it")
-            error = run_once(app, RunningTask(task, tube, tube.session_handle.number, 0))
+            item = RunningTask(task, tube, tube.session_handle.number, 0)
+            item.current_task().eager = True
+            error = run_once(app, item)
             if error is not None:
                 raise error
     return found

@@ -63,7 +63,8 @@ class Message(msgspec.Struct, frozen=True):
 
     First `ready`. Then, for each job, any number of `progress`, `waits` and `resumes`, and one end: `done`, `retry`,
     `snooze`, `bury` or `fail` (a signal of the handler), `failed` (an error), `settled` (in the handler's transaction),
-    or `batch`, with one such end per task. `unstarted`: the child returned its last `place` jobs without running them.
+    `unsure` (in one that the handler had to commit), or `batch`, with one such end per task. `unstarted`: the child
+    returned its last `place` jobs without running them.
     """
 
     kind: str
@@ -241,7 +242,9 @@ def answer(job: Job, run: ChildRun, url: str | None) -> Message:
         if job.batch:
             return kept_batch(handler, call(handler, run, given, None), len(given))
         message = kept(handler, call(handler, run, given[0], job.data[0]))
-        return Message("settled") if run.tasks and run.tasks[0].status is Status.DONE else message
+        if run.tasks and run.tasks[0].status is Status.DONE:
+            return Message("unsure" if run.tasks[0].unsure else "settled")
+        return message
     except Failures as error:
         if job.batch and all(0 <= place < len(job.records) for place in error.failures):
             found = [(place, error.failures.get(place)) for place in range(len(job.records))]

@@ -273,8 +273,9 @@ class ProcessExecutor(ThreadExecutor):
                     self._change_slot(child, item, waiting=waiting)
                 elif said.kind == "progress":
                     members[said.place].current_task().progress = said.number
-                elif said.kind == "settled":
-                    item.current_task().status = Status.DONE
+                elif said.kind in ("settled", "unsure"):
+                    task = item.current_task()
+                    task.status, task.unsure = Status.DONE, said.kind == "unsure"
                     return None
                 else:
                     return _ended(said)

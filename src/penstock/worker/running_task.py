@@ -118,6 +118,11 @@ class RunningTask:
         """Whether the handler has settled the task itself."""
         return self.current is not None and self.current.status is not self.task.status
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the handler acked the task in a transaction that it may have rolled back."""
+        return self.settled and self.current is not None and self.current.unsure
+
     def unsettle(self) -> None:
         """Settle the task again, because its handler raised after an ack that the caller may have rolled back."""
         if self.current is not None and self.current.unsure:

@@ -25,11 +25,15 @@ DEFAULT_BACKOFF = Backoff()
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """A move and its counter. `hold`, for kinds without delays: seconds to keep the lease before settling."""
+    """A move and its counter. `hold`, for kinds without delays: seconds to keep the lease before settling.
+
+    `if_held`: the task has probably been settled already, in the handler's own transaction.
+    """
 
     move: Move
     what: str  # done, failed, retried, buried, released: for the counters
     hold: float = 0
+    if_held: bool = False
 
 
 def done(item: RunningTask, result: object) -> Settlement:
@@ -43,6 +47,12 @@ def done(item: RunningTask, result: object) -> Settlement:
     except Exception as error:  # the handler succeeded: a retry would not help
         return _with_failure(bury(item, unkept(error)), error, unkept(error))
     return Settlement(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
+
+
+def uncommitted(item: RunningTask) -> Settlement:
+    """Release the task if its handler acked it in an open transaction, and then did not commit that."""
+    error = HandlerFailed("the transaction that acked it was not committed")
+    return msgspec.structs.replace(failed(item, error), if_held=True)
 
 
 def unkept(error: Exception) -> str:

@@ -14,7 +14,7 @@ from penstock.broker.tube import Tube
 from penstock.core.lifecycle import Move
 from penstock.core.results import GONE
 from penstock.core.task import Record
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import PenstockError, StoreBusy, StoreError
 from penstock.operations.store_ops import settle
 from penstock.worker.running_task import InFlight, RunningTask
 from penstock.worker.settlement import Settlement
@@ -95,7 +95,7 @@ class Settler:
             batch.append(heapq.heappop(self._later)[2:])
         while self._done and len(batch) < BATCH:
             item, settlement = self._done.popleft()
-            if item.lost or item.settled:
+            if item.lost or (item.settled and not settlement.if_held):
                 self._in_flight.held.discard(item)
             elif settlement.hold and not stopping:
                 heapq.heappush(self._later, (now + settlement.hold, next(self._count), item, settlement))
@@ -104,10 +104,10 @@ class Settler:
         return batch
 
     def _settle_all(self, batch: list[tuple[RunningTask, Settlement]]) -> None:
-        by_tube: dict[int, list[tuple[RunningTask, Settlement]]] = {}
+        calls: dict[tuple[int, bool], list[tuple[RunningTask, Settlement]]] = {}
         for pair in batch:
-            by_tube.setdefault(pair[0].tube.stored.no, []).append(pair)
-        for pairs in by_tube.values():
+            calls.setdefault((pair[0].tube.stored.no, pair[1].if_held), []).append(pair)
+        for pairs in calls.values():
             self._settle(pairs)
 
     def _settle(self, pairs: list[tuple[RunningTask, Settlement]]) -> None:
@@ -119,6 +119,9 @@ class Settler:
                 return self._settled(pairs, applied_before(tube, moves, records) if again else records)
             except StoreError as error:
                 again = True
+                if pairs[0][1].if_held and isinstance(error, StoreBusy):  # the handler left its transaction open
+                    log.error("cannot release tasks whose transactions are still open (%s): %r", error, pairs[0][0])
+                    return self._settled(pairs, [None] * len(pairs))
                 left = LAST_PAUSE if self._until is None else self._until - time.monotonic()
                 if left <= 0:
                     return log.error("could not settle %d finished tasks, which will run again: %s", len(pairs), error)
@@ -132,7 +135,10 @@ class Settler:
     def _settled(self, pairs: list[tuple[RunningTask, Settlement]], records: Sequence[Record | None]) -> None:
         for (item, settlement), record in zip(pairs, records, strict=True):
             self._in_flight.held.discard(item)
-            if record is None:
+            if settlement.if_held:
+                if record is not None:
+                    log.warning("retrying %r: %s", item, settlement.move.reason)
+            elif record is None:
                 self._stats.count("lost", item)
                 log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
             else:

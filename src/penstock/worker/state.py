@@ -131,7 +131,10 @@ class WorkerState:
         errors = batch.errors(error)
         if errors is None:
             log.warning("%r failed as a batch (%s); running its tasks one by one", batch, names.failure(error))
-            return self.run_again([Batch([member], alone=True) for member in batch.members])
+            for member in batch.members:
+                if member.settled:
+                    self.finish(member, None, began)
+            return self.run_again([Batch([member], alone=True) for member in batch.members if not member.settled])
         for member, each in zip(batch.members, errors, strict=True):
             if each is None:
                 self.finish(member, None, began)
@@ -146,6 +149,8 @@ class WorkerState:
         self._ended(item, None, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
+        if item.unsure:
+            return self.settler.add(item, settlement.uncommitted(item))
         ended = settlement.done(item, result)
         settlement.tell(self.hooks, item, ended, None)
         return self.settler.add(item, ended)
