@@ -115,12 +115,18 @@ def test_an_exception_in_the_block_cancels_it(app: App) -> None:
 
 def test_an_empty_block_stores_nothing(app: App) -> None:
     with app.group("nightly", tube="reports") as group:
-        pass
+        assert group.status == "open"
     assert (group.status, group.progress(), list(group.results()), group.wait(0)) == (
         "done", penstock.Progress(0, 0, 0), [], "done",
     )  # fmt: skip
     with pytest.raises(penstock.NotFound):
         app.broker.tube("reports").group("nightly", create=False)
+
+
+def test_an_exception_in_an_empty_block_cancels_it(app: App) -> None:
+    with pytest.raises(KeyError), app.group("nightly") as group:
+        raise KeyError("x")
+    assert (group.status, group.wait(0)) == ("cancelled", "cancelled")
 
 
 def test_what_does_not_fit_is_refused(app: App) -> None:

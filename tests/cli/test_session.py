@@ -117,7 +117,17 @@ def test_cancel_ends_a_task_by_its_id_or_address(shell: Shell) -> None:
     ]
     assert "task 1 is not in tube mail" in shell.refused("cancel", "mail", "1")
     assert "task of address second is not in tube mail" in shell.refused("cancel", "mail", "--address", "second")
-    assert "give one of them" in shell.refused("cancel", "mail")
+    assert "give either the ID" in shell.refused("cancel", "mail")
+
+
+def test_commands_that_anyone_may_use_accept_an_address(shell: Shell) -> None:
+    shell("put", "mail", "x", "--address", "first")
+    assert shell.json("peek", "mail", "--address", "first")["id"] == 1
+    assert shell.json("why", "mail", "--address", "first") == shell.json("why", "mail", "1")
+    assert shell("delete", "mail", "--address", "first") == "deleted 1 of mail"
+    for verb in ("peek", "why", "delete"):
+        assert "task of address first is not in tube mail" in shell.refused(verb, "mail", "--address", "first")
+        assert "give either the ID" in shell.refused(verb, "mail", "1", "--address", "first")
 
 
 def test_a_lease_alone_is_enough(shell: Shell) -> None:

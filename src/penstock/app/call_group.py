@@ -32,6 +32,7 @@ class CallGroup:
         self._tube_name = None if tube is None else names.name("tube", tube)
         self._on_failure = on_failure
         self._group: Group | None = None
+        self._empty = "open"  # the status while nothing is stored
         self._count = 0
 
     def __repr__(self) -> str:
@@ -85,20 +86,24 @@ class CallGroup:
 
     def start(self) -> None:
         """Start the calls. Leaving the `with` block does this."""
-        if self._group is not None:
+        if self._group is None:
+            self._empty = "done"
+        else:
             self._group.start()
             if self._connection.eager is not None:
                 self._connection.eager()
 
     def cancel(self) -> None:
         """Cancel all calls, including running ones."""
-        if self._group is not None:
+        if self._group is None:
+            self._empty = "cancelled"
+        else:
             self._group.cancel()
 
     @property
     def status(self) -> str:
-        """ "open", "running", "done" or "cancelled"; a group without calls is done."""
-        return "done" if self._group is None else self._group.status
+        """ "open", "running", "done" or "cancelled"; a group that is started without calls is done."""
+        return self._empty if self._group is None else self._group.status
 
     def progress(self) -> Progress:
         """The numbers of calls, of ended calls and of failed calls."""
@@ -113,7 +118,9 @@ class CallGroup:
 
         Raises TimeoutError if neither happens in time.
         """
-        return "done" if self._group is None else self._group.wait(timeout)
+        if self._group is None:
+            return "cancelled" if self._empty == "cancelled" else "done"
+        return self._group.wait(timeout)
 
     def _tube(self, call: Call[Any]) -> Tube:
         """The group's tube. Raises BadValue if the call has another tube or app, or options that the group sets."""

@@ -26,6 +26,9 @@ _DIGITS = 40
 
 tube_argument = click.argument("tube", shell_complete=completion.tubes)
 id_argument = click.argument("id")
+# For the commands that anyone may use: ID, or else --address.
+optional_id_argument = click.argument("id", required=False)
+address_option = click.option("--address", help="The address of the task, in place of its ID.")
 session_option = click.option(
     "--session",
     metavar="ID",
@@ -88,6 +91,13 @@ def held(url: str, name: str, id: str | None, session: str | None, lease: str | 
 def task_id(tube: Tube, text: str) -> int | str:
     """Parse a task id: an integer for kinds with leases, otherwise a text."""
     return int(text[:_DIGITS]) if tube.stored.kind.leased and _INTEGER.fullmatch(text) else text
+
+
+def selected(tube: Tube, id: str | None, address: str | None) -> int | str:
+    """The id of the task that ID or --address names."""
+    if (id is None) == (address is None):
+        raise BadValue("give either the ID of a task or its --address")
+    return task_id(tube, id) if id is not None else tube.peek(address=address).id
 
 
 def which(tube: Tube, text: str, lease: str | None) -> HandOut | int | str:

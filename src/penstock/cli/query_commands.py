@@ -107,17 +107,19 @@ def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None
 
 @click.command()
 @params.tube_argument
-@params.id_argument
+@params.optional_id_argument
+@params.address_option
 @output.json_option
 @click.pass_obj
-def peek(url: str, tube: str, id: str, as_json: bool) -> None:
+def peek(url: str, tube: str, id: str | None, address: str | None, as_json: bool) -> None:
     """Show one task.
 
     \b
     penstock peek mail 1
+    penstock peek mail --address order-7
     """
     with params.opened(url, tube) as opened:
-        task = opened.peek(params.task_id(opened, id))
+        task = opened.peek(params.selected(opened, id, address))
     facts = output.task_facts(task)
     if as_json:
         output.as_json({**facts, "errors": task.errors})
@@ -128,17 +130,19 @@ def peek(url: str, tube: str, id: str, as_json: bool) -> None:
 
 @click.command()
 @params.tube_argument
-@params.id_argument
+@params.optional_id_argument
+@params.address_option
 @output.json_option
 @click.pass_obj
-def why(url: str, tube: str, id: str, as_json: bool) -> None:
+def why(url: str, tube: str, id: str | None, address: str | None, as_json: bool) -> None:
     """Explain why a task is not running.
 
     \b
     penstock why mail 1
+    penstock why mail --address order-7
     """
     with params.opened(url, tube) as opened:
-        sentence = opened.why(params.task_id(opened, id))
+        sentence = opened.why(params.selected(opened, id, address))
     if as_json:
         output.as_json({"why": sentence})
     else:

@@ -175,8 +175,8 @@ def retry(url: str, tube: str, id: str, as_json: bool) -> None:
 
 @click.command()
 @params.tube_argument
-@click.argument("id", required=False)
-@click.option("--address", help="The address of the task, in place of its ID.")
+@params.optional_id_argument
+@params.address_option
 @click.option("--reason", help="Kept as the error of its outcome.")
 @output.json_option
 @click.pass_obj
@@ -189,27 +189,27 @@ def cancel(url: str, tube: str, id: str | None, address: str | None, reason: str
 
     A handler that runs it loses its lease. Exit code 1 if the task is not there.
     """
-    if (id is None) == (address is None):
-        raise BadValue("cancel needs the ID of a task, or its --address: give one of them")
     with params.opened(url, tube) as opened:
-        number = params.task_id(opened, id) if id is not None else opened.peek(address=address).id
+        number = params.selected(opened, id, address)
         cancel_task(opened, number, reason)
         output.settled(opened, number, "cancel", as_json)
 
 
 @click.command()
 @params.tube_argument
-@params.id_argument
+@params.optional_id_argument
+@params.address_option
 @output.json_option
 @click.pass_obj
-def delete(url: str, tube: str, id: str, as_json: bool) -> None:
+def delete(url: str, tube: str, id: str | None, address: str | None, as_json: bool) -> None:
     """Remove a task, in any state.
 
     \b
     penstock delete mail 1
+    penstock delete mail --address order-7
     """
     with params.opened(url, tube) as opened:
-        number = params.task_id(opened, id)
+        number = params.selected(opened, id, address)
         opened.delete(number)
         output.settled(opened, number, "delete", as_json)
 
