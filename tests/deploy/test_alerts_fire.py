@@ -87,9 +87,10 @@ def started(shell: Shell, command: list[str]) -> Iterator[subprocess.Popen[bytes
 def ask(port: int, path: str, **query: str) -> object:
     """What Prometheus answers; nothing while it starts."""
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/api/v1/{path}", params=query, timeout=10).json()["data"]
+        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/{path}", params=query, timeout=10)
     except httpx.TransportError:
         return {}
+    return {} if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer.json()["data"]
 
 
 def value(port: int, query: str) -> float | None:
