@@ -20,10 +20,9 @@ QUICK := $(addprefix tests/,core engine behaviour aio app schedule sqlite wire t
 quick: $(READY)
 	$(RUN) -m pytest --numprocesses 2 --quick --quiet --deselect tests/aio/test_outage.py $(QUICK)
 
-# The tests start hundreds of processes: all is compiled once for them, beside the tools and not among the sources.
+# The tests start hundreds of processes: each loads what the first has compiled, whatever the environment says.
 # Four test processes on two cores: one waits for the processes that it kills, for most of the time.
-test: export PYTHONDONTWRITEBYTECODE :=
-test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
+quick test matrix: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 	$(RUN) -m pytest --numprocesses 4
 
@@ -44,8 +43,6 @@ bench: $(READY) $(PEERS)/.installed $(PEERS)/bullmq/.installed
 	$(RUN) -m bench
 
 # Every server and Python that docs/stores.md lists, as root on Debian, in an hour or two; one of them: make matrix ONLY=mysql-9
-matrix: export PYTHONDONTWRITEBYTECODE :=
-matrix: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 matrix: $(READY)
 	$(RUN) -m tests.matrix $(if $(ONLY),--only $(ONLY))
 
