@@ -31,10 +31,11 @@ from tests.servers import running
 from tests.servers.vaults import bare_url
 
 # One line here adds a store to the suite.
-STORES = ("sqlite", "mariadb", "postgres")
+STORES = ("sqlite", "mariadb", "postgres", "redis")
 T = TypeVar("T")
 HANDLE = "handle"
 UTUBES = ("u", "v", "w")
+GROUPS = ("g", "h")
 STEPS = 60
 
 # One tube of each sort: kind and options.
@@ -95,12 +96,13 @@ class Side:
         assert self.store.check(False, now=now) == []
         seen: dict[str, object] = {}
         for tube in self.store.load_tubes():
-            groups = (self.store.groups(tube, no=no, now=now) for no in count(1))
+            groups = (self.store.groups(tube, no=no, now=now) for no in count(1))  # without gaps, but on Redis
+            newest = (self.store.groups(tube, name=name, now=now) for name in GROUPS)
             seen[tube.name] = {
                 "tasks": self.store.read_page(tube, Record, 0, 10_000),
                 "counters": self.store.counters(tube, (*UTUBES, "")),
                 "outcomes": self.store.read_page(tube, Kept, 0, 10_000),
-                "groups": [*takewhile(bool, groups)],  # without gaps in their numbers
+                "groups": [*takewhile(bool, groups), *newest],
             }
         return seen
 
@@ -263,7 +265,7 @@ def test_a_delete_by_id(pair_of: Callable[[str], Pair], sort: str) -> None:
 def test_any_calls(pair_of: Callable[[str], Pair], sort: str, seed: int) -> None:
     pair, dice = pair_of(sort), random.Random(f"{sort} {seed}")
     for step in range(STEPS):
-        match dice.choices(["put", "take", "ack", "release", "later", "start"], [30, 25, 30, 6, 6, 3])[0]:
+        match dice.choices(["put", "take", "ack", "delete", "release", "later", "start"], [30, 25, 30, 6, 6, 6, 3])[0]:
             case "put":
                 pair.put(*((step, _options(pair.tube, dice)) for _ in range(dice.choice([1, 1, 2, 4]))))
             case "take":
@@ -273,6 +275,8 @@ def test_any_calls(pair_of: Callable[[str], Pair], sort: str, seed: int) -> None
                 count = dice.choice([1, 1, 2, 5])
                 acked, pair.held = pair.held[:count], pair.held[count:]
                 pair.ack(*(pair.ack_of(record, b"7", dice.random() < 0.1) for record in acked))
+            case "delete" if pair.tube.kind.leased:
+                pair.ack(Move("delete", dice.randint(1, 2 * step + 1)))
             case "release" if pair.held and pair.tube.kind.leased:
                 record = pair.held.pop()
                 pair.settle(Move("release", record.id, pair.session, record.lease))
@@ -299,5 +303,5 @@ def _options(tube: Tube, dice: random.Random) -> PutOptions:
         case 1:
             options["reply_to"] = dice.choice(["replies", KEEP_EXPIRY])
         case 2:
-            options["group"] = dice.choice(["g", "h"])
+            options["group"] = dice.choice(GROUPS)
     return options

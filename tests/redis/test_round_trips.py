@@ -49,7 +49,9 @@ VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
 
 
 # Calls that read before they decide take two. Calls on many tasks apply what is due first, and list the taken ones.
-TRIPS = {"delete": 2, "replace": 2, "kick": 3, "release_all": 4}
+TRIPS = {"replace": 2, "kick": 3, "release_all": 4}
+# In kinds without leases, where tasks have names, a delete reads first, too.
+NAMED_TRIPS = {"delete": 2, "replace": 2}
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
@@ -134,7 +136,7 @@ def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], ve
         held = tube.take_many(900)
         trips.clear()
         ROUND_VERBS[verb](tube, held)
-    assert trips == [1] * TRIPS.get(verb, 1)
+    assert trips == [1] * NAMED_TRIPS.get(verb, 1)
 
 
 @pytest.mark.parametrize("verb", RELIABLE_VERBS)
@@ -145,7 +147,7 @@ def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int],
         held = tube.take_many(900)
         trips.clear()
         RELIABLE_VERBS[verb](tube, held)
-    assert trips == [1] * TRIPS.get(verb, 1)
+    assert trips == [1] * NAMED_TRIPS.get(verb, 1)
 
 
 def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, trips: list[int]) -> None:

@@ -57,7 +57,6 @@ from penstock.store.redis.tubes import Shard
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
-_pack_key = struct.Struct(">HI").pack
 # The largest number of tasks ahead that is reported.
 _AHEAD_LIMIT = 1000
 # The stored states of a public status.
@@ -78,7 +77,7 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     optimistic = True
-    deletes = False
+    deletes = True
     posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 
@@ -310,8 +309,8 @@ class RedisStep:
             total = cast(int, reply[_REMOVED + 1])
             raise Conflict if total < 0 else tube_full(tube, total, len(delta.fresh))
         rest = self._steps.read(tube, reply, effects, self._given)
-        missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest))
-        records = puts.stored_records(tube, entries, first, cast(int, reply[0]), ())
+        missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest[:3]))
+        records = puts.stored_records(tube, entries, first, cast(int, reply[0]), rest[3:])
         self._steps.outbox.deliver(tube.no, outbox, effects, self._given)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
@@ -366,44 +365,46 @@ class RedisStep:
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """As the port says; in unleased kinds, acks everything that can be acked."""
+        move, ids = moves[0], [move.id for move in moves]
         if not tube.kind.leased:
-            return self._ack_delivered(tube, moves)
-        session, seen = moves[0].session, [move.seen for move in moves]
-        # The script can ack tasks of one session without reply tubes, as far as known from the moves.
-        if (
-            tube.fair
-            or session is None
-            or False
-            in [
-                move.session == session
-                and 0 < move.id <= MAX_ID
-                and (move.seen is None or move.seen.reply_to in (None, KEEP_EXPIRY))
-                for move in moves
-            ]
-        ):
+            return self._ack_delivered(tube, moves) if move.verb == "ack" else Acked(set())
+        if min(ids) <= 0 or max(ids) > MAX_ID:
             return Acked(set())
-        plain = not [
-            True
-            for task in seen
-            if task is None or task.address is not None or task.group_no is not None or task.reply_to is not None
-        ]
-        keys = b"".join([_pack_key(move.id >> 32, move.id & 0xFFFFFFFF) for move in moves])
-        # Usually one take has leased all of them.
-        leases = [moves[0].lease] if len({move.lease for move in moves}) == 1 else [move.lease for move in moves]
-        held = b"".join([(lease or 0).to_bytes(8, "big") + task_key(session or 0) for lease in leases])
-        results = [move.result or b"" for move in moves]
-        results = results if any(results) else []
-        name = "ack" if plain else "ack_related"
-        reply = self._runner.on_tube(name, tube, keys, held, *results, now=self._given)
+        if move.verb == "delete":
+            return self._remove(tube, ids, "delete", task_key(move.id))
+        session, plain, results = move.session, True, False
+        if tube.fair or session is None:
+            return Acked(set())
+        for move in moves:
+            seen = move.seen
+            # The script can ack tasks of one session without reply tubes, as far as known from the moves.
+            if move.session != session or (seen is not None and seen.reply_to not in (None, KEEP_EXPIRY)):
+                return Acked(set())
+            plain = plain and seen is not None and seen.address is seen.reply_to is None and seen.group_no is None
+            results = results or move.result is not None
+        leases, owner = [move.lease or 0 for move in moves], task_key(session)
+        if len(set(leases)) == 1:  # usually one take has leased all of them
+            leases = leases[:1]
+        held = b"".join([lease.to_bytes(8, "big") + owner for lease in leases])
+        words = [move.result or b"" for move in moves] if results else ()
+        return self._remove(
+            tube, ids, "ack" if plain else "ack_related", struct.pack(f">{len(ids)}Q", *ids), held, *words
+        )
+
+    def _remove(self, tube: Tube, ids: list[int], script: str, *words: Argument) -> Acked:
+        """Remove tasks by a script that skips those that it leaves to the engine."""
+        reply = self._runner.on_tube(script, tube, *words, now=self._given)
         _, readied, missed, tied, kept, buried = cast(
             "tuple[int, int, list[int], list[int], list[int] | int, int]", tuple(reply)
         )
         if buried:
             self._steps.repair(tube, self._given)
-        gone = {move.id for move in moves}
+        gone = set(ids)
         if missed or tied:
-            gone.difference_update([moves[place - 1].id for place in (*missed, *tied)])
-        return Acked(gone, readied, _kept(moves, kept), judged=not tied)
+            gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
+        # A number: the outcomes of all of them are kept.
+        ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
+        return Acked(gone, readied, ended, judged=not tied)
 
     def _ack_delivered(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """Ack delivered messages, by their names."""
@@ -473,11 +474,6 @@ def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
         if not tube.kind.leased:
             return None
     return replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
-
-
-def _kept(moves: Sequence[Move], kept: list[int] | int) -> Sequence[int]:
-    """The ids of tasks whose outcome is kept; `kept` is a number if all are."""
-    return [move.id for move in moves] if isinstance(kept, int) else [moves[place - 1].id for place in kept]
 
 
 def _own_id(move: Move) -> int:

@@ -35,7 +35,8 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.engine.port import Conflict, Step, new_call
+from penstock.engine import port
+from penstock.engine.port import Conflict, Step
 from penstock.engine.sessions import LostTake, LostTakes, give_back
 from penstock.engine.store import Store, ack_plain
 from penstock.engine.work import Work, put_linked
@@ -248,7 +249,7 @@ class RedisStore(TransferCalls, Store):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
+        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", port.new_call())
         if blocked == "register":  # before the take, because the next put sends a single notification
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()

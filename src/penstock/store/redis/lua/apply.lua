@@ -126,7 +126,7 @@ return { now, since }
 --   groups: msgpack, see group_holds, posts: msgpack [[name of the tube, which of the results], ...], 1 for all or nothing, retention in ms, number of
 --   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
 -- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
---   of the outbox, ...}; or now, 0, -1, and -1 if a guard failed, or the number of tasks if the tube is full
+--   of the outbox, ...}, for messages also the ms and seq before the first message id; or now, 0, -1, and -1 if a guard failed, or the number of tasks if the tube is full
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
 -- WITH: apply_rows
 -- FLAGS: allow-oom
@@ -258,4 +258,4 @@ if find_conflict then keep_relations(runs, ARGV[fresh + 2]) end
 if runs then add_entries(runs, ARGV, fresh + 3) end
 for _, one in ipairs(posts) do post(one[1], ARGV[9 + one[2]]) end
 commit()
-return { now, readied, 0, log, missed, first, #posts > 0 and outbox_entries(0) or {} }
+return { now, readied, 0, log, missed, first, #posts > 0 and outbox_entries(0) or {}, unpack(given_mark or {}) }

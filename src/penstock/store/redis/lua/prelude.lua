@@ -49,6 +49,7 @@ end
 
 -- The values of many fields of a hash, false for those that it does not have.
 local function read_many(key, fields)
+  if #fields > 0 and #fields <= 1000 then return redis.call('HMGET', key, unpack(fields)) end
   local values = {}
   for first = 1, #fields, 1000 do
     for i, value in ipairs(redis.call('HMGET', key, unpack(fields, first, math.min(first + 999, #fields)))) do

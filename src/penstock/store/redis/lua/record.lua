@@ -59,7 +59,7 @@ end
 
 -- The position of the texts in a task with these flags.
 local function texts_place(flags)
-  return 9 + band(flags, 1) * 30 + band(flags, 2) * 6 + band(flags, 4) * 1.5 + band(flags, 8) * 2.5
+  return 9 + flags % 2 * 30 + (flags % 4 - flags % 2) * 6 + (flags % 8 - flags % 4) * 1.5 + (flags % 16 - flags % 8) * 2.5
 end
 
 -- The text whose length is at this position, and the position after it.
