@@ -18,8 +18,8 @@ from tests.support.shell import SOURCE, Shell
 ROOT = Path(__file__).parents[2]
 LOOKS = [
     ["ls"], ["tubes"], ["ls", "mail"], ["tasks", "mail"], ["peek", "mail", "1"], ["why", "mail", "1"],
-    ["stats", "mail"], ["groups", "mail"], ["schedules"], ["sessions"], ["top", "--looks", "1"], ["check"], ["doctor"],
-    ["export", "mail"], ["take", "mail", "--timeout", "0"], ["ack", "mail", "1"], ["wait", "mail", "a"],
+    ["stats", "mail"], ["groups", "mail"], ["schedules"], ["sessions"], ["top", "--updates", "1"], ["check"],
+    ["doctor"], ["export", "mail"], ["take", "mail", "--timeout", "0"], ["ack", "mail", "1"], ["wait", "mail", "a"],
 ]  # fmt: skip
 
 

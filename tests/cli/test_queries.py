@@ -93,14 +93,14 @@ def test_sessions(filled: Shell) -> None:
 
 
 def test_top_shows_rates(filled: Shell) -> None:
-    lines = filled("top", "--interval", "0.1", "--looks", "2", "--json").splitlines()
+    lines = filled("top", "--interval", "0.1", "--updates", "2", "--json").splitlines()
     views = [msgspec.json.decode(line) for line in lines]
     assert [row["name"] for row in views[1]] == ["feeds", "mail"]
     assert views[1][1]["tasks"] == {"ready": 2, "taken": 0, "delayed": 1, "buried": 1}
     assert views[1][1]["per_second"]["put"] == 0
     assert (views[1][1]["paused"], views[1][1]["oldest_ready"] > 0) == (False, True)
     filled.environment["COLUMNS"] = "60"
-    assert filled("top", "--looks", "1").splitlines()[0].split() == [
+    assert filled("top", "--updates", "1").splitlines()[0].split() == [
         "tube", "ready", "taken", "delayed", "buried", "oldest", "put/s", "take/s",
     ]  # fmt: skip
 

@@ -63,16 +63,16 @@ class Row(msgspec.Struct, frozen=True):
     "--sort", type=click.Choice(COLUMNS), default="tube", show_default=True, metavar="COLUMN",
     shell_complete=completion.words(*COLUMNS), help=f"Sort by: {', '.join(COLUMNS)}.",
 )  # fmt: skip
-@click.option("--looks", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at q or Ctrl-C.")
+@click.option("--updates", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at q or Ctrl-C.")
 @output.json_option
 @click.pass_obj
-def top(url: str, interval: float, sort: str, looks: int | None, as_json: bool) -> None:
+def top(url: str, interval: float, sort: str, updates: int | None, as_json: bool) -> None:
     """Watch depths and rates of the tubes, every second.
 
     \b
     penstock top
     penstock top --sort oldest --interval 5
-    penstock top --looks 1 --json
+    penstock top --updates 1 --json
 
     On a terminal: q quits, s and S change the column to sort by, r reverses the order, the arrow keys, Page Up and Page
     Down scroll. Below the tubes are the sessions that hold or wait for tasks. With --json, prints one line per update.
@@ -82,13 +82,13 @@ def top(url: str, interval: float, sort: str, looks: int | None, as_json: bool) 
         watch, terminal = Watch(broker), console.is_terminal and not as_json
         with _screen(console) if terminal else _lines(console) as (draw, pressed):
             for number in count(1):
-                rows, workers = watch.look(), watch.workers() if terminal else []
+                rows, workers = watch.read(), watch.workers() if terminal else []
                 until = time.monotonic() + interval
                 if as_json:
                     output.as_json(view.ordered(rows))
                 else:
                     draw(view.drawn(rows, workers, console.width, console.height if terminal else None))
-                if number == looks:
+                if number == updates:
                     return
                 while (left := until - time.monotonic()) > 0:
                     key = pressed(left)
@@ -106,7 +106,7 @@ class Watch:
         self._before: dict[str, Counts] = {}
         self._at = time.monotonic()
 
-    def look(self) -> list[Row]:
+    def read(self) -> list[Row]:
         """Read the tubes; rates are since the last call."""
         runtime = self._broker.runtime
         runtime.apply_all_due()
