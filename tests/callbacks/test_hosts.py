@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.callbacks.host_limits import LOOKS_PER_SECOND, SLOW_SECONDS, Hosts
+from penstock.callbacks.host_limits import EXTRA_PER_SECOND, SLOW_SECONDS, Hosts
 
 
 def busy(limit: int = 2) -> Hosts[str]:
@@ -53,8 +53,8 @@ def test_behind_a_slow_host_a_bounded_number_is_examined() -> None:
     hosts.park("a", "x", 10)
     hosts.park("a", "y", 10)
     later = 10 + SLOW_SECONDS + 0.1
-    assert hosts.room(later) == LOOKS_PER_SECOND
-    for _ in range(LOOKS_PER_SECOND):
+    assert hosts.room(later) == EXTRA_PER_SECOND
+    for _ in range(EXTRA_PER_SECOND):
         assert not hosts.park("a", "z", later)
     assert hosts.room(later) == 0
-    assert hosts.room(later + 1) == LOOKS_PER_SECOND
+    assert hosts.room(later + 1) == EXTRA_PER_SECOND

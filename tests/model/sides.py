@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import penstock
-from penstock.core.task import home_of, record_of
+from penstock.core.task import record_of, tube_of
 from penstock.runtime.heartbeat import BEAT_SECONDS
 from penstock.testing import Clock
 from tests.fault.invariants import require
@@ -80,7 +80,7 @@ class Side:
     def _keeps_its_period(self, task: penstock.Task) -> None:
         period = self.names[task.tube][1].get("period")
         if isinstance(period, int | float):
-            element = (home_of(task).stored.no, record_of(task).id)
+            element = (tube_of(task).stored.no, record_of(task).id)
             last = self.clocks.get(element)
             require("I10", last is None or round(task.taken - last, 3) >= period, (self.url, task, last))
             self.clocks[element] = task.taken

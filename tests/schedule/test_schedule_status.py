@@ -61,11 +61,11 @@ def test_a_paused_schedule_puts_nothing_and_others_continue(app: App, clock: Clo
     scheduler(app).save()  # a worker that starts now changes nothing
     listed = schedule_status.listed(schedule_tube)
     assert [(each.paused, each.next is None) for each in listed] == [(True, True), (False, False)]
-    working.look()
+    working.put_due()
     clock.advance(5)
     assert {tick % 3000 for tick in runs(schedule_tube)} == {0}
     schedule_status.resume(schedule_tube, declared(app.schedules)[0].key)
-    working.look()
+    working.put_due()
     clock.advance(5)
     assert len(runs(schedule_tube)) >= 2
     assert not any(each.paused for each in schedule_status.listed(schedule_tube))
@@ -131,7 +131,7 @@ def test_the_last_run_is_kept(app: App, clock: Clock) -> None:
     schedule_tube, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
     working.save()
     assert schedule_status.listed(schedule_tube)[0].last is None
-    working.look()
+    working.put_due()
     clock.advance(2)
     task = schedule_tube.take(0)
     assert task is not None

@@ -79,7 +79,7 @@ def test_any_worker_puts_them_with_their_arguments(app: App, clock: Clock) -> No
     app.schedules.set("ada", 2, send.call("ada@example.org"))
     workers = [scheduler(app), scheduler(app)]
     for worker in workers:
-        worker.look()
+        worker.put_due()
     clock.advance(5)
     tube = app.broker.tube("mail")
     task = tube.take(0)
@@ -97,11 +97,11 @@ def test_workers_that_notice_a_change_one_after_the_other_lose_no_tick(app: App,
     mail, workers = app.broker.tube("mail"), [scheduler(app), scheduler(app)]
     app.schedules.set("ada", 2, send.call("ada"))
     for worker in workers:
-        worker.look()
+        worker.put_due()
     app.schedules.set("ada", 2, send.call("eve"))
     for worker in workers:
         worker._read_at = 0.0  # as a worker's clock notices within a second
-        worker.look()
+        worker.put_due()
         assert [task.data["args"] for task in mail.tasks("~") if isinstance(task.data, dict)] == [{"to": "eve"}] * 2
     clock.advance(5)
     assert len(runs(mail)) == 2
@@ -116,15 +116,15 @@ def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
     key = schedule_status.key_of(saved, "ada")
     schedule_status.pause(saved, key)
     assert [(each.paused, each.next) for each in app.schedules.list()] == [(True, None)]
-    worker.look()
+    worker.put_due()
     schedule_status.run_now(saved, key)
     assert mail.stats().tasks.total == 1
     schedule_status.resume(saved, key)
-    worker.look()
+    worker.put_due()
     assert mail.stats().tasks.delayed == 2
     schedule_status.forget(saved, key)
     worker._read_at = 0.0  # as a worker's clock notices within a second
-    worker.look()
+    worker.put_due()
     assert mail.stats().tasks.delayed == 0
     assert app.schedules.list() == []
 

@@ -14,7 +14,7 @@ from penstock.app.schedules import declared
 from penstock.broker.tube import Tube
 from penstock.schedule.plan import Every
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
-from penstock.schedule.scheduler import Scheduler, _judge
+from penstock.schedule.scheduler import Scheduler, _log_skipped
 from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Due, Tick, find_due
 from penstock.testing import Clock
 from penstock.worker.fetcher import is_double
@@ -86,7 +86,7 @@ def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
     ran: list[float] = []
     for _ in range(12):
         for worker in workers:
-            worker.look()
+            worker.put_due()
         clock.advance(1)
         ran += runs(tube)
     assert ran == sorted(set(ran))
@@ -102,13 +102,13 @@ def test_a_worker_that_slept_over_its_put_runs_nothing_twice(
     def tick() -> None: ...
 
     tube, late = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
-    scheduler(app).look()
+    scheduler(app).put_due()
     [planned] = late._declared
     stale = planned.find_due(None, clock())
     clock.advance(5)
     first = runs(tube)
     for each, task in zip(stale.ticks, tube.put_many([planned.item(tick) for tick in stale.ticks]), strict=True):
-        _judge(planned, each, task)  # long after the others
+        _log_skipped(planned, each, task)  # long after the others
     clock.advance(5)
     assert len(first) == 2
     assert runs(tube) == []
@@ -121,12 +121,12 @@ def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up:
     def tick() -> None: ...
 
     tube = app.broker.tube(SCHEDULE_TUBE)
-    scheduler(app).look()
+    scheduler(app).put_due()
     clock.advance(5)
     assert len(runs(tube)) == 2
     clock.advance(9.5)  # no worker for a while
     for _ in range(3):
-        scheduler(app).look()  # three that start at the same time
+        scheduler(app).put_due()  # three that start at the same time
     clock.advance(5)
     ran = runs(tube)
     assert len(ran) == missed + 2
@@ -138,20 +138,20 @@ def test_what_is_not_put_is_logged(app: App, clock: Clock, caplog: pytest.LogCap
     def tick() -> None: ...
 
     tube, worker = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
-    worker.look()
+    worker.put_due()
     clock.advance(9.5)  # the worker slept
-    worker.look()
+    worker.put_due()
     assert "tick of schedule" in caplog.text
     assert "this worker was late" in caplog.text
     caplog.clear()
     tube.pause()
     clock.advance(7)
-    worker.look()
-    worker.look()
+    worker.put_due()
+    worker.put_due()
     assert caplog.text.count("it is paused") == 1
     tube.resume()
     caplog.clear()
-    worker.look()
+    worker.put_due()
     clock.advance(5)
     assert len(runs(tube)) >= 2
     assert caplog.text == ""
@@ -162,16 +162,16 @@ def test_a_paused_tube_misses_its_ticks(app: App, clock: Clock) -> None:
     def tick() -> None: ...
 
     tube, worker = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
-    worker.look()
+    worker.put_due()
     clock.advance(5)
     assert len(runs(tube)) == 2
     tube.pause()
-    worker.look()
+    worker.put_due()
     clock.advance(8)
-    worker.look()
+    worker.put_due()
     tube.resume()
     assert runs(tube) == []
-    worker.look()
+    worker.put_due()
     clock.advance(5)
     assert len(runs(tube)) == 1 + 2
 
@@ -187,7 +187,7 @@ def test_a_clock_that_is_set_back(app: App, clock: Clock, seconds: int, again: b
     def pass_by(seconds: int) -> None:
         for _ in range(0, seconds, 2):
             for worker in workers:
-                worker.look()
+                worker.put_due()
             clock.advance(2)
             ran.extend(runs(tube))
 
@@ -209,11 +209,11 @@ def test_two_thousand_schedules_of_one_minute_are_put_in_a_moment(app: App, cloc
         app.cron("* * * * *", name=f"tick{number}", tube="minutely")(lambda: None)
     tube, worker = app.broker.tube("minutely"), scheduler(app)
     worker.save()
-    worker.look()
+    worker.put_due()
     runs(tube)
     clock.advance(60 - clock.seconds % 60 - 4)
     began = time.monotonic()
-    worker.look()
+    worker.put_due()
     took = time.monotonic() - began
     clock.advance(4)
     assert tube.stats().tasks.ready == 2000
@@ -230,7 +230,7 @@ def test_a_tick_is_skipped_while_the_last_one_is_in_its_tube(
     taken: list[tuple[float, penstock.Task]] = []
     for _ in range(60):
         for worker in workers:
-            worker.look()
+            worker.put_due()
         clock.advance(1)
         task = tube.take(0)
         if task is not None:

@@ -17,7 +17,7 @@ from penstock.broker.outcome import Outcome
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import home_of, is_leased, record_of
+from penstock.core.task import is_leased, record_of, tube_of
 from penstock.core.values import Seconds
 
 log = logging.getLogger("penstock")
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 V = TypeVar("V", bound=Callable[..., Coroutine[Any, Any, "Task"]])
 
 
-def _soon(put: V) -> V:
+def _submit_plain(put: V) -> V:
     """Submit a put without options as one store operation, at half the cost of an operation."""
 
     @wraps(put)
@@ -65,7 +65,7 @@ class Tube(Handle[tube.Tube]):
             return self.sync.stored
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
-    put = _soon(awaited(tube.Tube.put))
+    put = _submit_plain(awaited(tube.Tube.put))
     put_many = awaited(tube.Tube.put_many)
     take = awaited(tube.Tube.take)
     take_many = awaited(tube.Tube.take_many)
@@ -131,7 +131,7 @@ class Group(Handle[group.Group]):
             yield one
 
 
-def _settling(
+def _task_verb(
     verb: Callable[Concatenate[task.Task, P], None],
 ) -> Callable[Concatenate[Task, P], Coroutine[Any, Any, None]]:
     """The verb of a task: its tube's, for itself."""
@@ -139,7 +139,7 @@ def _settling(
 
     @wraps(verb)
     async def call(own: Task, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        await getattr(home_of(own), name)(own, *args, **kwargs)
+        await getattr(tube_of(own), name)(own, *args, **kwargs)
 
     return call
 
@@ -149,11 +149,11 @@ class Task(task.Facts[Tube]):
 
     __slots__ = ()
 
-    ack = _settling(task.Task.ack)
-    fail = _settling(task.Task.fail)
-    release = _settling(task.Task.release)
-    bury = _settling(task.Task.bury)
-    touch = _settling(task.Task.touch)
+    ack = _task_verb(task.Task.ack)
+    fail = _task_verb(task.Task.fail)
+    release = _task_verb(task.Task.release)
+    bury = _task_verb(task.Task.bury)
+    touch = _task_verb(task.Task.touch)
 
     async def __aenter__(self) -> Task:
         return self
@@ -164,9 +164,9 @@ class Task(task.Facts[Tube]):
         if self.status is not task.Status.TAKEN:
             return
         if error is None:
-            await self._home._finish(self)
+            await self._tube._finish(self)
         else:
-            await self._home._release_failed(self, error)
+            await self._tube._release_failed(self, error)
 
 
 OnChange = Callable[[Task, str], object]
@@ -175,13 +175,13 @@ OnChange = Callable[[Task, str], object]
 class _Listener:
     """An on_change callback of a program's loop, as the runtime calls it from any thread."""
 
-    def __init__(self, home: Tube, callback: OnChange) -> None:
+    def __init__(self, tube_handle: Tube, callback: OnChange) -> None:
         self.callback = callback
-        self._home = home
+        self._tube = tube_handle
         self._notifying: set[asyncio.Future[None]] = set()
 
     def __call__(self, changed: task.Task, event: str) -> None:
-        self._home.executor.post(partial(self._notify, _as_aio_task(self._home, changed), event))
+        self._tube.executor.post(partial(self._notify, _as_aio_task(self._tube, changed), event))
 
     def _notify(self, changed: Task, event: str) -> None:
         try:
@@ -207,8 +207,8 @@ def _failed(changed: Task, event: str) -> None:
 
 
 def _as_aio_task(handle: Handle[Any], given: task.Task) -> Task:
-    home = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, home_of(given)))
-    return Task(record_of(given), home, given.data, leased=is_leased(given))
+    own = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, tube_of(given)))
+    return Task(record_of(given), own, given.data, leased=is_leased(given))
 
 
 CONVERSIONS[task.Task] = _as_aio_task

@@ -287,7 +287,7 @@ def _explained(error: object, server: Server, name: str) -> ConnectionLost:
     """The error as a ConnectionLost with a remedy, if RabbitMQ gives a reason."""
     if isinstance(error, ConnectionLost):
         return error
-    cause = _leaf(error) if isinstance(error, BaseException) else None
+    cause = _root_cause(error) if isinstance(error, BaseException) else None
     code, text = getattr(cause, "reply_code", 0), getattr(cause, "reply_text", "") or str(cause or error)
     if isinstance(cause, pika.exceptions.ProbableAuthenticationError):
         said = f"{server.shown} refused the login of {server.user}: check user and password in the URL"
@@ -308,8 +308,8 @@ def _explained(error: object, server: Server, name: str) -> ConnectionLost:
     return lost
 
 
-def _leaf(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The innermost cause of a driver error."""
     inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *error.args]
     found = next((each for each in reversed(inner) if isinstance(each, BaseException)), None)
-    return error if found is None else _leaf(found)
+    return error if found is None else _root_cause(found)

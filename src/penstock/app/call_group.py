@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from penstock.app.app_connection import AppConnection
 from penstock.app.call import Call, must_be_call
 from penstock.app.handle import Handle
-from penstock.app.tracing import Sending
+from penstock.app.tracing import PutSpan
 from penstock.broker.group import Group, Progress, member_address
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import Tube
@@ -64,9 +64,9 @@ class CallGroup:
         [tube, *_] = [self._tube(call) for call in given]
         items = [call.item(tube) for call in given]
         group = self._begin(tube)
-        with Sending(given[0].handler.name, tube.name, len(given)) as sending:
+        with PutSpan(given[0].handler.name, tube.name, len(given)) as span:
             members: list[tuple[object, object]] = [
-                ({**data, **sending.kept}, {**options, "address": member_address(group, place)})
+                ({**data, **span.fields}, {**options, "address": member_address(group, place)})
                 for place, (data, options) in enumerate(items, self._count)
             ]
             tasks = group.put_many(members)
@@ -81,8 +81,8 @@ class CallGroup:
         if call.put_options:
             raise BadValue(f"then of group {self.name} accepts no put options: remove {', '.join(call.put_options)}")
         data, _ = call.item(tube)
-        with Sending(call.handler.name, tube.name, 1) as sending:
-            self._begin(tube).on_end({**data, **sending.kept})
+        with PutSpan(call.handler.name, tube.name, 1) as span:
+            self._begin(tube).on_end({**data, **span.fields})
 
     def start(self) -> None:
         """Start the calls. Leaving the `with` block does this."""

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.app.call import Call, must_be_call, new_address
 from penstock.app.handle import Found, Handle, find
-from penstock.app.tracing import Sending
+from penstock.app.tracing import PutSpan
 from penstock.broker.outcome import Outcome, await_task
 from penstock.broker.tube import Tube
 from penstock.core import chain as core
@@ -68,12 +68,12 @@ class Chain:
         timed = any(call.put_options.get("at") is not None for call in self.calls)
         now: int = (yield Blocking(tubes[0].runtime.store.now)) if timed else 0
         first, following = self.calls[0], zip(self.calls[1:], tubes[1:], addresses[1:], strict=True)
-        with Sending(first.handler.name, tubes[0].name, len(tubes)) as sending:
-            links = [_link(call, tube, address, now, sending.kept) for call, tube, address in following]
+        with PutSpan(first.handler.name, tubes[0].name, len(tubes)) as span:
+            links = [_link(call, tube, address, now, span.fields) for call, tube, address in following]
             _refuse_own(first)
             data, options = first.item(tubes[0])
             options["address"] = addresses[0]
-            stored = {**core.with_links(data, links), **sending.kept}
+            stored = {**core.with_links(data, links), **span.fields}
 
             def entries(now: int) -> list[Entry]:
                 entry = make_entry(tubes[0].stored, stored, with_delay(tubes[0].stored.kind, options, now))
@@ -143,7 +143,7 @@ class ChainHandle(Handle[R], Generic[R]):
     @property  # type: ignore[override]
     def id(self) -> int | None:
         """The task id; None while the link is pending or if it is gone."""
-        return self._look().id
+        return self._lookup().id
 
     @id.setter
     def id(self, _: int) -> None:
@@ -156,7 +156,7 @@ class ChainHandle(Handle[R], Generic[R]):
         ends = None if limit is None else time.monotonic() + limit
         runtime = self._tube.runtime
         while True:
-            found: Found = yield Blocking(self._look)
+            found: Found = yield Blocking(self._lookup)
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if found.status == "unknown":
                 raise NotFound(f"no link of a chain at {self.address} in tube {self._tube.name}: it was never put")
@@ -182,7 +182,7 @@ class ChainHandle(Handle[R], Generic[R]):
         """
         why = names.text("reason", reason)
         while True:
-            found = self._look()
+            found = self._lookup()
             if found.record is not None and self._tube.cancel(found.record.id, why):
                 return True
             if found.status != "pending":
@@ -196,7 +196,7 @@ class ChainHandle(Handle[R], Generic[R]):
             group.cancel()
             return True
 
-    def _look(self) -> Found:
+    def _lookup(self) -> Found:
         found = find(self._tube, self.address)
         if found.status != "unknown":
             return found

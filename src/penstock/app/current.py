@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core import names, values
 from penstock.core.ending import encode_code
-from penstock.core.task import Home, Record, Task
+from penstock.core.task import Record, Task, TaskTube
 from penstock.core.values import Seconds, span_ms
 from penstock.errors import BadValue, Cancelled, LeaseLost, NotFound
 
@@ -90,8 +90,8 @@ class CurrentTask(Task):
 
     __slots__ = ("_progress", "cause", "eager", "lost", "unsure")
 
-    def __init__(self, record: Record, home: Home, data: object) -> None:
-        super().__init__(record, home, data, leased=True)
+    def __init__(self, record: Record, tube: TaskTube, data: object) -> None:
+        super().__init__(record, tube, data, leased=True)
         self.lost = False
         #: Internal: True if the ack is part of a transaction that the caller may still roll back.
         self.unsure = False

@@ -81,12 +81,12 @@ class Handle(Generic[R]):
     def status(self) -> str:
         """One word: ready, delayed, taken or buried; when it has ended, done, failed, cancelled, deleted or expired;
         gone if its outcome is not kept; unknown if it was never put."""
-        return self._look().status
+        return self._lookup().status
 
     @property
     def outcome(self) -> Outcome | None:
         """How the task ended, also if it is buried; None while it is ready, delayed, taken or pending."""
-        outcome = self._look().outcome
+        outcome = self._lookup().outcome
         return None if outcome is None else self._read(outcome)
 
     def cancel(self, reason: str | None = None) -> bool:
@@ -96,10 +96,10 @@ class Handle(Generic[R]):
     @property
     def progress(self) -> float | None:
         """The progress that its handler last reported; None if there is none or the task has left its tube."""
-        record = self._look().record
+        record = self._lookup().record
         return None if record is None else record.progress
 
-    def _look(self) -> Found:
+    def _lookup(self) -> Found:
         try:
             found = find(self._tube, self.id)
         except NoSuchTube:  # dropped, with all its tasks

@@ -169,8 +169,8 @@ class Handler(Generic[P, R, C]):
             return None
         stored = self.arguments.store(args, given)
         try:
-            with tracing.Sending(self.name, tube.name, 1) as sending:
-                record = short(self._data(stored, sending.kept))
+            with tracing.PutSpan(self.name, tube.name, 1) as span:
+                record = short(self._data(stored, span.fields))
         except NoSuchTube:  # dropped; put_calls opens it again
             return None
         if record is None:
@@ -187,12 +187,12 @@ class Handler(Generic[P, R, C]):
     def put_calls(self, calls: list[Given]) -> Operation[list[Handle[R]]]:
         """Store a task for each of these calls, in one step."""
         # Read the current span before the first yield: an event loop resumes in another context.
-        with tracing.Sending(self.name, self.rules.tube, len(calls)) as sending:
+        with tracing.PutSpan(self.name, self.rules.tube, len(calls)) as span:
             try:
-                handles = yield from self._put_into((yield from self.find_tube()), calls, sending.kept)
+                handles = yield from self._put_into((yield from self.find_tube()), calls, span.fields)
             except NoSuchTube:  # dropped since it was opened
                 self.connection.forget_tubes()
-                handles = yield from self._put_into((yield from self.find_tube()), calls, sending.kept)
+                handles = yield from self._put_into((yield from self.find_tube()), calls, span.fields)
         if self.connection.eager is not None:
             yield Blocking(self.connection.eager)
         return handles

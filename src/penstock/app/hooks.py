@@ -79,23 +79,23 @@ class Hooks:
 
     def was_put(self, handles: list[Handle[Any]]) -> None:
         """Call the hooks for tasks that were put."""
-        _tell(self.put, handles)
+        _call_all(self.put, handles)
 
     def starts(self, task: Task) -> None:
         """Call the hooks for a task whose handler is about to be called."""
-        _tell(self.start, task)
+        _call_all(self.start, task)
 
     def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
         """Call the hooks for a task whose handler ended, with its error if any; the task is not settled yet."""
-        _tell(self.end, task, error, seconds)
+        _call_all(self.end, task, error, seconds)
 
     def retries(self, task: Task, error: BaseException) -> None:
         """Call the hooks for a task that is about to be released for another attempt."""
-        _tell(self.retry, task, error)
+        _call_all(self.retry, task, error)
 
     def buries(self, task: Task, error: BaseException) -> None:
         """Call the hooks for a task that is about to be buried."""
-        _tell(self.bury, task, error)
+        _call_all(self.bury, task, error)
 
 
 def must_be_hook(where: str, callback: object, *, may_be_async: bool = False) -> None:
@@ -112,7 +112,7 @@ def _call(callback: OnProcess, run_async: Callable[[Any], object]) -> None:
         run_async(answer)
 
 
-def _tell(callbacks: Iterable[Callable[..., object]], *what: object) -> None:
+def _call_all(callbacks: Iterable[Callable[..., object]], *what: object) -> None:
     for callback in callbacks:
         try:
             callback(*what)

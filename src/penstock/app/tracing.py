@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 TRACE = "trace"
 
 
-class Sending:
+class PutSpan:
     """The span of a put, as a child of the current span, and the trace context that its tasks carry.
 
     Does nothing if there is no current span.
     """
 
-    __slots__ = ("_span", "kept")
+    __slots__ = ("_span", "fields")
 
     def __init__(self, name: str, tube: str, count: int) -> None:
         self._span: Span | None = None
         #: Fields to add to the data of the tasks: the trace context, or nothing.
-        self.kept: dict[str, object] = {}
+        self.fields: dict[str, object] = {}
         if "opentelemetry.trace" not in sys.modules:  # not imported, so there is no current span
             return
         from opentelemetry import propagate, trace
@@ -39,9 +39,9 @@ class Sending:
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(self._span))
         if carrier:
-            self.kept[TRACE] = carrier
+            self.fields[TRACE] = carrier
 
-    def __enter__(self) -> Sending:
+    def __enter__(self) -> PutSpan:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

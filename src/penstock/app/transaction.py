@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
 from penstock.app.put_signature import with_options
-from penstock.app.tracing import Sending
+from penstock.app.tracing import PutSpan
 from penstock.broker.bind import driver_connection, library_of
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle
 from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
 from penstock.core.names import kind_of
-from penstock.core.task import Status, home_of, record_of
+from penstock.core.task import Status, record_of, tube_of
 from penstock.errors import NotTaken, UnsupportedOption
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class BoundHandler(Generic[P, R]):
         if handler.connection.eager is not None:
             return handler.put_calls(calls)
         bound = broker.bind(self._connection).tube(handler.rules.tube)
-        with Sending(handler.name, bound.name, len(calls)) as sending:
-            tasks = bound.put_many([handler.make_call_item(bound.tube, call, sending.kept) for call in calls])
+        with PutSpan(handler.name, bound.name, len(calls)) as span:
+            tasks = bound.put_many([handler.make_call_item(bound.tube, call, span.fields) for call in calls])
         outside = make_handle(broker.runtime, broker.session_handle, bound.tube.stored)
         handles = [Handle(handler, outside, task.id) for task in tasks]
         handler.hooks.was_put(handles)
@@ -134,7 +134,7 @@ def _ack(task: CurrentTask, connection: object, result: object) -> None:
     if task.eager:
         tube.ack(task, result)
         return
-    session = tube.session_handle.number if tube is home_of(task) else record.owner
+    session = tube.session_handle.number if tube is tube_of(task) else record.owner
     payload = None if result is None else encode_payload(tube.stored, "result", result)
     move = Move("ack", record.id, session, record.lease, result=payload, seen=record)
     if tube.runtime.store.bind(driver_connection(connection)).settle(tube.stored, [move]).records[0] is None:
@@ -144,9 +144,9 @@ def _ack(task: CurrentTask, connection: object, result: object) -> None:
 
 def _tube(task: CurrentTask) -> Tube:
     """The task's tube, with its store."""
-    home: Any = home_of(task)
+    handle: Any = tube_of(task)
     # In a child process, the task's verbs are sent to the worker; the child's app has its own connection.
-    return home if isinstance(home, Tube) else home.connection.tube(task.tube)
+    return handle if isinstance(handle, Tube) else handle.connection.tube(task.tube)
 
 
 def _is_async(connection: object) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime
 
 
-class Bound:
+class BoundBroker:
     """What `broker.bind(connection)` gives: tubes whose puts and acks are part of that connection's transaction.
 
     Blocked takes see them after the commit, as they see those of another process. on_change is not called.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Unpack
 from uuid import UUID
 
-from penstock.broker.bind import Bound, driver_connection
+from penstock.broker.bind import BoundBroker, driver_connection
 from penstock.broker.session import Session, SessionHandle, SessionInfo, session_id
 from penstock.broker.stats import TubeInfo
 from penstock.broker.tube import Tube
@@ -99,13 +99,13 @@ class Broker:
             if first <= found.heartbeat / 1000 <= last
         ]
 
-    def bind(self, connection: object) -> Bound:
+    def bind(self, connection: object) -> BoundBroker:
         """Put and ack inside the caller's own transaction, on SQL stores.
 
         `connection` is of the store's own driver (SQLite: apsw), or SQLAlchemy's or Django's with that driver. It is on
         the same database, with a transaction begun.
         """
-        return Bound(self.runtime.store.bind(driver_connection(connection)), self.session_handle)
+        return BoundBroker(self.runtime.store.bind(driver_connection(connection)), self.session_handle)
 
     def check(self, repair: bool | None = False) -> list[Finding]:
         """Cross-check everything stored. Returns the inconsistencies and their remedies; repair=True applies them."""

@@ -164,11 +164,11 @@ class Group:
             self._runtime.note_deadline((("ready", self._stored.no),), 0)
 
     def _put(self, items: Iterable[object], timeout: Seconds | None, options: TimedOptions) -> Operation[list[Task]]:
-        mine = self._mine(options)
+        mine = self._member_options(options)
         records = yield from put_items(self._runtime, self._stored, items, timeout, mine, self._bind)
         return [make_task(record, self._tube) for record in records]
 
-    def _mine(self, options: TimedOptions) -> TimedOptions:
+    def _member_options(self, options: TimedOptions) -> TimedOptions:
         if options.get("group") is not None:
             raise self._foreign(options["group"])
         return {**options, "group": self.name}

@@ -30,7 +30,7 @@ from penstock.core import values
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.results import Blocked, Event, Joined, Presence, Taken
-from penstock.core.task import Task, home_of
+from penstock.core.task import Task, tube_of
 from penstock.core.values import Seconds, several
 from penstock.engine.store import Store
 from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
@@ -438,7 +438,7 @@ class TakeOp(StoreOp):
         tasks = answer[0] if answer else []
         if not tasks:
             return None
-        return release_untaken(cast(Tube, home_of(tasks[0])), tasks)
+        return release_untaken(cast(Tube, tube_of(tasks[0])), tasks)
 
 
 Answers = dict[TakeOp, TakeResult | Failure]

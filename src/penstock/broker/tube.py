@@ -31,15 +31,15 @@ from penstock.core.shards import refuse_sharded
 from penstock.core.task import (
     Entry,
     Facts,
-    Place,
     Record,
     Status,
     Task,
-    home_of,
+    TubeRef,
     is_leased,
     make_task,
     record_of,
     show_change,
+    tube_of,
 )
 from penstock.core.values import MAX_SECONDS, Seconds, positive_ms, several, span_ms, whole
 from penstock.engine.store import load_tube
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-TaskOrId = Facts[Place] | HandOut | int | str
+TaskOrId = Facts[TubeRef] | HandOut | int | str
 
 # Default limit of tasks(); one store call reads at most MAX_PAGE.
 PAGE, MAX_PAGE = 100, 10_000
@@ -280,12 +280,12 @@ class Tube:
         return True
 
     @blocking
-    def _finish(self, task: Facts[Place]) -> Operation[None]:
+    def _finish(self, task: Facts[TubeRef]) -> Operation[None]:
         """Ack a task whose `with` block has ended."""
         yield from self._settle_patiently(task, self._move("ack", task))
 
     @blocking
-    def _release_failed(self, task: Facts[Place], error: BaseException) -> Operation[None]:
+    def _release_failed(self, task: Facts[TubeRef], error: BaseException) -> Operation[None]:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self.stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
@@ -297,9 +297,9 @@ class Tube:
             # The block's own error matters more than the failed release.
             log.warning("could not release task %s of tube %s: %s", task.id, self.name, lost)
 
-    def _settle_patiently(self, task: Facts[Place], move: Move) -> Operation[None]:
+    def _settle_patiently(self, task: Facts[TubeRef], move: Move) -> Operation[None]:
         """Settle at the end of a `with` block, where no caller can retry. The lease makes a repeated move safe."""
-        apply: Callable[[Facts[Place], Move], Operation[None]] = self._settle_leased
+        apply: Callable[[Facts[TubeRef], Move], Operation[None]] = self._settle_leased
         unknown, ends = None, float("inf")
         for pause in pauses():
             try:
@@ -312,7 +312,7 @@ class Tube:
                     raise unknown or error from error.__cause__
             yield from self.session_handle.pause(pause)
 
-    def _settle_again(self, task: Facts[Place], move: Move) -> Operation[None]:
+    def _settle_again(self, task: Facts[TubeRef], move: Move) -> Operation[None]:
         """As _settle_leased, for a move that may have been applied already, which is a success."""
         try:
             yield from self._settle_leased(task, move)
@@ -337,12 +337,12 @@ class Tube:
         id, known = task if isinstance(task, HandOut) else (task, None)
         return Move(verb, names.task_id(id), session, known, extra, reason, False, result, code)
 
-    def _own(self, task: Facts[Place]) -> Record:
-        if home_of(task) is self:
+    def _own(self, task: Facts[TubeRef]) -> Record:
+        if tube_of(task) is self:
             return record_of(task)
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
-        if home_of(task).stored.no != self.stored.no:
+        if tube_of(task).stored.no != self.stored.no:
             raise NotTaken(f"task {task.id} belongs to an earlier tube {self.name}, which was dropped: discard it")
         return record_of(task)
 

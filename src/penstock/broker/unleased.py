@@ -13,7 +13,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.select import Deliveries, Sweep
-from penstock.core.task import Facts, Place, Record, Task, make_task, record_of
+from penstock.core.task import Facts, Record, Task, TubeRef, make_task, record_of
 from penstock.core.values import MAX_WHOLE, Seconds, flag, span_ms, whole
 from penstock.errors import BadValue, NotTaken
 from penstock.operations.operation import Operation, blocking
@@ -101,7 +101,7 @@ class ReliableTube(UnleasedTube):
         listed = self.runtime.store.find(self.stored, Deliveries(place, whole("count", count), delivered))
         return [make_task(record, self) for record in listed]
 
-    def _release_failed(self, task: Facts[Place], error: BaseException) -> None:
+    def _release_failed(self, task: Facts[TubeRef], error: BaseException) -> None:
         """Leave the message of a failed block delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:

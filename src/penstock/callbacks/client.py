@@ -107,7 +107,7 @@ class Client:
         headers = _headers(self._settings.keys_for(target), target, tube, record, body)
         async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as response:
             wanted = record.address is not None or record.reply_to is not None
-            return _judge(response, *await _read(response), wanted=wanted)
+            return _result_or_raise(response, *await _read(response), wanted=wanted)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -143,7 +143,7 @@ async def _read(response: httpcore.Response) -> tuple[bytes, bool]:
     return bytes(content), True
 
 
-def _judge(response: httpcore.Response, content: bytes, whole: bool, *, wanted: bool) -> object:
+def _result_or_raise(response: httpcore.Response, content: bytes, whole: bool, *, wanted: bool) -> object:
     """The result of the task for a response; raises Bury or Retry. `wanted`: whether the result will be kept."""
     status, headers = response.status, {name.lower(): value for name, value in response.headers}
     if 200 <= status < 300:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 # Seconds after which a host with parked calls counts as slow.
 SLOW_SECONDS = 1.0
 # Tasks taken per second to look past those of a slow host; they are released again if they are for the same host.
-LOOKS_PER_SECOND = 20
+EXTRA_PER_SECOND = 20
 
 
 class Hosts(Generic[T]):
@@ -26,7 +26,7 @@ class Hosts(Generic[T]):
         self._running: dict[str, int] = {}
         self._parked: dict[str, deque[tuple[float, T]]] = {}
         self._window = 0.0
-        self._looks = 0
+        self._extra = 0
         self._lock = threading.Lock()
 
     def full(self, host: str) -> bool:
@@ -61,18 +61,18 @@ class Hosts(Generic[T]):
             if len(parked) < self._limit:
                 parked.append((now, call))
                 return True
-            self._looks += 1
+            self._extra += 1
             return False
 
     def room(self, now: float) -> int:
         """How many tasks may be taken now: what the busiest host allows, because all of them may be for it."""
         with self._lock:
             if now - self._window >= 1:
-                self._window, self._looks = now, 0
+                self._window, self._extra = now, 0
             used = [count + len(self._parked.get(host, ())) for host, count in self._running.items()]
             left = 2 * self._limit - max(used, default=0)
             slow = any(parked and now - parked[0][0] > SLOW_SECONDS for parked in self._parked.values())
-            return left + (max(0, LOOKS_PER_SECOND - self._looks) if slow else 0)
+            return left + (max(0, EXTRA_PER_SECOND - self._extra) if slow else 0)
 
     def clear(self) -> None:
         """Forget all parked calls."""

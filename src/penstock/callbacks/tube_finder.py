@@ -13,7 +13,7 @@ from penstock.core.select import Find
 from penstock.errors import PenstockError
 
 # The number of ready tasks read per tube.
-LOOKED_AT = 100
+TASKS_READ = 100
 
 
 def callback_tubes(broker: Broker) -> list[str]:
@@ -30,7 +30,7 @@ def _has_callbacks(broker: Broker, tube: Tube) -> bool:
         return True
     runtime = broker.runtime
     runtime.apply_due(tube)
-    return any(record.options.callback is not None for record in runtime.store.find(tube, Find("r", 0, LOOKED_AT)))
+    return any(record.options.callback is not None for record in runtime.store.find(tube, Find("r", 0, TASKS_READ)))
 
 
 log = logging.getLogger("penstock.worker")

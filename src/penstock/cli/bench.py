@@ -51,7 +51,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     """
     with penstock.connect(url) as broker:
         about = broker.runtime.store.describe()
-        with _scratch(broker, kind) as tube:
+        with _temporary_tube(broker, kind) as tube:
             phases = list(measured(tube, seconds, b"x" * size))
     if as_json:
         return output.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
@@ -61,7 +61,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
 
 
 @contextmanager
-def _scratch(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
+def _temporary_tube(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
     tube = broker.create_tube(f"penstock.bench.{uuid4().hex[:12]}", kind)
     try:
         yield tube

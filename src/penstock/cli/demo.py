@@ -49,7 +49,7 @@ LATE = 9
 PROCESSES = multiprocessing.get_context("spawn")
 
 
-class Play:
+class Demo:
     """One run of the demo: starts all processes, kills one worker half-way, and collects the records of the others."""
 
     def __init__(self, url: str, console: Console) -> None:
@@ -137,7 +137,7 @@ class Play:
         with bars:
             while time.monotonic() < deadline and any(s.calls.ack < EXPECTED for s in self.stats.values()):
                 time.sleep(0.05)
-                self.look(bars, rows)
+                self.check_tubes(bars, rows)
                 if (total := sum(stats.calls.ack for stats in self.stats.values())) > acked:
                     acked, deadline = total, time.monotonic() + STUCK
                 if self.killed_at is None and acked > len(self.notes):  # the others are working
@@ -155,7 +155,7 @@ class Play:
         for tube in self.tubes.values():
             tube.put(Job(POISON, not_before=0))
 
-    def look(self, bars: Progress, rows: dict[str, TaskID]) -> None:
+    def check_tubes(self, bars: Progress, rows: dict[str, TaskID]) -> None:
         """Read the counters, record when the dead worker's tasks are ready again, and kick the buried tasks."""
         for kind, tube in self.tubes.items():
             stats = self.stats[kind] = tube.stats()
@@ -173,7 +173,7 @@ def start(target: object, *args: object) -> SpawnProcess:
     return process
 
 
-def problems(play: Play, kind: str) -> list[str]:
+def problems(play: Demo, kind: str) -> list[str]:
     """The problems found in one tube, as text."""
     acked = [done for done in play.notes if done.tube == kind]
     names, stats, held = {done.job.name for done in acked}, play.stats[kind], play.held.get(kind, 0)
@@ -192,7 +192,7 @@ def problems(play: Play, kind: str) -> list[str]:
     return [f"{kind}: {what}" for what, wrong in found.items() if wrong]
 
 
-def unleased_problems(play: Play) -> list[str]:
+def unleased_problems(play: Demo) -> list[str]:
     """The problems found in the two tubes without leases, as text."""
     ordered = sorted(play.turns)
     early = sum(one[0] == next[0] and next[1] - one[1] < PERIOD - 0.0005 for one, next in pairwise(ordered))
@@ -212,7 +212,7 @@ def overlaps(acked: list[Done]) -> bool:
     return any(one.customer == next.customer and next.began < one.ended for one, next in pairwise(ordered))
 
 
-def summary(play: Play) -> Table:
+def summary(play: Demo) -> Table:
     """A table of what happened in each tube."""
     table = Table("tube", title="what happened")
     for heading in ("put", "taken", "acked", "came back", "buried/\nkicked", "tasks/s", "kill\nnoticed"):
@@ -227,13 +227,13 @@ def summary(play: Play) -> Table:
     return table
 
 
-def rate(play: Play, kind: str) -> float:
+def rate(play: Demo, kind: str) -> float:
     """Tasks per second, from the first ack to the last."""
     times = [done.ended for done in play.notes if done.tube == kind] or [0.0]
     return len(times) / max(max(times) - min(times), 0.001)
 
 
-def facts(play: Play, wrong: list[str], seconds: float) -> dict[str, object]:
+def facts(play: Demo, wrong: list[str], seconds: float) -> dict[str, object]:
     """The summary for --json."""
     tubes = [
         {
@@ -264,7 +264,7 @@ def demo(url: str | None, as_json: bool) -> None:
     stream = sys.stderr if as_json else sys.stdout
     console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        play = Play(url or f"sqlite:///{folder}/queue.db", console)
+        play = Demo(url or f"sqlite:///{folder}/queue.db", console)
         play.run()
     console.print(summary(play))
     wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)

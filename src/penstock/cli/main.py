@@ -54,18 +54,18 @@ def main() -> None:
         nothing.show()
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
-        _complain(_usage(error), EXIT_USAGE)
+        _print_error(_usage(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe: the rest of the buffer must not be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except (PenstockError, TimeoutError) as error:
-        _complain(_for_a_shell(error))
+        _print_error(_for_a_shell(error))
     except Exception as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
-        _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows the traceback)")
+        _print_error(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows the traceback)")
 
 
 def _usage(error: click.ClickException) -> str:
@@ -77,7 +77,7 @@ def _usage(error: click.ClickException) -> str:
     return error.format_message().rstrip(".") + help
 
 
-def _complain(message: str, code: int = EXIT_FAILED) -> None:
+def _print_error(message: str, code: int = EXIT_FAILED) -> None:
     click.echo(f"penstock: {' '.join(message.split())}", err=True)
     sys.exit(code)
 

@@ -38,10 +38,10 @@ def check(url: str, repair: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--check", "only_look", is_flag=True, help="Only report missing updates; exit code 1 if there are any.")
+@click.option("--check", "check_only", is_flag=True, help="Only report missing updates; exit code 1 if there are any.")
 @output.json_option
 @click.pass_obj
-def migrate(url: str, only_look: bool, as_json: bool) -> None:
+def migrate(url: str, check_only: bool, as_json: bool) -> None:
     """Update the store's schema and report the changes.
 
     \b
@@ -51,9 +51,9 @@ def migrate(url: str, only_look: bool, as_json: bool) -> None:
     Every program does this when it opens the store; this command does it in advance.
     """
     before = look_at_schema(url)
-    if not only_look:
+    if not check_only:
         open_store(url).close()
-    after = before if only_look else look_at_schema(url)
+    after = before if check_only else look_at_schema(url)
     applied = [name for name in before.pending if name not in after.pending]
     if as_json:
         output.as_json({"schema": after.stored, "newest": after.newest, "applied": applied, "pending": after.pending})

@@ -174,7 +174,7 @@ def _show(tasks: list[Task], as_json: bool) -> None:
     if as_json:
         output.as_json([output.task_facts(task) for task in tasks])
     elif tasks:
-        rows = [[task.id, task.attempts, output.as_text(task.data, output.wide())] for task in tasks]
+        rows = [[task.id, task.attempts, output.as_text(task.data, output.data_width())] for task in tasks]
         output.table(("id", "deliveries", "data"), rows)
 
 

@@ -102,10 +102,10 @@ def as_text(value: object, most: int | None = None) -> str:
 
 def task_row(task: Task) -> list[object]:
     """The cells of a task in a list: id, status, priority, attempts, data."""
-    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, wide())]
+    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, data_width())]
 
 
-def wide() -> int:
+def data_width() -> int:
     """How many characters of a task's data fit into a line."""
     return max(20, get_terminal_size().columns - _DATA_BEGINS) if sys.stdout.isatty() else _WIDE
 

@@ -52,7 +52,7 @@ def serve(
     from penstock.server.auth import Tokens
     from penstock.server.serve import serve as run
     from penstock.server.sockets import tls_of
-    from penstock.server.store_mounts import Web, mounts
+    from penstock.server.store_mounts import HttpSettings, mounts
 
     single = os.environ.get("PENSTOCK_TOKEN")
     tokens = Tokens(token_file, single)
@@ -61,7 +61,7 @@ def serve(
     if single and len(single) < SHORT_TOKEN:
         length = len(single)
         output.warn(f"PENSTOCK_TOKEN has {length} characters and may be guessed: make one with openssl rand -hex 32")
-    chosen = mounts(http, resp, tokens, tls_of(tls_cert, tls_key), Web(hosts, proxies))
+    chosen = mounts(http, resp, tokens, tls_of(tls_cert, tls_key), HttpSettings(hosts, proxies))
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     if calling is not None:
         runner = Runner(url, calling)

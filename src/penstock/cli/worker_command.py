@@ -208,10 +208,10 @@ def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object]
     say({"event": "working", "store": worker.where, "tubes": tubes, "concurrency": worker.settings.concurrency})
     with status.shown():
         while not signals.wait(status.pause):
-            status.look()
-        status.look("stopping")
+            status.update()
+        status.update("stopping")
         worker.stop()
-    status.look("stopped")
+    status.update("stopped")
     say({"event": "stopped", "counts": worker.state.stats.facts()})
 
 

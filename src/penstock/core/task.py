@@ -145,7 +145,7 @@ class Numbered(Protocol):
     def kind(self) -> Kind: ...
 
 
-class Place(Protocol):
+class TubeRef(Protocol):
     """The tube handle a task came from."""
 
     @property
@@ -154,7 +154,7 @@ class Place(Protocol):
     def stored(self) -> Numbered: ...
 
 
-class Home(Place, Protocol):
+class TaskTube(TubeRef, Protocol):
     """A tube handle with the verbs that Task calls."""
 
     def ack(self, task_or_id: Task, result: object = None) -> None: ...
@@ -166,7 +166,7 @@ class Home(Place, Protocol):
     def _release_failed(self, task: Task, error: BaseException) -> None: ...
 
 
-H = TypeVar("H", bound=Place, covariant=True)
+H = TypeVar("H", bound=TubeRef, covariant=True)
 
 
 class Facts(Generic[H]):
@@ -175,11 +175,11 @@ class Facts(Generic[H]):
     `id, status, data = task` unpacks the three that a consumer needs.
     """
 
-    __slots__ = ("_home", "_leased", "_record", "data", "progress", "reason", "status")
+    __slots__ = ("_leased", "_record", "_tube", "data", "progress", "reason", "status")
 
-    def __init__(self, record: Record, home: H, data: Any, *, leased: bool = False) -> None:
+    def __init__(self, record: Record, tube: H, data: Any, *, leased: bool = False) -> None:
         self._record = record
-        self._home = home
+        self._tube = tube
         self.data = data
         self.status = STATUS[record.state]
         self.reason = record.reason
@@ -188,10 +188,10 @@ class Facts(Generic[H]):
 
     @property
     def _unleased(self) -> bool:
-        return not self._home.stored.kind.leased
+        return not self._tube.stored.kind.leased
 
     id = property(lambda self: self._record.address if self._unleased else self._record.id, doc="The task's id.")
-    tube = property(lambda self: self._home.name, doc="The name of its tube.")
+    tube = property(lambda self: self._tube.name, doc="The name of its tube.")
     pri = property(lambda self: self._record.pri, doc="Its priority; smaller is more urgent.")
     utube = property(lambda self: self._record.utube or None, doc="The name of its micro-queue, or None.")
     attempts = property(lambda self: self._record.attempts, doc="How often it was handed out.")
@@ -222,30 +222,30 @@ class Facts(Generic[H]):
         return f"<Task {self.id} {self.status.name.lower()} in {self.tube}>"
 
 
-class Task(Facts[Home]):
+class Task(Facts[TaskTube]):
     """A task and its verbs. It carries the lease of its hand-out; once the lease is dead, verbs raise NotTaken."""
 
     __slots__ = ()
 
     def ack(self, result: object = None) -> None:
         """Finish the task: it leaves the tube."""
-        self._home.ack(self, result)
+        self._tube.ack(self, result)
 
     def fail(self, error: str, code: str | int | None = None) -> None:
         """Mark the task as failed for good: it leaves the tube."""
-        self._home.fail(self, error, code)
+        self._tube.fail(self, error, code)
 
     def release(self, delay: Seconds | None = 0) -> None:
         """Return the task to its old place in the tube, after `delay` seconds."""
-        self._home.release(self, delay)
+        self._tube.release(self, delay)
 
     def bury(self, reason: str | None = None) -> None:
         """Set the task aside until it is kicked."""
-        self._home.bury(self, reason)
+        self._tube.bury(self, reason)
 
     def touch(self, seconds: Seconds) -> None:
         """Extend the lease of this hand-out by that many seconds."""
-        self._home.touch(self, seconds)
+        self._tube.touch(self, seconds)
 
     def __enter__(self) -> Task:
         return self
@@ -258,9 +258,9 @@ class Task(Facts[Home]):
         if self.status is not Status.TAKEN:
             return
         if error is None:
-            self._home._finish(self)
+            self._tube._finish(self)
         else:
-            self._home._release_failed(self, error)
+            self._tube._release_failed(self, error)
 
 
 # What the rest of penstock needs of a task. Functions, because methods would be visible to programs.
@@ -271,9 +271,9 @@ def record_of(task: Facts[Any]) -> Record:
     return task._record
 
 
-def home_of(task: Facts[H]) -> H:
+def tube_of(task: Facts[H]) -> H:
     """The tube handle that the task came from."""
-    return task._home
+    return task._tube
 
 
 def is_leased(task: Facts[Any]) -> bool:
@@ -292,13 +292,13 @@ def show_change(task: Facts[Any], record: Record) -> None:
     task.reason = record.reason
 
 
-def make_task(record: Record, home: Home, *, leased: bool = False) -> Task:
+def make_task(record: Record, tube: TaskTube, *, leased: bool = False) -> Task:
     """The Task of a record. Data that cannot be decoded is shown as raw bytes."""
     try:
         data = codec.decode(record.payload)
     except BadValue:
         data = record.payload
-    return Task(record, home, data, leased=leased)
+    return Task(record, tube, data, leased=leased)
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.crypto import get_random_string
 
 from penstock.app import handle
-from penstock.app.tracing import Sending
+from penstock.app.tracing import PutSpan
 from penstock.broker.broker import default_url
 from penstock.broker.tube_factory import DEFAULT_KIND, find_tube
 from penstock.core import names
@@ -92,8 +92,8 @@ class PenstockBackend(BaseTaskBackend):
         options: Any = {"address": address, "pri": results.pri_of(task.priority)}
         if task.run_after is not None:
             options["at"] = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
-        with Sending(task.module_path, queue, 1) as sending:
-            data = results.call_of(task, result.args, result.kwargs) | sending.kept
+        with PutSpan(task.module_path, queue, 1) as span:
+            data = results.call_of(task, result.args, result.kwargs) | span.fields
             database = connections[self._database]
             if self._enqueue == "in_transaction" and database.in_atomic_block:
                 tube = connection.broker.bind(database.connection).tube(queue, **connection.tube_options.get(queue, {}))

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects, Event
-from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.core.task import Entry, Record, Task, TaskTube, make_task
 from penstock.engine.store import Store
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.operations.operation import Operation, Sleep, StoreOp
@@ -69,7 +69,7 @@ class BrokerRuntime:
         self._locks: Locks | None = None
         self._lockless = False
         self._tubes: weakref.WeakSet[TubeHandle] = weakref.WeakSet()
-        self._listeners: dict[int, tuple[Home, OnChange]] = {}
+        self._listeners: dict[int, tuple[TaskTube, OnChange]] = {}
         #: Called with every event of every tube that this broker causes, after it is stored and in any thread: for a
         #: server's counters and streams. It must be quick and must not raise.
         self.tap: Callable[[Sequence[Event]], object] | None = None
@@ -205,11 +205,11 @@ class BrokerRuntime:
         if record.at is not None:
             self.note_records(tube, (record,))
 
-    def set_listener(self, tube: StoredTube, home: Home, callback: OnChange | None) -> OnChange | None:
+    def set_listener(self, tube: StoredTube, handle: TaskTube, callback: OnChange | None) -> OnChange | None:
         """Set a tube's on_change callback. Returns the previous one."""
         previous = self._listeners.pop(tube.no, None)
         if callback is not None:
-            self._listeners[tube.no] = (home, callback)
+            self._listeners[tube.no] = (handle, callback)
         return previous[1] if previous else None
 
     def has_listener(self, tube: StoredTube) -> bool:
@@ -369,8 +369,8 @@ class BrokerRuntime:
             self.wait_queue.wake(topic, hint=True)
 
 
-def _call_listener(home: Home, callback: OnChange, record: Record, event: str) -> None:
+def _call_listener(handle: TaskTube, callback: OnChange, record: Record, event: str) -> None:
     try:
-        callback(make_task(record, home), event)
+        callback(make_task(record, handle), event)
     except Exception:
-        log.exception("on_change of tube %s failed at %s of task %s", home.name, event, record.id)
+        log.exception("on_change of tube %s failed at %s of task %s", handle.name, event, record.id)

@@ -83,7 +83,7 @@ class StoreClock:
 
     def _apply(self, runtime: ClockRuntime, until: float | None) -> bool:
         """Apply everything due in all tubes until a time. Returns whether something is left."""
-        tubes = self._look(runtime).tubes
+        tubes = self._find_overdue(runtime).tubes
         while tubes:
             tubes = [tube for tube in tubes if self._advance(runtime, tube)]
             if tubes and until is not None and time.monotonic() >= until:
@@ -96,9 +96,9 @@ class StoreClock:
             if time.monotonic() < self.fresh_until:
                 return
             self.fresh_until = time.monotonic() + FRESH_SECONDS
-        self._look(runtime)
+        self._find_overdue(runtime)
 
-    def _look(self, runtime: ClockRuntime) -> Overdue:
+    def _find_overdue(self, runtime: ClockRuntime) -> Overdue:
         began = time.monotonic()
         found = runtime.store.overdue()
         if found.altered != self._altered:

@@ -25,7 +25,7 @@ from penstock.schedule.plan import When, make_plan
 # The tube of saved schedules, and of the ticks whose decorator names no tube.
 SCHEDULE_TUBE = "penstock.schedule"
 # The number of tasks that a dashboard page searches for the next ticks.
-LOOKED_THROUGH = 2000
+TASKS_SEARCHED = 2000
 # Tasks read at once in search of saved schedules.
 _PAGE = 1000
 _KEY = re.compile("[0-9a-f]{16}")

@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.schedule")
 Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
 # The longest sleep. Changed schedules and clock changes are noticed at the next check of the store's clock.
-LOOK_SECONDS = 30.0
+MAX_SLEEP_SECONDS = 30.0
 RETRY_SECONDS = 1.0
 # Stored schedules are read again after this time, in case a program died before it announced a change.
 READ_SECONDS = 60.0
@@ -85,13 +85,13 @@ class Planned:
         self._lead = LEAD_MS
 
     @property
-    def look_at(self) -> int:
+    def put_at(self) -> int:
         """When to put the next tick, in milliseconds of the store's clock."""
         return self._next - self._lead + (MARGIN_MS if self.record.overlap else 0)
 
     def is_due(self, now: int) -> bool:
         """Whether ticks are due, or the clock was set back so far that times repeat."""
-        return self.look_at <= now or (self.until or 0) > now + LEAD_MS + SET_BACK_MS
+        return self.put_at <= now or (self.until or 0) > now + LEAD_MS + SET_BACK_MS
 
     def find_due(self, until: int | None, now: int) -> Due:
         """The ticks to put."""
@@ -189,7 +189,7 @@ class Scheduler:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            pause = self.look()
+            pause = self.put_due()
             if not self._saved:
                 self.save()
                 pause = min(pause, RETRY_SECONDS)
@@ -213,7 +213,7 @@ class Scheduler:
         except PenstockError as error:
             log.warning("could not save the schedules for operators (%s); retrying", error)
 
-    def look(self) -> float:
+    def put_due(self) -> float:
         """Put the ticks that are due. Returns the seconds until the next call."""
         try:
             if time.monotonic() >= self._read_at:
@@ -221,7 +221,7 @@ class Scheduler:
                 self._read_stored()
             planned = [*self._declared, *self._stored.values()]
             if not planned:
-                return LOOK_SECONDS
+                return MAX_SLEEP_SECONDS
             now = self._runtime.store.now()
             if self._put_until is None:
                 self._read_put_until(planned, now)
@@ -230,14 +230,14 @@ class Scheduler:
                 if each.is_due(now):
                     by_tube.setdefault(each.record.tube, []).append(each)
             paused = self._paused([each.record.key for some in by_tube.values() for each in some])
-            done = [self._look_at_tube(name, some, paused, now) for name, some in by_tube.items()]
+            done = [self._put_into_tube(name, some, paused, now) for name, some in by_tube.items()]
             self._keep_put_until(max((each.until or 0 for some in by_tube.values() for each in some), default=0), now)
-            ahead = min(each.look_at for each in planned) - self._runtime.store.now()
+            ahead = min(each.put_at for each in planned) - self._runtime.store.now()
         except PenstockError as error:
             self._read_at = 0.0
             log.warning("could not check for due ticks (%s); retrying", error)
             return RETRY_SECONDS
-        return min(max(ahead / 1000, 0.02), LOOK_SECONDS) if all(done) else RETRY_SECONDS
+        return min(max(ahead / 1000, 0.02), MAX_SLEEP_SECONDS) if all(done) else RETRY_SECONDS
 
     def _read_put_until(self, planned: Sequence[Planned], now: int) -> None:
         """Read up to when ticks were put, so that a small step back of the clock does not repeat them."""
@@ -259,14 +259,14 @@ class Scheduler:
     def _paused(self, keys: Sequence[str]) -> set[str]:
         return schedule_status.paused_keys(self._tube(SCHEDULE_TUBE), keys) if keys else set()
 
-    def _look_at_tube(self, name: str, due: list[Planned], paused: set[str], now: int) -> bool:
+    def _put_into_tube(self, name: str, due: list[Planned], paused: set[str], now: int) -> bool:
         """Put the ticks of one tube in one call. Returns False if it must be retried soon."""
         try:
             tube = self._tube(name)
             stopped = self._runtime.store.counters(tube.stored).paused
             held = [each for each in due if stopped or each.record.key in paused]
             for each in held:
-                _hold(each, now)
+                _skip_paused(each, now)
             free = due if not held else [each for each in due if each not in held]
             return self._put(tube, free, now) and not held
         except NoSuchTube:
@@ -294,7 +294,7 @@ class Scheduler:
             if due.late:
                 _not_put(each, due.late, "this worker was late, or the store's clock was set")
         for (each, tick), task in zip(ticks, tasks, strict=False):
-            _judge(each, tick, task)
+            _log_skipped(each, tick, task)
         return all(due.until > now for _, due in found)
 
     def _read_marks(self, tube: Tube, planned: Sequence[Planned]) -> dict[str, int]:
@@ -346,7 +346,7 @@ class Scheduler:
         return tube
 
 
-def _hold(planned: Planned, now: int) -> None:
+def _skip_paused(planned: Planned, now: int) -> None:
     """Log ticks that fell into a pause. After the pause, `catch_up` decides about them."""
     past = [] if planned.until is None else past_ticks(planned.plan, planned.until, now)
     if past:
@@ -354,7 +354,7 @@ def _hold(planned: Planned, now: int) -> None:
     planned.until = max(now, planned.until or 0)
 
 
-def _judge(planned: Planned, tick: Tick, task: Task) -> None:
+def _log_skipped(planned: Planned, tick: Tick, task: Task) -> None:
     """Log a tick that was not put, or that will not run."""
     data = task.data
     if not planned.record.overlap and isinstance(data, dict) and data.get("tick") != tick.at:

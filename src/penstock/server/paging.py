@@ -39,7 +39,7 @@ class Page(NamedTuple):
 def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | None) -> Page:
     """Tasks in id order, of one status if given. Their JSON is checked and not decoded."""
     found = list(within(find_records(tube, status, limit, 0 if after is None else task_number(tube, after))))
-    more = len(found) == limit or sum(map(weigh, found)) > PAGE_BYTES
+    more = len(found) == limit or sum(map(response_size, found)) > PAGE_BYTES
     return Page([undecoded(tube, record) for record in found], more)
 
 
@@ -80,7 +80,7 @@ def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int |
 
 def is_full(tasks: Iterable[Facts[Any]]) -> bool:
     """Whether the tasks have reached the size limit of one response."""
-    return sum(weigh(record_of(task)) for task in tasks) > PAGE_BYTES
+    return sum(response_size(record_of(task)) for task in tasks) > PAGE_BYTES
 
 
 def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
@@ -91,7 +91,7 @@ def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
     return tube.recover(count, elapsed)
 
 
-def weigh(record: Record) -> int:
+def response_size(record: Record) -> int:
     """The approximate size of a task in a response."""
     return len(record.payload) + len(record.reason or "") + len(record.errors or b"") + TASK_BYTES
 
@@ -101,7 +101,7 @@ def within(records: Iterable[Record]) -> Iterator[Record]:
     size = 0
     for record in records:
         yield record
-        size += weigh(record)
+        size += response_size(record)
         if size > PAGE_BYTES:
             return
 

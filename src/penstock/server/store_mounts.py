@@ -19,14 +19,14 @@ RESP_ADDRESS = "127.0.0.1:7379"
 
 
 @dataclass(frozen=True, slots=True)
-class Web:
+class HttpSettings:
     """Settings of the HTTP listener besides its address."""
 
     hosts: tuple[str, ...] = ()
     proxies: str = ""
 
 
-def mounts(http: str | None, resp: str | None, tokens: Tokens, tls: Tls | None, web: Web) -> list[Mount]:
+def mounts(http: str | None, resp: str | None, tokens: Tokens, tls: Tls | None, web: HttpSettings) -> list[Mount]:
     """The requested listeners, by default both.
 
     Raises BadValue if one of them could be reached from other hosts without a token.
@@ -56,7 +56,7 @@ def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
     return mount
 
 
-def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
+def _http(address: Address, tokens: Tokens, tls: Tls | None, web: HttpSettings) -> Mount:
     try:
         from penstock.server.http.http_app import make_app
         from penstock.server.http.http_listener import HttpListener

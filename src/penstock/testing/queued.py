@@ -79,7 +79,7 @@ def _run(app: App, item: RunningTask, *, once: bool = False) -> Exception | None
         error = inner if isinstance(inner, Exception) else raised
         ended = settlement.failed(item, Fail(names.failure(error)) if once and not isinstance(error, Fail) else error)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
-    settlement.tell(app.hooks, item, ended, error)
+    settlement.call_hooks(app.hooks, item, ended, error)
     if not item.settled:
         settle(item.tube.runtime, item.tube.stored, [ended.move])
     return error

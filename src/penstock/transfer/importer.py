@@ -89,7 +89,7 @@ class TubeImport:
         if not self.tube.kind.leased:
             return replace(record, owner=None, progress=None)
         if record.group_no is not None:
-            record = self._regrouped(record)
+            record = self._with_new_group(record)
         if record.state == "t":
             back = came_back(record, self._now, "release")
             if back.state == "!":
@@ -112,7 +112,7 @@ class TubeImport:
             for record in records
         ]
 
-    def _regrouped(self, record: Record) -> Record:
+    def _with_new_group(self, record: Record) -> Record:
         assert record.group_no is not None
         record = replace(record, address=moved_address(record.address, self._numbers))
         if record.group_no in self._groups:

@@ -88,7 +88,7 @@ class Status:
             "worker on %s, tubes %s, concurrency %d", self._worker.where, self._tubes, self._worker.settings.concurrency
         )
 
-    def look(self, doing: str = "working") -> None:
+    def update(self, doing: str = "working") -> None:
         """Log the counters if they have changed."""
         counts = self._counts()
         if counts != self._printed:

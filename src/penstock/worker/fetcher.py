@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_tube
-from penstock.core.task import Task, home_of, record_of
+from penstock.core.task import Task, record_of, tube_of
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import blocking
 from penstock.worker import settlement
@@ -98,7 +98,7 @@ class Fetcher:
         self._threads = threads
         if any(source.batch is not None for source in self._sources):
             self._batcher.start()
-        threads.employ(self._state.guarded("fetcher", self._feed))
+        threads.run_in_new_thread(self._state.guarded("fetcher", self._feed))
 
     def stop(self) -> None:
         """Stop taking. When this returns, the tasks of the last take are in flight."""
@@ -210,7 +210,7 @@ class Fetcher:
 
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""
-        self._state.throughput.look(time.monotonic())
+        self._state.throughput.update(time.monotonic())
         if self._state.exhausted:
             return 0, None
         slots, buffered = self._state.slots, len(self._state.in_flight.unstarted) - self._batcher.waiting()
@@ -247,7 +247,7 @@ class Fetcher:
         parts: dict[str, list[RunningTask]] = {}
         window = MAX_WAIT
         for task in tasks:
-            item = RunningTask(task, cast(Tube, home_of(task)), session, now)
+            item = RunningTask(task, cast(Tube, tube_of(task)), session, now)
             state.stats.taken += 1
             in_flight.held.add(item)  # before it can be settled, which removes it
             executor = self._route(item)

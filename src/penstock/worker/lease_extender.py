@@ -135,7 +135,7 @@ class LeaseExtender:
         if item.lost:
             return None
         if item.session != self.session_handle.number:
-            self._tell(item, "lapsed")  # the session has ended, and all its leases with it
+            self._notify(item, "lapsed")  # the session has ended, and all its leases with it
             return None
         record, progress = item.record, item.progress
         if item.new_ttr and item.ttr is not None and item not in self._state.in_flight.unstarted:
@@ -154,7 +154,7 @@ class LeaseExtender:
             log.warning("could not extend %d leases (%s); retrying", len(pairs), error)
             for item, _ in pairs:
                 if item.deadline is not None and item.deadline <= time.monotonic():
-                    self._tell(item, "lapsed")
+                    self._notify(item, "lapsed")
             return
         lost: list[RunningTask] = []
         for (item, move), record in zip(pairs, records, strict=True):
@@ -183,7 +183,7 @@ class LeaseExtender:
                 log.warning("could not look up why %d leases were lost (%s); retrying", len(lost), error)
                 continue
             for item, cause in zip(lost, causes, strict=True):
-                self._tell(item, cause)
+                self._notify(item, cause)
 
     def _causes(self, tube: StoredTube, items: Sequence[RunningTask]) -> list[str]:
         """How each lease was lost."""
@@ -210,7 +210,7 @@ class LeaseExtender:
 
         return [cause(item) for item in items]
 
-    def _tell(self, item: RunningTask, cause: str) -> None:
+    def _notify(self, item: RunningTask, cause: str) -> None:
         if not _is_settled(item):  # otherwise it was settled a moment ago
             log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})
             self._state.stats.count("lost", item)

@@ -37,7 +37,7 @@ from penstock.errors import BadValue, NotFound, UnsupportedOption
 from penstock.runtime.failures import failure_of
 from penstock.worker.batches import GIVEN_A_BATCH, batch_results
 from penstock.worker.process_pipe import Pipe
-from penstock.worker.settlement import unkept
+from penstock.worker.settlement import unencodable
 
 # Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
@@ -80,7 +80,7 @@ class Message(msgspec.Struct, frozen=True):
 _jobs = msgspec.json.Decoder(list[Job]).decode
 
 
-class Home:
+class RemoteTube:
     """Replaces the tube of a task in a child process: only the worker can settle the task."""
 
     def __init__(self, name: str) -> None:
@@ -102,7 +102,7 @@ class ChildRun:
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
         self._job = job
-        self.home = Home(job.tube)
+        self.tube = RemoteTube(job.tube)
         self.tasks: list[CurrentTask] = []  # made when the handler first asks for them
 
     def current_task(self) -> CurrentTask:
@@ -115,7 +115,7 @@ class ChildRun:
         """The tasks of this call."""
         if not self.tasks:
             pairs = zip(self._job.records, self._job.data, strict=True)
-            self.tasks = [CurrentTask(record, self.home, data) for record, data in pairs]
+            self.tasks = [CurrentTask(record, self.tube, data) for record, data in pairs]
         return self.tasks
 
     def give_up_slot(self, *, awaited: bool) -> None:
@@ -237,7 +237,7 @@ def answer(job: Job, run: ChildRun, url: str | None) -> Message:
     """Run the handler. Returns the message that reports how the run ended."""
     try:
         handler = handler_of(job.module, job.name, url)
-        run.home.connection = handler.connection
+        run.tube.connection = handler.connection
         given = [stored_arguments(data) for data in job.data]
         if job.batch:
             return kept_batch(handler, call(handler, run, given, None), len(given))
@@ -296,7 +296,7 @@ def kept(handler: Handler[..., Any, Any], result: object) -> Message:
         stored = handler.store_result(result)
         return Message("done", result=None if stored is None else codec.encode(stored))
     except Exception as error:  # the handler succeeded: a retry would not help
-        return Message("bury", text=names.text("error", unkept(error)))
+        return Message("bury", text=names.text("error", unencodable(error)))
 
 
 def find_handler(module: ModuleType, name: str) -> Handler[..., Any, Any]:

@@ -45,7 +45,7 @@ def done(item: RunningTask, result: object) -> Settlement:
         if kept is not None:
             payload = encode_payload(item.tube.stored, "result", kept)
     except Exception as error:  # the handler succeeded: a retry would not help
-        return _with_failure(bury(item, unkept(error)), error, unkept(error))
+        return _with_failure(bury(item, unencodable(error)), error, unencodable(error))
     return Settlement(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
 
 
@@ -55,7 +55,7 @@ def uncommitted(item: RunningTask) -> Settlement:
     return msgspec.structs.replace(failed(item, error), if_held=True)
 
 
-def unkept(error: Exception) -> str:
+def unencodable(error: Exception) -> str:
     """The reason for burying a task whose result cannot be encoded. Encoding may run user code, which may raise."""
     return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
 
@@ -172,7 +172,7 @@ def dropped(item: RunningTask) -> Settlement:
     return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
 
 
-def tell(hooks: Hooks, item: RunningTask, ended: Settlement, error: BaseException | None) -> None:
+def call_hooks(hooks: Hooks, item: RunningTask, ended: Settlement, error: BaseException | None) -> None:
     """Call the hooks for a task that is about to be buried, or released for another attempt."""
     if ended.what not in ("buried", "retried"):
         return

@@ -152,7 +152,7 @@ class WorkerState:
         if item.unsure:
             return self.settler.add(item, settlement.uncommitted(item))
         ended = settlement.done(item, result)
-        settlement.tell(self.hooks, item, ended, None)
+        settlement.call_hooks(self.hooks, item, ended, None)
         return self.settler.add(item, ended)
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
@@ -169,7 +169,7 @@ class WorkerState:
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
                 exc_info=_in_handler(error), extra={"item": item},
             )  # fmt: skip
-        settlement.tell(self.hooks, item, ended, error)
+        settlement.call_hooks(self.hooks, item, ended, error)
         return self.settler.add(item, ended)
 
     def release_unstarted(self, item: RunningTask) -> None:
@@ -181,7 +181,7 @@ class WorkerState:
         """Bury a task whose worker died in its last attempt."""
         log.warning("burying %r: its attempts are used up", item, extra={"item": item})
         ended = settlement.used_up(item)
-        settlement.tell(self.hooks, item, ended, settlement.HandlerFailed("its attempts are used up"))
+        settlement.call_hooks(self.hooks, item, ended, settlement.HandlerFailed("its attempts are used up"))
         self.settler.add(item, ended)
 
     def returned(self, item: RunningTask) -> bool:

@@ -49,7 +49,7 @@ class LiveStatus(Status):
         facts.add_row("stop", "Ctrl-C")
         self._console.print(Panel(facts, title="penstock worker", expand=False))
 
-    def look(self, doing: str = "working") -> None:
+    def update(self, doing: str = "working") -> None:
         """Show the counters and what the worker is doing."""
         counts, now = self._counts(), time.monotonic()
         if now - self._at >= 1:

@@ -18,14 +18,14 @@ WORTH_A_THREAD = 0.0002
 
 
 class Parked:
-    """An idle thread's wake-up lock, and the duty that it runs first when woken."""
+    """An idle thread's wake-up lock, and the role that it plays first when woken."""
 
-    __slots__ = ("duty", "lock")
+    __slots__ = ("lock", "role")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.lock.acquire()
-        self.duty: Callable[[], None] | None = None
+        self.role: Callable[[], None] | None = None
 
 
 class ThreadExecutor:
@@ -48,16 +48,16 @@ class ThreadExecutor:
         self._buffer.extend(items)
         self.wake()
 
-    def employ(self, duty: Callable[[], None]) -> None:
-        """Run a duty in a new thread, which then runs handlers like the others."""
+    def run_in_new_thread(self, role: Callable[[], None]) -> None:
+        """Run a function in a new thread, which then runs handlers like the others."""
         with self._lock:
             self._threads += 1
-        self._begin(duty)
+        self._begin(role)
 
-    def hand_over(self, item: RunningTask, duty: Callable[[], None]) -> bool:
-        """Give the caller's duty to an idle thread, so that the caller can run the item without a thread switch.
+    def hand_over(self, item: RunningTask, role: Callable[[], None]) -> bool:
+        """Give the caller's role to an idle thread, so that the caller can run the item without a thread switch.
 
-        The caller, a thread of this executor, runs the item when it returns from its duty. Returns False, without an
+        The caller, a thread of this executor, runs the item when it returns from its role. Returns False, without an
         effect, if no thread is idle.
         """
         with self._lock:
@@ -65,7 +65,7 @@ class ThreadExecutor:
                 return False
             parked = self._idle.pop()
         self._buffer.append(item)
-        parked.duty = duty
+        parked.role = role
         parked.lock.release()
         return True
 
@@ -97,14 +97,14 @@ class ThreadExecutor:
             self._threads += 1
         self._begin(None)
 
-    def _begin(self, duty: Callable[[], None] | None) -> None:
-        threading.Thread(target=self._run, args=(duty,), name="penstock-runner", daemon=True).start()
+    def _begin(self, role: Callable[[], None] | None) -> None:
+        threading.Thread(target=self._run, args=(role,), name="penstock-runner", daemon=True).start()
 
-    def _run(self, duty: Callable[[], None] | None) -> None:
+    def _run(self, role: Callable[[], None] | None) -> None:
         parked = Parked()
         while True:
-            if duty is not None:
-                duty()
+            if role is not None:
+                role()
             if self._over:
                 return
             holding = self._slots.acquire()
@@ -119,7 +119,7 @@ class ThreadExecutor:
                 self.wake()  # a slot may have become free since it was checked
             if not self._over:
                 parked.lock.acquire()
-            duty, parked.duty = parked.duty, None
+            role, parked.role = parked.role, None
 
     def _drain(self) -> bool:
         """Run all waiting tasks. Returns False if the slot was given to another thread in the meantime."""

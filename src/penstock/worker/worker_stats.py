@@ -142,7 +142,7 @@ class Throughput:
         """Start measuring the rate now, because there was no work before."""
         self._at, self._seen = now, self._finished
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Update the rate with the runs since the last update."""
         count, seconds = self._finished - self._seen, now - self._at
         if count and seconds > 0:

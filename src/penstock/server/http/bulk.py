@@ -35,7 +35,7 @@ RECORD_SECONDS = 1.0
 # Seconds without an update after which an action has lost its server.
 LOST_SECONDS = 30.0
 # Seconds between checks for such actions.
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 #: The verbs of bulk actions, with their past tense.
 BULK = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}
 #: The error in the outcome of a task that an operator cancels.
@@ -122,7 +122,7 @@ class Jobs:
                 await self.continue_lost()
             except PenstockError as error:
                 log.warning("could not look for interrupted bulk actions (%s); retrying", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     async def continue_lost(self) -> None:
         """Continue the actions that no server runs; if several servers try, the first to claim an action runs it."""

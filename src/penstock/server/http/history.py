@@ -37,7 +37,7 @@ _FIELDS = (*STATES, *RATES)
 Handler = tuple[str, str]  # its name and its tube
 
 
-class Slot(msgspec.Struct, frozen=True):
+class HistoryRecord(msgspec.Struct, frozen=True):
     """One record: the counters at a time, and the runs since the previous record."""
 
     at: int
@@ -54,8 +54,8 @@ class History:
         runtime = access.broker.sync.runtime
         self._notes = Notes(runtime, "history", HOUR // MINUTE + DAY // (MINUTE * LONG) + 20)
         self._workers = worker_notes(runtime)
-        self._minutes: deque[Slot] = deque(maxlen=HOUR // MINUTE + 1)
-        self._tens: deque[Slot] = deque(maxlen=DAY // (MINUTE * LONG) + 1)
+        self._minutes: deque[HistoryRecord] = deque(maxlen=HOUR // MINUTE + 1)
+        self._tens: deque[HistoryRecord] = deque(maxlen=DAY // (MINUTE * LONG) + 1)
         self._counted: dict[str, dict[Handler, Runs]] = {}  # worker id -> the runs that are already in records
         self._last: dict[str, Counts] = {}
 
@@ -84,32 +84,32 @@ class History:
 
     async def load(self) -> None:
         """Read the stored records."""
-        slots: dict[str, list[Slot]] = {"minute": [], "ten": []}
+        slots: dict[str, list[HistoryRecord]] = {"minute": [], "ten": []}
         for key, value in (await self._access.call(self._notes.read)).items():
             try:
-                slots[key.partition(" ")[0]].append(msgspec.convert(value, Slot))
+                slots[key.partition(" ")[0]].append(msgspec.convert(value, HistoryRecord))
             except (KeyError, msgspec.ValidationError):  # written by another version
                 continue
         _append(self._minutes, slots["minute"])
         _append(self._tens, slots["ten"])
 
-    def _write_minute(self, minute: int, counts: dict[str, Counts]) -> Slot:
+    def _write_minute(self, minute: int, counts: dict[str, Counts]) -> HistoryRecord:
         at = minute * MINUTE
         # First the tubes in which something happened, then those with the most tasks.
         names = sorted(counts, key=lambda name: (counts[name] == self._last.get(name), -counts[name].stored))
         self._last = counts
         tubes = {name: _numbers(counts[name]) for name in names[:MAX_TUBES]}
-        slot = Slot(at, _numbers(total(counts)), tubes, self._new_runs(at))
+        slot = HistoryRecord(at, _numbers(total(counts)), tubes, self._new_runs(at))
         return self._keep(f"minute {minute}", slot, HOUR + 2 * MINUTE)
 
-    def _write_ten(self, minute: int, slot: Slot) -> Slot:
+    def _write_ten(self, minute: int, slot: HistoryRecord) -> HistoryRecord:
         recent = [each for each in self._minutes if slot.at - LONG * MINUTE < each.at <= slot.at]
         runs = summed(each for minute in recent for each in minute.runs)
         long = msgspec.structs.replace(slot, runs=[HandlerRuns(*key, value) for key, value in runs.items()])
         return self._keep(f"ten {minute}", long, DAY + 2 * LONG * MINUTE)
 
-    def _keep(self, key: str, slot: Slot, seconds: float) -> Slot:
-        return msgspec.convert(self._notes.write(key, msgspec.to_builtins(slot), seconds, keep=True), Slot)
+    def _keep(self, key: str, slot: HistoryRecord, seconds: float) -> HistoryRecord:
+        return msgspec.convert(self._notes.write(key, msgspec.to_builtins(slot), seconds, keep=True), HistoryRecord)
 
     def _new_runs(self, at: int) -> list[HandlerRuns]:
         """The runs of handlers since the last record.
@@ -155,7 +155,7 @@ def summed(runs: Iterable[HandlerRuns]) -> dict[Handler, Runs]:
     return found
 
 
-def _append(kept: deque[Slot], slots: Iterable[Slot]) -> None:
+def _append(kept: deque[HistoryRecord], slots: Iterable[HistoryRecord]) -> None:
     """Append the records that are newer than the last one."""
     for slot in sorted(slots, key=lambda slot: slot.at):
         if not kept or slot.at > kept[-1].at:

@@ -36,7 +36,7 @@ from penstock.server.http.store_access import Access
 log = logging.getLogger("penstock")
 
 # Seconds between checks for idle sessions.
-_TEND_SECONDS = 1.0
+_IDLE_CHECK_SECONDS = 1.0
 
 
 class HttpApp:
@@ -96,27 +96,33 @@ class HttpApp:
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker.sync.runtime.tap = self._tap
         self.access.broker.sync.runtime.start_background()
-        running = (self.sampler.run(), self._tend(), self.history.run(), self.jobs.run(), self.pages.navigation.run())
-        tending = [asyncio.ensure_future(each) for each in running]
-        for task in tending:
+        loops = (
+            self.sampler.run(),
+            self._end_idle_sessions(),
+            self.history.run(),
+            self.jobs.run(),
+            self.pages.navigation.run(),
+        )
+        running = [asyncio.ensure_future(each) for each in loops]
+        for task in running:
             task.add_done_callback(_must_run)
         try:
             yield
         finally:
             self.stop()
             self.access.broker.sync.runtime.tap = None
-            for task in tending:
+            for task in running:
                 task.cancel()
-            await asyncio.gather(*tending, return_exceptions=True)
+            await asyncio.gather(*running, return_exceptions=True)
             await self.jobs.close()
 
     def _tap(self, events: Sequence[Event]) -> None:
         self.meter.tap(events)
         self.streams.tap(events)
 
-    async def _tend(self) -> None:
+    async def _end_idle_sessions(self) -> None:
         while True:
-            await asyncio.sleep(_TEND_SECONDS)
+            await asyncio.sleep(_IDLE_CHECK_SECONDS)
             await self.access.end_idle()
 
 
@@ -125,11 +131,11 @@ def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None)
     return HttpApp(broker, tokens, options or Options())
 
 
-def _must_run(tending: asyncio.Future[None]) -> None:
+def _must_run(running: asyncio.Future[None]) -> None:
     """Log a background task that ended before the server."""
-    if not tending.cancelled():
+    if not running.cancelled():
         message = "a background task of the HTTP server crashed; restart the server: its pages are no longer up to date"
-        log.error(message, exc_info=tending.exception())
+        log.error(message, exc_info=running.exception())
 
 
 def _no_route(pages: Pages, request: Request, error: HTTPException) -> Response:

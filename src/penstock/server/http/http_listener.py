@@ -43,11 +43,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._look()
+        self._set_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._look()
+        self._set_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -62,7 +62,7 @@ class Connection(H11Protocol):
         self._unread.remove(self.transport)
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _set_timer(self) -> None:
         """Start or stop the timer for the headers of a request, or for the rest of a body that was answered early."""
         unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
         if unread or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):

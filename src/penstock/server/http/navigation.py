@@ -24,8 +24,8 @@ ROWS_AGE = 10.0
 class Navigation:
     """The counts, by the path of their link; a link without a count has nothing to show."""
 
-    def __init__(self, looking: views.Looking) -> None:
-        self._looking = looking
+    def __init__(self, sources: views.Sources) -> None:
+        self._sources = sources
         self._counts: dict[str, int] = {}
         self._rows: dict[str, int] = {}
         self._read = 0.0
@@ -42,11 +42,11 @@ class Navigation:
         self._wanted.set()
         if time.monotonic() - self._read > MAX_AGE:
             self._read = time.monotonic()
-            server, history = self._looking.server, self._looking.history
+            server, history = self._sources.server, self._sources.history
             workers = await history.workers()
             handlers = summed(each for worker in workers for each in worker.handlers).keys()
             self._counts = {
-                "/": len((await self._looking.sampler.read(MAX_AGE)).counts),
+                "/": len((await self._sources.sampler.read(MAX_AGE)).counts),
                 "/handlers": len(handlers | history.runs(HOUR).keys()),
                 "/sessions": len(workers),
                 "/schedules": await self._schedules(),
@@ -63,18 +63,18 @@ class Navigation:
             try:
                 await self.count_rows()
             except PenstockError as error:
-                self._looking.server.failed(error)
+                self._sources.server.failed(error)
                 log.warning("could not count groups and callbacks (%s); retrying", error)
             await asyncio.sleep(max(ROWS_AGE, (time.monotonic() - began) * SHARE))
 
     async def count_rows(self) -> None:
         """Count what the pages of groups and callbacks would show now."""
-        groups = await views.find_groups(self._looking, {})
-        hosts = await views.find_callbacks(self._looking)
+        groups = await views.find_groups(self._sources, {})
+        hosts = await views.find_callbacks(self._sources)
         self._rows = {"/groups": len(groups), "/callbacks": len(hosts)}
 
     async def _schedules(self) -> int:
-        access = self._looking.access
+        access = self._sources.access
         try:
             tube = (await access.tube(SCHEDULE_TUBE)).sync
             return len((await access.call(schedule_status.read_all, tube)).records)

@@ -26,7 +26,7 @@ from penstock.server.http.bulk import Jobs
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.request_parsing import Options, read_body, read_json, read_query
 from penstock.server.http.requests import Body, Query
-from penstock.server.http.store_access import Access, Visit
+from penstock.server.http.store_access import Access, HttpSession
 
 T = TypeVar("T")
 SESSION = "penstock-session"
@@ -49,7 +49,7 @@ class Server:
 class Call:
     """One request, as passed to an operation."""
 
-    def __init__(self, server: Server, request: Request, visit: Visit) -> None:
+    def __init__(self, server: Server, request: Request, visit: HttpSession) -> None:
         self.access = server.access
         self.path: dict[str, str] = request.path_params
         self.visit = visit

@@ -24,7 +24,7 @@ from penstock.server.http.navigation import Navigation
 from penstock.server.http.operations import Server
 from penstock.server.http.request_parsing import read_form
 from penstock.server.http.sampler import Sampler
-from penstock.server.http.views import Looking
+from penstock.server.http.views import Sources
 
 _TUBE = "/tubes/{name}"
 PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
@@ -65,8 +65,8 @@ class Pages:
     def __init__(self, server: Server, sampler: Sampler, history: History) -> None:
         self._server = server
         self._authentication = server.authentication
-        self._looking = Looking(server, sampler, history)
-        self.navigation = Navigation(self._looking)
+        self._sources = Sources(server, sampler, history)
+        self.navigation = Navigation(self._sources)
 
     def routes(self) -> list[BaseRoute]:
         """All pages, forms and files of the dashboard."""
@@ -99,11 +99,11 @@ class Pages:
     async def _view(self, view: Callable[..., Awaitable[views.View]], request: Request, query: Any) -> views.View:
         path = request.path_params
         try:
-            return await view(self._looking, path, query)
+            return await view(self._sources, path, query)
         except NoSuchTube:
             if not self._server.access.forget(path.get("name", "")):
                 raise
-            return await view(self._looking, path, query)
+            return await view(self._sources, path, query)
 
     def refuse(self, request: Request, error: Exception) -> Response:
         """The page of an error, with the navigation if the browser is logged in."""

@@ -24,7 +24,7 @@ log = logging.getLogger("penstock")
 SECONDS = 1.0
 SHARE = 10
 # Seconds after the last request for a page until sampling stops.
-LOOKING_SECONDS = 120.0
+IDLE_SECONDS = 120.0
 # Points of a chart: two minutes at one a second.
 POINTS = 120
 # The most charts in memory; with more tubes, those that changed last have one.
@@ -58,13 +58,13 @@ class Sampler:
         self._access = access
         self._charts: OrderedDict[str, deque[Point]] = OrderedDict()
         self._listeners: set[Callable[[Sample, Sample], object]] = set()
-        self._looked = 0.0
+        self._requested = 0.0
         self._wake = asyncio.Event()
         self._reading = asyncio.Lock()
 
-    def look(self) -> None:
+    def note_request(self) -> None:
         """Keep sampling for a while, because a page was requested."""
-        self._looked = time.monotonic()
+        self._requested = time.monotonic()
         self._wake.set()
 
     def listen(self, listener: Callable[[Sample, Sample], object]) -> Callable[[], None]:
@@ -92,7 +92,7 @@ class Sampler:
     async def run(self) -> None:
         """Sample while pages or streams are open, until cancelled."""
         while True:
-            if not self._listeners and time.monotonic() - self._looked > LOOKING_SECONDS:
+            if not self._listeners and time.monotonic() - self._requested > IDLE_SECONDS:
                 self._wake.clear()
                 await self._wake.wait()
             began = time.monotonic()

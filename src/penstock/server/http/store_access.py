@@ -33,7 +33,7 @@ MAX_HANDLES = 10_000
 
 
 @dataclass(eq=False)
-class Visit:
+class HttpSession:
     """A session as HTTP requests use it, with its tube handles."""
 
     session_handle: SessionHandle
@@ -54,8 +54,8 @@ class Access:
         #: Tube number -> name, for the tubes that were used.
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions
-        self._own = Visit(broker.sync.session_handle)
-        self._visits: dict[str, Visit] = {}
+        self._own = HttpSession(broker.sync.session_handle)
+        self._visits: dict[str, HttpSession] = {}
         self._joining: dict[str, asyncio.Lock] = {}
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +69,7 @@ class Access:
 
     # tubes
 
-    async def tube(self, name: str, visit: Visit | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
+    async def tube(self, name: str, visit: HttpSession | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
         """The tube of that name for this session. With `to_put`, a missing tube is created; otherwise NoSuchTube."""
         visit = visit or self._own
         handle = visit.tubes.get(name)
@@ -105,7 +105,7 @@ class Access:
         await visit.session.close()
 
     @contextlib.asynccontextmanager
-    async def visit(self, id: str | None) -> AsyncIterator[Visit]:
+    async def visit(self, id: str | None) -> AsyncIterator[HttpSession]:
         """The session that a request names, kept open during the request; the server's own for None."""
         visit = self._own if id is None else self._visits.get(id) or await self._join(id)
         visit.busy += 1
@@ -115,7 +115,7 @@ class Access:
             visit.busy -= 1
             visit.used = time.monotonic()
 
-    async def _join(self, id: str) -> Visit:
+    async def _join(self, id: str) -> HttpSession:
         async with self._joining.setdefault(id, asyncio.Lock()):  # concurrent requests join it once
             try:
                 if id not in self._visits:
@@ -126,7 +126,7 @@ class Access:
                 self._joining.pop(id, None)
 
     def _keep(self, session: aio.Session, idle: float) -> None:
-        self._visits[session.id] = Visit(session.sync.session_handle, session, idle, time.monotonic())
+        self._visits[session.id] = HttpSession(session.sync.session_handle, session, idle, time.monotonic())
 
     def _must_have_room(self) -> None:
         if len(self._visits) >= self._max_sessions:

@@ -36,7 +36,7 @@ ROWS = 100
 MOST_ROWS = 200
 TASK_ROWS = 50
 # Tubes that one page searches for groups.
-LOOKED_THROUGH = 200
+TUBES_SEARCHED = 200
 # Tubes, and tasks of all of them, that one page searches for callbacks.
 CALLBACK_TUBES, CALLBACK_TASKS = 50, 2500
 
@@ -87,7 +87,7 @@ class Plain(Query):
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class Sources:
     """The sources that views read from."""
 
     server: Server
@@ -103,10 +103,10 @@ class Looking:
 View = tuple[str, dict[str, Any]]
 
 
-async def overview(looking: Looking, path: dict[str, str], query: Overview) -> View:
+async def overview(sources: Sources, path: dict[str, str], query: Overview) -> View:
     """All tubes, and charts of their totals."""
-    looking.sampler.look()
-    sample = await looking.sampler.read(2.0)
+    sources.sampler.note_request()
+    sample = await sources.sampler.read(2.0)
     wanted = query.q.strip().casefold()
     names = [name for name in sample.counts if wanted in name.casefold()]
     if query.order == "oldest":
@@ -117,7 +117,7 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
     page = min(query.page, pages)
     shown = names[(page - 1) * ROWS : page * ROWS]
     rows = [
-        (sample.tubes[name], sample.counts[name], sample.waits[name], looking.sampler.rates(name)) for name in shown
+        (sample.tubes[name], sample.counts[name], sample.waits[name], sources.sampler.rates(name)) for name in shown
     ]
     values = {
         "rows": rows,
@@ -129,25 +129,25 @@ async def overview(looking: Looking, path: dict[str, str], query: Overview) -> V
         "pages": pages,
         "page": page,
     }
-    return "overview.html", values | _charts(looking, query.span, None) | {"query": query}
+    return "overview.html", values | _charts(sources, query.span, None) | {"query": query}
 
 
-async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View:
+async def tube(sources: Sources, path: dict[str, str], query: TubeQuery) -> View:
     """One tube: charts, options, tasks."""
-    looking.sampler.look()
-    handle = await looking.access.tube(path["name"])
+    sources.sampler.note_request()
+    handle = await sources.access.tube(path["name"])
     status = Status[query.status.upper()] if query.status else None
-    seen = await looking.access.call(_see_tube, handle.sync, status, query)
-    charts = _charts(looking, query.span, handle.name)
+    seen = await sources.access.call(_see_tube, handle.sync, status, query)
+    charts = _charts(sources, query.span, handle.name)
     return "tube.html", {"tube": handle.stored} | seen | charts | {"query": query}
 
 
-def _charts(looking: Looking, span: str, tube: str | None) -> dict[str, Any]:
+def _charts(sources: Sources, span: str, tube: str | None) -> dict[str, Any]:
     """The charts of one tube or of all: the last minutes from memory, more from the history."""
     if span:
-        points = looking.history.points(tube, SPANS[span].seconds)
+        points = sources.history.points(tube, SPANS[span].seconds)
     else:
-        points = list(looking.sampler.totals) if tube is None else looking.sampler.chart(tube)
+        points = list(sources.sampler.totals) if tube is None else sources.sampler.chart(tube)
     until = round(time.time(), 1)
     charts = make_charts(points, SPANS[span], until)
     return {"states": STATES, "span": SPANS[span], "spans": list(SPANS.values()), "charts": charts, "until": until}
@@ -164,10 +164,10 @@ def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, 
     }
 
 
-async def task(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def task(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """One task: data, times, what holds it back, and its buttons."""
-    handle = await looking.access.tube(path["name"])
-    template, seen = await looking.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
+    handle = await sources.access.tube(path["name"])
+    template, seen = await sources.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
     return template, {"tube": handle.stored} | seen
 
 
@@ -200,9 +200,9 @@ def _why(tube: Tube, task: Task) -> str:
     return tube.why(task.id)
 
 
-async def put(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def put(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The form to put a task."""
-    return put_form((await looking.access.tube(path["name"])).stored, {})
+    return put_form((await sources.access.tube(path["name"])).stored, {})
 
 
 def put_form(tube: StoredTube, given: dict[str, str]) -> View:
@@ -211,41 +211,41 @@ def put_form(tube: StoredTube, given: dict[str, str]) -> View:
     return "put.html", {"tube": tube, "fields": fields, "given": given, "problem": given.get("problem", "")}
 
 
-async def bulk(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def bulk(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The bulk actions and their progress."""
-    return "bulk.html", {"jobs": await looking.server.jobs.newest_first()}
+    return "bulk.html", {"jobs": await sources.server.jobs.newest_first()}
 
 
-async def audit(looking: Looking, path: dict[str, str], query: AuditQuery) -> View:
+async def audit(sources: Sources, path: dict[str, str], query: AuditQuery) -> View:
     """The audit trail, newest first."""
-    lines = await looking.server.audit.newest_first()
+    lines = await sources.server.audit.newest_first()
     pages = max(1, -(-len(lines) // ROWS))
     page = min(query.page, pages)
     return "audit.html", {"lines": lines[(page - 1) * ROWS : page * ROWS], "page": page, "pages": pages}
 
 
-async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def utubes(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The micro-queues of a tube: which are busy, which are blocked."""
-    handle = await looking.access.tube(path["name"])
+    handle = await sources.access.tube(path["name"])
     if not handle.stored.kind.per_utube:
         kinds = kinds_with("per_utube")
         raise UnsupportedOption(
             f"kind {handle.kind} of tube {handle.name} has no micro-queues: kinds with micro-queues are {kinds}"
         )
-    micro_queues = await looking.access.call(admin.micro_queues, handle.sync)
+    micro_queues = await sources.access.call(admin.micro_queues, handle.sync)
     return "utubes.html", {"tube": handle.stored, "micro_queues": micro_queues, "sample": admin.SAMPLE}
 
 
-async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def groups(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The live groups, of one tube or of all."""
-    found = await find_groups(looking, path)
+    found = await find_groups(sources, path)
     shown = {"groups": found[:MOST_ROWS], "more": len(found) > MOST_ROWS}
     return "groups.html", shown | {"tube_name": path.get("name")}
 
 
-async def find_groups(looking: Looking, path: dict[str, str]) -> list[tuple[str, Group]]:
+async def find_groups(sources: Sources, path: dict[str, str]) -> list[tuple[str, Group]]:
     """Live groups with the names of their tubes, of one tube or of all: more than `MOST_ROWS` if there are more."""
-    return await looking.access.call(_live_groups, await _handles(looking, path))
+    return await sources.access.call(_live_groups, await _handles(sources, path))
 
 
 def _live_groups(tubes: list[Tube]) -> list[tuple[str, Group]]:
@@ -257,34 +257,34 @@ def _live_groups(tubes: list[Tube]) -> list[tuple[str, Group]]:
     return found
 
 
-async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def callbacks(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The hosts of callbacks, with failures and retries."""
-    hosts = await find_callbacks(looking)
+    hosts = await find_callbacks(sources)
     return "callbacks.html", {"hosts": hosts[:MOST_ROWS], "more": max(0, len(hosts) - MOST_ROWS)}
 
 
-async def find_callbacks(looking: Looking) -> list[admin.Host]:
+async def find_callbacks(sources: Sources) -> list[admin.Host]:
     """The hosts that some tasks of some tubes call, those with the most failures first."""
-    handles = await _handles(looking, {}, CALLBACK_TUBES)
+    handles = await _handles(sources, {}, CALLBACK_TUBES)
     sample = max(5, CALLBACK_TASKS // (4 * max(1, len(handles))))  # of each of four states
-    found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
+    found = await sources.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube, sample)])
     return admin.by_host(found)
 
 
-async def _handles(looking: Looking, path: dict[str, str], most: int = LOOKED_THROUGH) -> list[Tube]:
+async def _handles(sources: Sources, path: dict[str, str], most: int = TUBES_SEARCHED) -> list[Tube]:
     """The tube in the path, or else up to `most` tubes that have tasks, those with the most buried first."""
     if "name" in path:
-        return [(await looking.access.tube(path["name"])).sync]
-    sample = await looking.sampler.read(2.0)
+        return [(await sources.access.tube(path["name"])).sync]
+    sample = await sources.sampler.read(2.0)
     names = [name for name, counts in sample.counts.items() if _holds(counts)]
     if len(names) > most:
         names.sort(key=lambda name: (-sample.counts[name].buried, -sample.counts[name].delayed))
     found = []
     for name in names[:most]:
         try:
-            found.append((await looking.access.tube(name)).sync)
+            found.append((await sources.access.tube(name)).sync)
         except NoSuchTube:
-            looking.access.forget(name)
+            sources.access.forget(name)
     return found
 
 
@@ -292,19 +292,19 @@ def _holds(counts: Counts) -> bool:
     return any(getattr(counts, state) for state in STATES)
 
 
-async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def sessions(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """Workers, and sessions with what each holds and waits for."""
-    live = await looking.access.broker.sessions()
-    workers = await looking.history.workers()
+    live = await sources.access.broker.sessions()
+    workers = await sources.history.workers()
     seen = {"workers": workers[:MOST_ROWS], "more_workers": max(0, len(workers) - MOST_ROWS)}
     return "sessions.html", seen | {"sessions": live[:MOST_ROWS], "more": max(0, len(live) - MOST_ROWS)}
 
 
-async def handlers(looking: Looking, path: dict[str, str], query: Handlers) -> View:
+async def handlers(sources: Sources, path: dict[str, str], query: Handlers) -> View:
     """Runs, failures and times of handlers on all workers, in a span of the history or since the workers started."""
-    workers = await looking.history.workers()
+    workers = await sources.history.workers()
     live = summed(each for worker in workers for each in worker.handlers)
-    found = live if query.span == "live" else looking.history.runs(SPANS[query.span].seconds)
+    found = live if query.span == "live" else sources.history.runs(SPANS[query.span].seconds)
     names = sorted(found.keys() | live.keys())
     rows = [(name, tube, found.get((name, tube), Runs())) for name, tube in names]
     if query.order != "name":
@@ -320,19 +320,19 @@ _ORDERS: dict[str, Callable[[Runs], float]] = {
 }
 
 
-async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
+async def schedules(sources: Sources, path: dict[str, str], query: Plain) -> View:
     """The schedules and their next times, and the ticks that are already put, the next one first."""
     try:
-        schedule_tube = (await looking.access.tube(SCHEDULE_TUBE)).sync
-        seen = await looking.access.call(_see_schedules, schedule_tube)
+        schedule_tube = (await sources.access.tube(SCHEDULE_TUBE)).sync
+        seen = await sources.access.call(_see_schedules, schedule_tube)
     except NoSuchTube:
-        looking.access.forget(SCHEDULE_TUBE)
+        sources.access.forget(SCHEDULE_TUBE)
         seen = {"schedules": [], "ticks": []}
     return "schedules.html", seen | {"tube_name": SCHEDULE_TUBE}
 
 
 def _see_schedules(schedule_tube: Tube) -> dict[str, Any]:
-    found = schedule_tube.tasks(limit=schedule_status.LOOKED_THROUGH)
+    found = schedule_tube.tasks(limit=schedule_status.TASKS_SEARCHED)
     ticks = [task for task in found if isinstance(task.data, dict) and "tick" in task.data]
     due = sorted(ticks, key=lambda task: task.due or 0)[:ROWS]
     return {"schedules": schedule_status.listed(schedule_tube), "ticks": due}

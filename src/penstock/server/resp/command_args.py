@@ -22,7 +22,7 @@ _NUMBER = re.compile(rb"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,3})?")
 _FLAGS = {b"true": True, b"1": True, b"false": False, b"0": False}
 
 
-def _said(raw: bytes) -> str:
+def _as_text(raw: bytes) -> str:
     """The bytes as text for messages, without the b'' of Python."""
     return shown(raw).removeprefix("b")
 
@@ -38,7 +38,7 @@ def text(what: str, raw: bytes) -> str:
 def whole(what: str, raw: bytes) -> int:
     """A whole number in decimal digits."""
     if not _WHOLE.fullmatch(raw):
-        raise BadValue(f"{what} {_said(raw)} is not a whole number: give decimal digits")
+        raise BadValue(f"{what} {_as_text(raw)} is not a whole number: give decimal digits")
     return int(raw)
 
 
@@ -47,7 +47,7 @@ def number(what: str, raw: bytes) -> float:
     if _WHOLE.fullmatch(raw):
         return int(raw)
     if not _NUMBER.fullmatch(raw):
-        raise BadValue(f"{what} {_said(raw)} is not a number: give decimal digits, such as 1.5")
+        raise BadValue(f"{what} {_as_text(raw)} is not a number: give decimal digits, such as 1.5")
     return float(raw)
 
 
@@ -59,7 +59,7 @@ def data(what: str, raw: bytes) -> bytes:
 def flag(what: str, raw: bytes) -> bool:
     """A boolean: true or false."""
     if raw.lower() not in _FLAGS:
-        raise BadValue(f"{what} {_said(raw)} is not a flag: give true or false")
+        raise BadValue(f"{what} {_as_text(raw)} is not a flag: give true or false")
     return _FLAGS[raw.lower()]
 
 
@@ -68,7 +68,7 @@ def backoff(what: str, raw: bytes) -> Backoff:
     try:
         return msgspec.json.decode(raw, type=Backoff)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadValue(f'{what} {_said(raw)} is not a back-off ({error}): give {{"base": 1, "factor": 2}}') from None
+        raise BadValue(f'{what} {_as_text(raw)} is not a back-off ({error}): give {{"base": 1, "factor": 2}}') from None
 
 
 def code(what: str, raw: bytes) -> str | int:

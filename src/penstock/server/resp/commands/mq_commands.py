@@ -110,13 +110,13 @@ async def _inspect(session: Session, args: Args) -> Reply:
     start, count = _integer(args[-2]), _count(args[-1])
 
     async def inspect(queue: Tube) -> tuple[list[Task], int]:
-        return await session.service.ask(_look, queue, start, count, pending)
+        return await session.service.ask(_inspect_page, queue, start, count, pending)
 
     tasks, now = await _on_queue(session, args[0], inspect) or ([], 0)
     return [_delivery(task, now) if pending else _pair(task) for task in tasks]
 
 
-def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task], int]:
+def _inspect_page(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task], int]:
     tasks = inspect_tasks(queue, start, count, pending)
     return tasks, queue.runtime.store.now() if pending else 0
 
