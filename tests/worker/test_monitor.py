@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -11,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.app.app import App
 from penstock.errors import StoreUnavailable
 from penstock.server.auth import Role, make_token, token_line
+from penstock.server.sockets import Address
 from penstock.worker import monitor as monitoring
 from penstock.worker.monitor import Monitor
 from penstock.worker.settings import Settings
@@ -33,7 +36,7 @@ LABELS = ("handler", "tube", "result")
 @contextmanager
 def served(worker: Worker) -> Iterator[str]:
     """The address of its monitor."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = Address("--listen", "127.0.0.1:0").bind()  # as the command does: not listening yet
     monitor = Monitor(worker, listener, None)
     monitor.start()
     try:
@@ -138,6 +141,22 @@ def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pyt
         assert (status, facts["store"]) == (503, "no answer for 0.1 s")
         back.set()
         assert first.result(30)[0] == 200
+
+
+def test_it_accepts_connections_when_start_has_returned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_server, connected = asyncio.start_server, threading.Event()
+
+    async def start_late(*args: Any, **options: Any) -> asyncio.Server:
+        await asyncio.to_thread(connected.wait, 60)
+        return await start_server(*args, **options)
+
+    monkeypatch.setattr(asyncio, "start_server", start_late)
+    with served(run("default")) as url:
+        try:
+            socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=30).close()
+        finally:
+            connected.set()
+            assert get(f"{url}/health")[0] == 200
 
 
 def test_other_paths_and_malformed_requests_are_refused(run: Run) -> None:

@@ -53,7 +53,8 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="penstock-monitor", daemon=True)
 
     def start(self) -> None:
-        """Listen."""
+        """Start listening: connections are accepted as soon as this returns."""
+        self._listener.listen()
         self._thread.start()
 
     def stop(self) -> None:
