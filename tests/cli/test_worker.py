@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.support.forked import run_penstock
 from tests.support.peer import environment
 from tests.support.threads import until
 from tests.support.worker_process import Program
@@ -48,8 +49,7 @@ def write(folder: Path, word: str) -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "penstock", "worker", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=120)
+    return run_penstock("worker", *arguments, stdin=b"", cwd=Path.cwd(), env=environment(), timeout=120)
 
 
 @pytest.mark.parametrize(

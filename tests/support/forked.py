@@ -65,6 +65,7 @@ def _server() -> ForkServerContext:
 
 def _run(program: Callable[..., object], words: tuple[str, ...], cwd: str, env: dict[str, str], streams: str) -> None:
     """Set up, in the new process, what a program started by its name would find."""
+    gc.freeze()  # otherwise each collection copies the pages of all that the server has loaded
     for number, (name, mode) in enumerate(_STREAMS if streams else ()):
         os.dup2(os.open(f"{streams}/{name}", mode), number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing gave it another
