@@ -44,7 +44,7 @@ def test_every_command_has_its_line_examples_and_json(name: str) -> None:
     ("words", "named", "help"),
     [
         (["putt"], "there is no command 'putt': did you mean 'put'?", "penstock --help"),
-        (["peek", "mail"], "'ID'", "penstock peek --help"),
+        (["stats"], "'TUBE'", "penstock stats --help"),
         (["take", "mail", "--timeout", "soon"], "'soon'", "penstock take --help"),
         (["mq", "pop", "--nope"], "--nope", "penstock mq pop --help"),
         (["--nope"], "--nope", "penstock --help"),
