@@ -45,7 +45,7 @@ def _submit_plain(put: V) -> V:
 
 
 class Tube(Handle[tube.Tube]):
-    """A named queue of one kind, as `penstock.Tube`, in one event loop."""
+    """A named queue of one kind, like `penstock.Tube`, in one event loop."""
 
     @property
     def name(self) -> str:
@@ -96,14 +96,14 @@ class Tube(Handle[tube.Tube]):
     _release_failed = awaited(tube.Tube._release_failed)
 
     async def on_change(self, callback: OnChange | None) -> OnChange | None:
-        """As `penstock.Tube.on_change`; it is called in the event loop, and awaited there if it is a coroutine's."""
+        """Like `penstock.Tube.on_change`, but called in the event loop, and awaited if it is a coroutine function."""
         listener = callback if not callable(callback) else _Listener(self, callback)
         previous = self.sync.on_change(listener)
         return previous.callback if isinstance(previous, _Listener) else None
 
 
 class Group(Handle[group.Group]):
-    """Tasks that cannot be taken before `start`, as `penstock.Group`."""
+    """Tasks that cannot be taken before `start`, like `penstock.Group`."""
 
     @property
     def name(self) -> str:
@@ -120,12 +120,12 @@ class Group(Handle[group.Group]):
     wait = awaited(group.Group.wait)
 
     async def status(self) -> str:
-        """As `penstock.Group.status`."""
+        """Like `penstock.Group.status`."""
         found: str = await self.executor.run(whole(lambda: self.sync.status))
         return found
 
     async def results(self) -> AsyncIterator[tuple[int, Outcome]]:
-        """As `penstock.Group.results`, for `async for`."""
+        """Like `penstock.Group.results`, for `async for`."""
         found = self.sync.results()
         while (one := await self.executor.run(whole(next, found, None))) is not None:
             yield one
@@ -134,7 +134,7 @@ class Group(Handle[group.Group]):
 def _task_verb(
     verb: Callable[Concatenate[task.Task, P], None],
 ) -> Callable[Concatenate[Task, P], Coroutine[Any, Any, None]]:
-    """The verb of a task: its tube's, for itself."""
+    """A verb of a task: calls the tube's verb of that name with the task."""
     name = verb.__name__
 
     @wraps(verb)
@@ -255,7 +255,7 @@ class Broker(Handle[broker.Broker], Closing):
     _session = awaited(broker.Broker.session)
 
     def session(self, ttr: Seconds = 0, id: str | None = None) -> Opening[Session]:
-        """As `penstock.Broker.session`: await it, or enter it by `async with`."""
+        """Like `penstock.Broker.session`: await it, or use it in `async with`."""
         return Opening(partial(self._session, ttr, id))
 
     async def close(self) -> None:

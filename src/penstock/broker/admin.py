@@ -24,7 +24,7 @@ from penstock.operations.store_ops import settle
 # How many tasks of a state are read to find what is busy or failing.
 SAMPLE = 500
 # How many micro-queues of these are read.
-MAX_LANES = 100
+MAX_MICRO_QUEUES = 100
 # How many tasks one search reads before it returns.
 SEARCHED = 5000
 # A search returns when what it found has this many bytes of data.
@@ -95,7 +95,7 @@ def _settle_many(tube: Tube, moves: Sequence[Move]) -> int:
 
 
 def cancel(tube: Tube, id: int | str, reason: str | None = None) -> None:
-    """As `tube.cancel`; NotFound if the task is not there."""
+    """Cancel a task. Raises NotFound, where `tube.cancel` returns False."""
     if not tube.cancel(id, reason):
         raise NotFound(f"task {id} is not in tube {tube.name}: it was never put, or has left it")
 
@@ -115,7 +115,7 @@ def micro_queues(tube: Tube) -> list[MicroQueue]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
     store, stored = tube.runtime.store, tube.stored
     utubes = [record.utube for letter in ("t", "r") for record in find_records(tube, letter, SAMPLE)]
-    labels = Counter(utube for utube in utubes if utube is not None).most_common(MAX_LANES)
+    labels = Counter(utube for utube in utubes if utube is not None).most_common(MAX_MICRO_QUEUES)
     seen = store.counters(stored, [label for label, _ in labels]).micro_queues
     return sorted(
         seen, key=lambda micro_queue: (-micro_queue.waiting - micro_queue.heads, -micro_queue.taken, micro_queue.utube)

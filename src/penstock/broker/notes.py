@@ -20,7 +20,7 @@ from penstock.engine.store import load_tube
 from penstock.operations.store_ops import settle
 from penstock.runtime.runtime import BrokerRuntime
 
-# Nobody asks how a record ended. The smaller they may be, the more are read at once.
+# Outcomes of records are not needed. A small max_payload lets one call read more records.
 _OPTIONS = {"retention": 1.0, "max_payload": 128 * 1024}
 
 

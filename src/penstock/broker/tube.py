@@ -313,7 +313,7 @@ class Tube:
             yield from self.session_handle.pause(pause)
 
     def _settle_again(self, task: Facts[TubeRef], move: Move) -> Operation[None]:
-        """As _settle_leased, for a move that may have been applied already, which is a success."""
+        """Like _settle_leased, but a move that was applied already counts as a success."""
         try:
             yield from self._settle_leased(task, move)
         except NotTaken:

@@ -129,7 +129,7 @@ class Demo:
         self.unleased["reliable"] = tube.stats()
 
     def watch(self, victim: SpawnProcess) -> None:
-        """Show progress and kill the worker, until every task is done or nothing happens any more."""
+        """Show progress and kill the worker, until every task is done or progress stops."""
         columns = (TextColumn("{task.description:9}"), BarColumn(), MofNCompleteColumn())
         bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         rows = {kind: bars.add_task(kind, total=EXPECTED) for kind in KINDS}

@@ -50,7 +50,7 @@ def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
 
 
 def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
-    """As `make_entry`, for a payload that is already encoded."""
+    """Like `make_entry`, for a payload that is already encoded."""
     clocked = tube.kind.hand_out == CLOCK
     if not options and not clocked:
         return plain_entry(tube, payload)

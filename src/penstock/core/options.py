@@ -207,7 +207,7 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
 
 
 def check_new_tube(kind: Kind, options: Mapping[str, object]) -> dict[str, object]:
-    """As check_tube_options, for a new tube. Raises BadValue if a required option is missing."""
+    """Validate the options of a new tube. Raises BadValue if a required option is missing."""
     given = check_tube_options(kind, options)
     if kind.hand_out == CLOCK and "period" not in given:
         raise BadValue(f"kind {kind.name} needs a period: give the seconds between two hand-outs of an element")

@@ -146,7 +146,7 @@ def operation_of(verb: Callable[..., R]) -> Callable[..., Operation[R]]:
 
 
 def blocking_with_fast_path(fast: Callable[..., R | None]) -> Callable[[Callable[P, Operation[R]]], Callable[P, R]]:
-    """As `blocking`, but a call without options tries `fast` first; None from it means that it does not apply."""
+    """Like `blocking`, but a call without options tries `fast` first; None from it means that it does not apply."""
 
     def decorate(operation: Callable[P, Operation[R]]) -> Callable[P, R]:
         general = blocking(operation)

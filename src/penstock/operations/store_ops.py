@@ -73,7 +73,7 @@ class PutOp(StoreOp):
 
 
 class LatePutOp(PutOp):
-    """As PutOp, of entries that are made by the store's clock when it runs."""
+    """Like PutOp, but its entries are made when it runs, by the store's clock."""
 
     __slots__ = ("_remake",)
 

@@ -197,7 +197,7 @@ class BrokerRuntime:
         return self._store.plain_put(tube, entry)
 
     def publish_put(self, tube: StoredTube, record: Record) -> None:
-        """As `publish` and `note_records`, for one task put by the fast path."""
+        """Do what `publish` and `note_records` do, for one task put by the fast path."""
         if self.wait_queue.topics:
             self.wait_queue.wake(("ready", tube.no))
         if self.tap is not None or self._listeners:

@@ -132,7 +132,7 @@ class StoreClock:
         except StoreUnavailable:
             raise
         except Exception:  # what is wrong in one tube must not end the thread, nor stop the clock of the others
-            log.exception("could not apply what is due in tube %s; retrying", tube.name)
+            log.exception("could not apply deadlines in tube %s; retrying", tube.name)
             return False
         runtime.wake_callers(advanced.effects)
         if advanced.effects.events:

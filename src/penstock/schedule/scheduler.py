@@ -75,7 +75,7 @@ def make_record(
 
 
 class Planned:
-    """A schedule that this worker runs: up to when its ticks are put, and when the next is due."""
+    """A schedule that this worker runs: the time up to which its ticks are put, and when the next is due."""
 
     def __init__(self, record: ScheduleRecord) -> None:
         self.record = record
@@ -240,7 +240,7 @@ class Scheduler:
         return min(max(ahead / 1000, 0.02), MAX_SLEEP_SECONDS) if all(done) else RETRY_SECONDS
 
     def _read_put_until(self, planned: Sequence[Planned], now: int) -> None:
-        """Read up to when ticks were put, so that a small step back of the clock does not repeat them."""
+        """Load the time up to which ticks were put, so that a small step back of the clock does not repeat them."""
         [record] = self._runtime.store.get(self._tube(SCHEDULE_TUBE).stored, [_PUT_UNTIL])
         data: Any = None if record is None else codec.decode(record.payload)
         self._put_until = 0 if data is None else int(data["put until"])
@@ -249,7 +249,7 @@ class Scheduler:
                 each.until = self._put_until
 
     def _keep_put_until(self, until: int, now: int) -> None:
-        """Store up to when ticks are put, at most once a second."""
+        """Store the time up to which ticks are put, at most once a second."""
         known = self._put_until or 0
         if until >= known + RETRY_SECONDS * 1000 or known > now + LEAD_MS + SET_BACK_MS:
             options: Any = {"address": _PUT_UNTIL, "on_duplicate": "replace", "delay": MAX_SECONDS}
@@ -298,7 +298,7 @@ class Scheduler:
         return all(due.until > now for _, due in found)
 
     def _read_marks(self, tube: Tube, planned: Sequence[Planned]) -> dict[str, int]:
-        """Read up to when any worker put ticks of these schedules."""
+        """Load the times up to which any worker put ticks of these schedules."""
         if not planned:
             return {}
         records = self._runtime.store.get(tube.stored, [each.record.address("mark") for each in planned])
@@ -347,7 +347,7 @@ class Scheduler:
 
 
 def _skip_paused(planned: Planned, now: int) -> None:
-    """Log ticks that fell into a pause. After the pause, `catch_up` decides about them."""
+    """Skip the ticks of a paused schedule, and log them. After the pause, `catch_up` decides about them."""
     past = [] if planned.until is None else past_ticks(planned.plan, planned.until, now)
     if past:
         _not_put(planned, past, "it is paused")

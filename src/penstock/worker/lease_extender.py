@@ -27,11 +27,11 @@ log = logging.getLogger("penstock.worker")
 # A lease is extended when a third of it is over: two attempts may fail before it lapses.
 EXTEND_AT = 2 / 3
 # Checks within the time that a task may wait to start; it is released one check early.
-LOOKS = 4
+CHECKS_PER_WAIT = 4
 # Seconds between checks while something runs: progress is stored with that delay.
 RUNNING_TICK = 0.2
 # Checks per lease.
-LEASE_LOOKS = 6
+CHECKS_PER_LEASE = 6
 # Seconds between queries whether the leases of running tasks are still held: a loss is noticed within a second.
 CHECK = 0.8
 
@@ -72,7 +72,7 @@ class LeaseExtender:
         while not self._stopping:
             self._slow = True  # tasks taken during this check may need an earlier next one
             pause = self._tick(time.monotonic())
-            self._slow = pause is None or pause > MAX_WAIT / LOOKS
+            self._slow = pause is None or pause > MAX_WAIT / CHECKS_PER_WAIT
             self._wake.wait(pause)
             self._wake.clear()
 
@@ -84,7 +84,7 @@ class LeaseExtender:
             return None
         pause = RUNNING_TICK
         if self._state.in_flight.unstarted:
-            pause = min(item.patience for item in held) / LOOKS
+            pause = min(item.patience for item in held) / CHECKS_PER_WAIT
             self._release_overdue(now + pause)
         for item in list(self._state.in_flight.limited):
             if item.limit is not None and item.handler is not None:
@@ -102,7 +102,7 @@ class LeaseExtender:
         self._on_tick()
         shortest = min((item.ttr for item in held if item.ttr is not None), default=60)
         checks = CHECK if self._check_at is None else max(0.002, self._check_at - now)
-        return min(pause, checks, max(0.002, shortest / LEASE_LOOKS))
+        return min(pause, checks, max(0.002, shortest / CHECKS_PER_LEASE))
 
     def _check_leases(self, now: float) -> None:
         """If due, check in one query whether the leases of all running tasks are still held."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 # Seconds between checks of the files.
-LOOK = 0.5
+CHECK_SECONDS = 0.5
 _SKIPPED = {"__pycache__", "node_modules", "venv"}
 
 Stamp = dict[str, int]
@@ -39,7 +39,7 @@ def run_reloading(arguments: Sequence[str], url: str | None) -> int:
         # In its own process group: Ctrl-C goes to this process, which then stops the child.
         child = subprocess.Popen(command, env=environment, process_group=0)
         while not signals and stamp_of(Path.cwd()) == stamp:
-            wake.wait(LOOK)
+            wake.wait(CHECK_SECONDS)
         code = _end(child, signals)
         if signals:
             return code
@@ -52,7 +52,7 @@ def _end(child: subprocess.Popen[bytes], signals: list[int]) -> int:
     passed = 1
     while True:
         try:
-            return child.wait(LOOK / 5)
+            return child.wait(CHECK_SECONDS / 5)
         except subprocess.TimeoutExpired:
             if len(signals) > passed:
                 passed = len(signals)

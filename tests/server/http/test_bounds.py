@@ -97,7 +97,7 @@ def test_store_calls_of_a_page_do_not_grow_with_tasks(monkeypatch: pytest.Monkey
         fill(broker, tubes=20, tasks=4000)
         many = {path: store_calls(server, path) for path in PAGES}
     # One or two for each tube; for callbacks, eight; one for each micro-queue that is shown.
-    most = dict.fromkeys(PAGES, 60) | {"/callbacks": 200, "/tubes/tube-001/utubes": admin.MAX_LANES + 60}
+    most = dict.fromkeys(PAGES, 60) | {"/callbacks": 200, "/tubes/tube-001/utubes": admin.MAX_MICRO_QUEUES + 60}
     assert {path: calls for path, calls in many.items() if calls > most[path]} == {}
     # A page of tasks is read in parts, however many follow it.
     grown = {path for path, calls in many.items() if calls > max(25, few[path] * 2)}

@@ -93,6 +93,11 @@ def done(result: None) -> Reply:
     return OK
 
 
+def same(result: Reply) -> Reply:
+    """The reply of a verb whose result is one already."""
+    return result
+
+
 def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Reply] = done) -> Run:
     """A command that is a verb of the tube in its first argument. Calls that arrive together start together."""
 

@@ -18,7 +18,7 @@ from penstock.server.paging import inspect_tasks, read_tasks, recover_tasks, tak
 from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, Reader, code, data, number, options, task_id, text, whole
-from penstock.server.resp.commands.command import Command, by_tube, single, timeout_from, verb
+from penstock.server.resp.commands.command import Command, by_tube, same, single, timeout_from, verb
 from penstock.server.resp.replies import Reply
 from penstock.server.resp.service import operation_of
 
@@ -174,14 +174,10 @@ def _id(task: Task) -> Reply:
     return found
 
 
-def _same(reply: Reply) -> Reply:
-    return reply
-
-
 COMMANDS = (
     Command("TUBE.PUT", -3, verb(_put, _id), tube_at=1, waits=timeout_from(2),
             joins=lambda args: None if timeout_from(2)(args) else args[0], usage="name data [OPTION value ...]"),
-    Command("TUBE.TAKE", -2, verb(_take, _same), tube_at=1, waits=timeout_from(1),
+    Command("TUBE.TAKE", -2, verb(_take, same), tube_at=1, waits=timeout_from(1),
             joins=lambda args: None if timeout_from(1)(args) else args[0], takes_out=_takes_out,
             usage="name [TIMEOUT seconds] [COUNT count] [MAX_PRI pri]"),
     Command("TUBE.TAKEANY", -3, single(_take_any), waits=_any_waits,
@@ -192,7 +188,7 @@ COMMANDS = (
     Command("TUBE.FAIL", -4, verb(_fail), tube_at=1, joins=by_tube, usage="name id error [CODE code]"),
     Command("TUBE.BURY", -3, verb(_on_one("bury", reason=text)), tube_at=1, joins=_joins,
             usage="name id|ADDRESS address [REASON text]"),
-    Command("TUBE.CANCEL", -3, verb(_cancel, _same), tube_at=1, joins=_joins,
+    Command("TUBE.CANCEL", -3, verb(_cancel, same), tube_at=1, joins=_joins,
             usage="name id|ADDRESS address [REASON text]"),
     Command("TUBE.DELETE", -3, verb(_on_one("delete")), tube_at=1, joins=_joins, usage="name id|ADDRESS address"),
     Command("TUBE.PEEK", -3, verb(_on_one("peek"), triple), Role.READ, tube_at=1, large=True,
@@ -201,7 +197,7 @@ COMMANDS = (
             usage="name id|ADDRESS address"),
     Command("TUBE.TASKS", -2, verb(_tasks, triples), Role.READ, tube_at=1, large=True,
             usage="name [STATUS letter] [LIMIT count] [AFTER id]"),
-    Command("TUBE.WHY", -3, verb(_on_one("why"), _same), Role.READ, tube_at=1, usage="name id|ADDRESS address"),
+    Command("TUBE.WHY", -3, verb(_on_one("why"), same), Role.READ, tube_at=1, usage="name id|ADDRESS address"),
     Command("TUBE.WAIT", -3, verb(_wait, _outcome), Role.READ, tube_at=1, waits=timeout_from(2),
             usage="name address [TIMEOUT seconds]"),
     Command("TUBE.RECOVER", 4, verb(_recover, triples), tube_at=1, usage="name count seconds"),

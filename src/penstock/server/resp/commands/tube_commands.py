@@ -15,7 +15,7 @@ from penstock.server.auth import Role
 from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, number, options, text, whole
-from penstock.server.resp.commands.command import Command, forbidden, single, verb
+from penstock.server.resp.commands.command import Command, forbidden, same, single, verb
 from penstock.server.resp.replies import OK, Reply
 from penstock.server.resp.service import operation_of
 
@@ -59,10 +59,6 @@ def _kick(tube: Tube, args: Args) -> Operation[int]:
     if len(args) > 1:
         raise BadValue(f"TUBE.KICK takes a name and a count, not also {shown(args[1])}: leave it out")
     return operation_of(tube.kick, whole("count", args[0]) if args else 1)
-
-
-def _same(reply: Reply) -> Reply:
-    return reply
 
 
 _ASKING = (b"PROGRESS", b"WAIT")
@@ -112,14 +108,14 @@ async def _ended(session: Session, flow: Operation[str]) -> Reply:
 COMMANDS = (
     Command("TUBE.CREATE", -3, single(_create), Role.ADMIN, tube_at=1, usage="name kind [OPTION value ...]"),
     Command("TUBE.LIST", 1, single(_list), Role.READ),
-    Command("TUBE.INFO", 2, verb(_info, _same), Role.READ, tube_at=1, usage="name"),
+    Command("TUBE.INFO", 2, verb(_info, same), Role.READ, tube_at=1, usage="name"),
     Command("TUBE.STATS", 2, verb(_stats, _counted), Role.READ, tube_at=1, usage="name"),
-    Command("TUBE.KICK", -2, verb(_kick, _same), tube_at=1, usage="name [count]"),
+    Command("TUBE.KICK", -2, verb(_kick, same), tube_at=1, usage="name [count]"),
     Command("TUBE.PAUSE", 2, verb(lambda tube, args: operation_of(tube.pause)), Role.ADMIN, tube_at=1, usage="name"),
     Command("TUBE.RESUME", 2, verb(lambda tube, args: operation_of(tube.resume)), Role.ADMIN, tube_at=1, usage="name"),
-    Command("TUBE.RELEASEALL", 2, verb(lambda tube, args: operation_of(tube.release_all), _same), Role.ADMIN, tube_at=1,
+    Command("TUBE.RELEASEALL", 2, verb(lambda tube, args: operation_of(tube.release_all), same), Role.ADMIN, tube_at=1,
             usage="name"),
-    Command("TUBE.TRUNCATE", 2, verb(lambda tube, args: operation_of(tube.truncate), _same), Role.ADMIN, tube_at=1,
+    Command("TUBE.TRUNCATE", 2, verb(lambda tube, args: operation_of(tube.truncate), same), Role.ADMIN, tube_at=1,
             usage="name"),
     Command("TUBE.DROP", 2, verb(lambda tube, args: operation_of(tube.drop)), Role.ADMIN, tube_at=1, usage="name"),
     Command("TUBE.GROUP", -4, single(_group), Role.READ, tube_at=1, waits=lambda args: args[2].upper() == b"WAIT",
