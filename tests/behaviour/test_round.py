@@ -315,6 +315,16 @@ def test_a_paused_tube_hands_out_nothing(feeds: penstock.Tube) -> None:
     assert take(feeds).id == "a"
 
 
+def test_a_waiter_of_a_paused_tube_is_not_woken_for_its_first_element(
+    broker: penstock.Broker, feeds: penstock.Tube
+) -> None:
+    feeds.put(1, id="a")
+    feeds.pause()
+    broker.session_handle.join()
+    wait_ms = broker.runtime.store.take([feeds.stored], 1, broker.session_handle.handle).wait_ms
+    assert wait_ms is None or wait_ms > 1000
+
+
 def test_truncate_and_drop(broker: penstock.Broker, feeds: penstock.Tube) -> None:
     feeds.put_many([(1, {"id": "a"}), (2, {"id": "b"})])
     take(feeds)

@@ -237,7 +237,7 @@ SELECT LAST_INSERT_ID() - @p_got INTO @p_serial;
 -- name: hand_out_delivered
 UPDATE $chosen SET state = 't', rank1 = @p_serial + j.place, penstock_task.taken = @p_now, attempts = attempts + 1;
 -- name: first_rank
-SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
+SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r' AND IFNULL(@p_paused, 0) = 0
 ORDER BY rank1, rank2, pk LIMIT 1;
 -- name: find_to_recover
 -- Stops at the first message that is too young.

@@ -394,7 +394,7 @@ WITH $look, found AS MATERIALIZED (SELECT f.pk AS key,
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
     SELECT :tube::integer, CASE WHEN ok.serials IS NOT NULL THEN -f.n END, CASE WHEN ok.serials IS NOT NULL THEN f.n
     END, f.n FROM ok CROSS JOIN (SELECT count(*) AS n FROM found) f WHERE f.n > 0)
-SELECT $looked, CASE WHEN got.place IS NULL THEN (SELECT rank1 FROM penstock_task WHERE tube = :tube AND state = 'r'
+SELECT $looked, CASE WHEN got.place IS NULL AND ok.free THEN (SELECT rank1 FROM penstock_task WHERE tube = :tube AND state = 'r'
     ORDER BY rank1, rank2, pk LIMIT 1) END, got.* FROM ok LEFT JOIN got ON true;
 -- name: recover
 -- penstock_delivered, up to the first message that is too young. Skips messages that are being acked.
