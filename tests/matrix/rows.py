@@ -44,7 +44,7 @@ _CLUSTER = suites("redis-cluster")
 # Tests of the stores' own code; those of Redis have a cluster too. npm's packages have no pg_dump.
 _OWN_POSTGRES = Suite("own tests", ("tests/postgres", "tests/matrix/standby.py"), "not a_dump_made_meanwhile")
 _OWN_POSTGRES_13 = replace(_OWN_POSTGRES, keyword=f"{_OWN_POSTGRES.keyword} and not with_django")  # needs PostgreSQL 14
-_OWN_MYSQL = Suite("own tests", ("tests/mysql",))
+_OWN_MYSQL = Suite("own tests", ("tests/mysql", "tests/engine"), "mysql or mariadb")
 _OWN_REDIS = Suite("own tests", ("tests/redis",))
 # No campaign: the server that it kills is not behind PgBouncer.
 _BOUNCER = (*_POSTGRES[:2], Suite("own tests", ("tests/postgres/test_pgbouncer.py", "tests/matrix/pgbouncer.py")))

@@ -232,7 +232,7 @@ def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bo
         # One at a time: each hand-out moves its micro-queue behind the others.
         turn = [
             *_find(tube, request, 1, forced=forced), Q.lease_many, Q.serve_queues, Q.turn_heads,
-            "SET @p_every=JSON_MERGE_PRESERVE(@p_every,IFNULL(@p_ids,'[]')),@p_sum=@p_sum+@p_got",
+            "SET @p_every=JSON_MERGE_PRESERVE(@p_every,IFNULL(CAST(@p_ids AS CHAR),'[]')),@p_sum=@p_sum+@p_got",
         ]  # fmt: skip
         packet += ["SET @p_every='[]',@p_sum=0", *turn * min(count, _TURNS), "SET @p_ids=@p_every,@p_got=@p_sum"]
     elif count:
