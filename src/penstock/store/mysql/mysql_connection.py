@@ -7,7 +7,6 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -116,18 +115,13 @@ class _Connection(pymysql.Connection):
     """PyMySQL's connection, without loading the system's certificates (25 ms of CPU) when none is verified."""
 
     def _create_ssl_ctx(self, options: dict[str, Any]) -> ssl.SSLContext:
-        asked: ssl.SSLContext = super()._create_ssl_ctx(options) if options else _unverified()  # type: ignore[misc]
-        return asked
-
-
-@cache
-def _unverified() -> ssl.SSLContext:
-    """Return an SSL context that does not verify the server's certificate, for URLs without ssl_ca. Encrypts if the
-    server can."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+        if options:
+            verifying: ssl.SSLContext = super()._create_ssl_ctx(options)  # type: ignore[misc]
+            return verifying
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # encrypts if the server can
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 class Link:
