@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import getrandbits
@@ -29,6 +30,16 @@ _OPTIONAL = {
     "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
     "group_no": "group_no",
 }  # fmt: skip
+
+# The fields of a changed row, and their types as columns of JSON_TABLE. `was` and the next four are its guard, `c` its
+# class; those with a 1 are its new values.
+_CHANGED = {
+    "i": "BIGINT", "c": "INT", "was": "VARCHAR(1) CHARACTER SET ascii", "lease0": "BIGINT", "at0": "BIGINT",
+    "rank0": "DOUBLE", "until": "BIGINT", "known": "INT", "state1": "VARCHAR(1) CHARACTER SET ascii",
+    "rank21": "DOUBLE", "attempts1": "INT", "expires1": "BIGINT", "at1": "BIGINT", "owner1": "BIGINT",
+    "reason1": "TEXT CHARACTER SET utf8mb4", "progress1": "DOUBLE", "errors1": "LONGTEXT CHARACTER SET ascii",
+}  # fmt: skip
+_FIELD = re.compile(r"\bj\.(\w+)")
 
 
 def require(condition: str) -> str:
@@ -235,8 +246,7 @@ class Flush:
         delta, tube, fresh = self._delta, self._tube, self._delta.fresh
         statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_got=0,@p_moved=0"]
         if delta.rows:
-            rows = msgspec.json.encode(list(map(self._row, delta.rows, self._classes.of_rows))).decode()
-            statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(rows)}"
+            statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(self._varying())}"
         if not fresh:  # new tasks are refused anyway if the tube is gone
             statements.append(fill(Q.require_tube, tube=tube.no))
         for new in sorted(self._new, key=lambda new: new.tube.no):
@@ -274,17 +284,32 @@ class Flush:
             flushed.note_new(self._delta, new.tube, new.entries, *new.records(results.pop(0)[0]))
         return flushed
 
+    def _varying(self) -> str:
+        """Return the fields that differ between rows, as a JSON list for each row. The others become constants."""
+        rows = map(self._row, self._delta.rows, self._classes.of_rows)
+        fields = dict(zip(_CHANGED, zip(*rows, strict=True), strict=True))
+        same = {name for name, values in fields.items() if values.count(values[0]) == len(values)} - {"i", "c"}
+        self._constants = {name: literal(fields.pop(name)[0]) for name in same}
+        columns = [f"{name} {_CHANGED[name]} PATH '$[{place}]'" for place, name in enumerate(fields)]
+        self._columns = Raw(", ".join(columns))
+        return msgspec.json.encode(list(zip(*fields.values(), strict=True))).decode()
+
+    def _changing(self, query: str) -> str:
+        """Return a statement on the changed rows."""
+        constants = self._constants
+        return _FIELD.sub(lambda field: constants.get(field[1], field[0]), fill(query, columns=self._columns))
+
     def _row(self, row: Row, number: int) -> tuple[object, ...]:
-        """Return a row of the fragment `changed`, with the index of its class."""
+        """Return the fields of `_CHANGED`."""
         before, after = row.before, row.after
         state = QUEUED if self._per_utube and after.state == "r" else after.state
         if state == "-":  # the update only marks a task that is removed, so that no index changes twice
             after = before
         return (
-            self._base | before.id, before.state, before.lease, NEVER if before.at is None else before.at, before.rank1,
-            row.until, number, state, 0 if self._tube.fair else after.rank2, after.attempts,
-            after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason, after.progress,
-            (row.after.errors or b"").hex() if row.error else None, int(before.errors is not None),
+            self._base | before.id, number, before.state, before.lease, NEVER if before.at is None else before.at,
+            before.rank1, row.until, int(before.errors is not None), state, 0 if self._tube.fair else after.rank2,
+            after.attempts, after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason,
+            after.progress, (row.after.errors or b"").hex() if row.error else None,
         )  # fmt: skip
 
     def _rows(self) -> list[str]:
@@ -296,15 +321,15 @@ class Flush:
             entered = any(row.after.state == "r" and row.before.state != "t" for row in moved)
             overtaking = self._tube.utube_limit > 1 or entered
             statements += _enter_queues(self._tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
-            statements.append(Q.move_in_queues)
-        statements += [Q.change_rows, Q.count_changed]
+            statements.append(self._changing(Q.move_in_queues))
+        statements += [self._changing(Q.change_rows), Q.count_changed]
         if whole:
             statements.append(require(f"@p_got = {len(rows)}"))
         statements += self._rewrites() + self._outcomes() + self._counters()
         if not whole:
             statements.append(fill(Q.show_found, all=len(rows)))
         if any(row.after.state == "-" for row in rows):
-            statements.append(Q.delete_gone)
+            statements.append(self._changing(Q.delete_gone))
         if moved:
             statements += [Q.forget_empty_queues, *_make_heads(self._tube, queues), "SET @p_moved=@p_gained"]
         return statements
