@@ -21,7 +21,7 @@ def divided(number: int, by: int) -> Operation[str]:
     return str(quotient)
 
 
-def test_it_returns_what_its_flow_returns() -> None:
+def test_a_verb_returns_what_its_operation_returns() -> None:
     assert divided(7, by=2) == "3"
 
 
@@ -31,7 +31,7 @@ def test_an_error_of_a_step_is_raised_in_the_flow() -> None:
         divided(7, "x")  # type: ignore[arg-type]
 
 
-def test_it_keeps_its_name_and_words() -> None:
+def test_a_verb_keeps_its_name_and_docstring() -> None:
     assert (divided.__name__, divided.__doc__) == ("divided", "The quotient, or None if there is none.")
 
 

@@ -104,7 +104,7 @@ def _connect(*args: Any, **kwargs: Any) -> Any:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deselect tests that block in a callback: callbacks run in the event loop's thread here."""
-    blocking = ("test_it_runs_after_the_change_is_stored", "test_it_may_use_the_tube_itself")
+    blocking = ("test_the_callback_runs_after_the_change_is_stored", "test_the_callback_may_use_the_tube")
     items[:] = [item for item in items if not item.name.startswith(blocking)]
 
 

@@ -191,7 +191,7 @@ def test_arguments_are_checked_before_any_call(calls: list[list[int]]) -> None:
     in_loop(main)
 
 
-def test_it_has_no_more_threads_than_it_may_and_needs() -> None:
+def test_the_executor_has_no_more_threads_than_it_may_and_needs() -> None:
     async def main() -> None:
         executor, proceed = BatchExecutor(3), threading.Event()
         assert await executor.call(lambda: 1) == 1

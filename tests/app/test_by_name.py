@@ -60,7 +60,7 @@ def test_a_name_identifies_a_handler(apps: tuple[App, App]) -> None:
     ]  # fmt: skip
 
 
-def test_put_of_an_app_is_short_for_it(apps: tuple[App, App]) -> None:
+def test_put_of_an_app_is_short_for_put_of_a_handler_by_name(apps: tuple[App, App]) -> None:
     web, worker = apps
     handle, other = web.put("add", 1, 2, 3), web.put("add")
     assert [task.data for task in web.broker.tube("default").tasks()] == [

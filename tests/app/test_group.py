@@ -104,7 +104,7 @@ def test_cancel_cancels_the_rest(app: App) -> None:
     assert len(app.broker.tube("reports")) == 0
 
 
-def test_an_exception_in_the_block_cancels_it(app: App) -> None:
+def test_an_exception_in_the_block_cancels_the_group(app: App) -> None:
     report = app.handlers["report"]
     with pytest.raises(KeyError), app.group("nightly") as group:
         group.put(report.call("a"))
@@ -123,7 +123,7 @@ def test_an_empty_block_stores_nothing(app: App) -> None:
         app.broker.tube("reports").group("nightly", create=False)
 
 
-def test_an_exception_in_an_empty_block_cancels_it(app: App) -> None:
+def test_an_exception_in_an_empty_block_cancels_the_group(app: App) -> None:
     with pytest.raises(KeyError), app.group("nightly") as group:
         raise KeyError("x")
     assert (group.status, group.wait(0)) == ("cancelled", "cancelled")
@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused(app: App) -> None:
     assert group.progress().total == 1
 
 
-def test_a_sharded_tube_refuses_them(app: App) -> None:
+def test_a_sharded_tube_refuses_groups(app: App) -> None:
     report, tube = app.handlers["report"], app.broker.tube("reports", shards=2)
     with pytest.raises(penstock.UnsupportedOption, match="shards=2"), app.group("nightly") as group:
         group.put(report.call("a"))

@@ -84,8 +84,8 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
 
     plain.put()
     own.put()
-    assert app.broker.tube("default").tasks()[0]._record.options.max_attempts == 20
-    assert app.broker.tube("own").tasks()[0]._record.options.max_attempts == 3
+    assert record_of(app.broker.tube("default").tasks()[0]).options.max_attempts == 20
+    assert record_of(app.broker.tube("own").tasks()[0]).options.max_attempts == 3
 
 
 @pytest.mark.parametrize(

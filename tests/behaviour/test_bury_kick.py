@@ -91,7 +91,7 @@ def test_bury_and_delete_of_an_unknown_id_are_not_found(broker: penstock.Broker,
     assert everything(tube) == before
 
 
-def test_kick_goes_by_take_order_not_by_burial(broker: penstock.Broker) -> None:
+def test_kick_follows_take_order_not_burial_order(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many([("c", {"pri": 5}), ("a", {"pri": 1}), ("b", {"pri": 3})])
     for id in (1, 3, 2):

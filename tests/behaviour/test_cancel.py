@@ -50,7 +50,7 @@ def test_cancel_removes_work_in_every_state(broker: penstock.Broker, kind: str) 
 
 
 @pytest.mark.parametrize("verb", LEASED_VERBS.values(), ids=LEASED_VERBS)
-def test_the_holder_of_cancelled_work_learns_it(broker: penstock.Broker, verb: Verb) -> None:
+def test_the_holder_of_cancelled_work_has_lost_its_lease(broker: penstock.Broker, verb: Verb) -> None:
     tube = broker.tube("t", ttr=50)
     group = cancellable(tube, ["a"])
     group.start()

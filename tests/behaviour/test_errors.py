@@ -87,7 +87,7 @@ def test_a_lapse_is_an_error(broker: penstock.Broker, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_so_is_a_dead_session_and_not_one_that_is_closed(connect: Connect, clock: Clock, kind: str) -> None:
+def test_a_dead_session_is_an_error_and_a_closed_one_is_not(connect: Connect, clock: Clock, kind: str) -> None:
     tube = connect().tube("t", kind)
     tube.put("a")
     other = connect()
@@ -103,7 +103,7 @@ def test_so_is_a_dead_session_and_not_one_that_is_closed(connect: Connect, clock
     assert tube.peek(1).errors == [expected]
 
 
-def test_fail_is_one_and_goes_with_the_outcome(broker: penstock.Broker, clock: Clock) -> None:
+def test_fail_is_an_error_that_is_kept_with_the_outcome(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("a", address="a")
     end(tube, "release", "first")
@@ -162,7 +162,7 @@ def test_what_expires_or_is_deleted_keeps_them_with_its_outcome(broker: penstock
     assert (tube.wait("b", 0).status, [each.error for each in tube.wait("b", 0).errors]) == ("deleted", ["neither"])
 
 
-def test_a_late_holder_adds_none(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_late_holder_adds_no_error(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=1)
     tube.put("a")
     record = record_of(take(tube))

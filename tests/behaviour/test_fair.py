@@ -46,7 +46,7 @@ def test_a_micro_queue_that_was_idle_has_no_credit(broker: penstock.Broker, cloc
     assert drain(tube) == ["a1", "a2", "b1", "a3", "b2", "b3"]
 
 
-def test_priority_goes_before_the_turn(broker: penstock.Broker) -> None:
+def test_priority_comes_before_the_turn(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utubettl", fair=True)
     tube.put_many(["a1", "a2"], utube="a", pri=1)
     tube.put("b1", utube="b", pri=2)

@@ -213,7 +213,7 @@ def test_a_second_start_does_nothing(broker: penstock.Broker, connect: Connect) 
     assert (drain(tube), same.wait(0)) == ([], "done")
 
 
-def test_the_last_end_work_given_is_the_one(broker: penstock.Broker) -> None:
+def test_the_last_end_work_replaces_earlier_ones(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     group = group_of(tube, ["a"], end="first")
     group.start()
@@ -231,7 +231,7 @@ def test_end_work_is_not_counted_as_work_of_the_group(broker: penstock.Broker) -
     assert group.progress() == penstock.Progress(1, 1)
 
 
-def test_end_work_takes_the_room_of_the_last_one(broker: penstock.Broker) -> None:
+def test_end_work_takes_the_room_of_the_last_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t", capacity=2)
     group = group_of(tube, ["a"])
     group.start()

@@ -59,7 +59,7 @@ def test_a_release_with_delay_buries_too(broker: penstock.Broker) -> None:
     assert task.status is penstock.Status.BURIED
 
 
-def test_the_puts_limit_goes_before_the_tubes(broker: penstock.Broker) -> None:
+def test_the_puts_limit_overrides_the_tubes(broker: penstock.Broker) -> None:
     tube = broker.tube("t", max_attempts=5)
     tube.put("x", max_attempts=1)
     take(tube).release()

@@ -11,7 +11,7 @@ def oldest(tube: penstock.Tube) -> float:
     return tube.runtime.store.counters([tube.stored])[tube.stored.no].waits
 
 
-def test_it_counts_from_put_and_from_the_last_take(broker: penstock.Broker, clock: Clock) -> None:
+def test_the_wait_counts_from_put_and_from_the_last_take(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     assert oldest(tube) == 0
     tube.put("a")

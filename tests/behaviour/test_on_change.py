@@ -93,7 +93,7 @@ def test_releases_at_session_end_are_reported(broker: penstock.Broker) -> None:
     assert seen == [(1, "r", "release")]
 
 
-def test_it_gives_the_callback_that_was_there(broker: penstock.Broker) -> None:
+def test_on_change_returns_the_previous_callback(broker: penstock.Broker) -> None:
     tube, first, second = broker.tube("t"), Seen(), Seen()
     assert tube.on_change(first) is None
     tube.put("x")
@@ -104,7 +104,7 @@ def test_it_gives_the_callback_that_was_there(broker: penstock.Broker) -> None:
     assert (first, second) == ([(1, "r", "put")], [(2, "r", "put")])
 
 
-def test_it_belongs_to_the_tube_and_not_to_the_handle(broker: penstock.Broker) -> None:
+def test_the_callback_belongs_to_the_tube_and_not_to_the_handle(broker: penstock.Broker) -> None:
     seen = Seen()
     broker.tube("t").on_change(seen)
     broker.tube("t").put("x")
@@ -122,7 +122,7 @@ def test_changes_by_another_broker_are_not_reported(broker: penstock.Broker, con
     assert seen == [(1, "t", "take"), (1, "-", "ack")]
 
 
-def test_it_runs_after_the_change_is_stored(broker: penstock.Broker, connect: Connect) -> None:
+def test_the_callback_runs_after_the_change_is_stored(broker: penstock.Broker, connect: Connect) -> None:
     tube, theirs = broker.tube("t"), connect().tube("t")
     found: list[object] = []
     tube.on_change(lambda task, event: found.append(theirs.peek(task.id).data))
@@ -130,7 +130,7 @@ def test_it_runs_after_the_change_is_stored(broker: penstock.Broker, connect: Co
     assert found == ["x"]
 
 
-def test_it_may_use_the_tube_itself(broker: penstock.Broker) -> None:
+def test_the_callback_may_use_the_tube(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
 
     def follow(task: penstock.Task, event: str) -> None:

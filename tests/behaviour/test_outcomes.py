@@ -259,7 +259,7 @@ def test_a_wait_on_a_dropped_tube_is_refused(broker: penstock.Broker) -> None:
         tube.wait("a", 0)
 
 
-def test_those_already_waiting_get_theirs_after_a_new_put(live: penstock.Broker) -> None:
+def test_callers_that_already_wait_get_the_old_outcome_after_a_new_put(live: penstock.Broker) -> None:
     tube = live.tube("t")
     for round in range(5):
         tube.put(round, address="a")

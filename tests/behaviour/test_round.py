@@ -71,7 +71,7 @@ def test_a_period_is_rounded_up_to_milliseconds(broker: penstock.Broker, clock: 
     take(tube)
 
 
-def test_those_of_one_moment_go_in_put_order(feeds: penstock.Tube, clock: Clock) -> None:
+def test_elements_of_one_moment_come_in_put_order(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put_many([("a", {"id": "a"}), ("b", {"id": "b"})])
     take(feeds)
     clock.advance(1)

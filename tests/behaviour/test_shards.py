@@ -57,7 +57,7 @@ def test_a_kind_without_leases_has_no_shards(broker: penstock.Broker, kind: str,
     assert broker.tubes() == []
 
 
-def test_it_has_no_groups(tube: penstock.Tube) -> None:
+def test_a_sharded_tube_has_no_groups(tube: penstock.Tube) -> None:
     with pytest.raises(penstock.UnsupportedOption, match="shards=3"):
         tube.group("g")
     with pytest.raises(penstock.UnsupportedOption, match="shards=3"):
@@ -138,7 +138,7 @@ def test_every_verb_finds_its_shard(broker: penstock.Broker, tube: penstock.Tube
         four.ack()
 
 
-def test_kick_goes_over_all_shards(tube: penstock.Tube) -> None:
+def test_kick_covers_all_shards(tube: penstock.Tube) -> None:
     for task in tube.tasks():
         tube.bury(task)
     assert (tube.kick(), tube.kick(4), tube.kick(4)) == (1, 4, 1)

@@ -25,7 +25,7 @@ def test_take_hands_out_the_first_task(broker: penstock.Broker, clock: Clock, ki
     }  # fmt: skip
 
 
-def test_take_of_an_empty_tube_gives_none(broker: penstock.Broker) -> None:
+def test_take_of_an_empty_tube_returns_none(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     assert tube.take(0) is None
     assert calls(tube) == {}

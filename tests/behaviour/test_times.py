@@ -126,7 +126,7 @@ def test_a_kind_without_delays_has_no_at(broker: penstock.Broker, clock: Clock, 
     assert len(tube) == 0
 
 
-def test_it_is_a_time_of_the_stores_clock(live: penstock.Broker) -> None:
+def test_at_is_a_time_of_the_stores_clock(live: penstock.Broker) -> None:
     task = live.tube("mail").put("x", at=datetime.now(UTC) + timedelta(seconds=60))
     assert task.due == pytest.approx(time.time() + 60, abs=2)
 

@@ -53,7 +53,7 @@ def test_put_take_ack(broker: penstock.Broker, kind: str) -> None:
 
 
 @every_kind
-def test_order(broker: penstock.Broker, kind: str) -> None:
+def test_tasks_come_in_put_order(broker: penstock.Broker, kind: str) -> None:
     tube = broker.create_tube("test", kind)
     for data in ("first", 2, "third", 4):
         tube.put(data)
@@ -232,7 +232,7 @@ def test_the_second_of_a_micro_queue_waits_for_the_ack(broker: penstock.Broker, 
 
 
 @utube_kind
-def test_a_kicked_task_goes_before_a_younger_one(broker: penstock.Broker, kind: str) -> None:
+def test_a_kicked_task_comes_before_a_younger_one(broker: penstock.Broker, kind: str) -> None:
     tube = broker.create_tube("test", kind)
     tube.put_many(["first", "second"], utube="v")
     tube.bury(take(tube).id)

@@ -51,7 +51,7 @@ def test_a_micro_queue_keeps_its_order(broker: penstock.Broker, kind: str) -> No
     ],
     ids=["ack", "fail", "bury", "bury by id", "delete", "ack_many"],
 )
-def test_it_frees_when_its_task_is_removed(broker: penstock.Broker, kind: str, free: Freeing) -> None:
+def test_a_micro_queue_frees_when_its_task_is_removed(broker: penstock.Broker, kind: str, free: Freeing) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b", "c"], utube="u")
     free(tube, take(tube))
@@ -75,7 +75,7 @@ def test_every_micro_queue_moves_up_when_many_are_acked(broker: penstock.Broker,
 
 
 @both_kinds
-def test_it_frees_on_release_and_the_first_comes_again(broker: penstock.Broker, kind: str) -> None:
+def test_a_micro_queue_frees_on_release_and_the_first_comes_again(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b"], utube="u")
     take(tube).release()
@@ -83,7 +83,7 @@ def test_it_frees_on_release_and_the_first_comes_again(broker: penstock.Broker, 
 
 
 @both_kinds
-def test_it_frees_at_session_end(broker: penstock.Broker, connect: Connect, kind: str) -> None:
+def test_a_micro_queue_frees_at_session_end(broker: penstock.Broker, connect: Connect, kind: str) -> None:
     tube, theirs = broker.tube("t", kind=kind), connect()
     tube.put_many(["a", "b"], utube="u")
     take(theirs.tube("t"))
@@ -93,7 +93,7 @@ def test_it_frees_at_session_end(broker: penstock.Broker, connect: Connect, kind
 
 
 @both_kinds
-def test_it_frees_on_truncate(broker: penstock.Broker, kind: str) -> None:
+def test_a_micro_queue_frees_on_truncate(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("a", utube="u")
     take(tube)
@@ -102,7 +102,7 @@ def test_it_frees_on_truncate(broker: penstock.Broker, kind: str) -> None:
     assert take_all(tube) == ["b"]
 
 
-def test_it_frees_on_ttr(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_micro_queue_frees_on_ttr(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utubettl", ttr=3)
     tube.put_many(["a", "b"], utube="u")
     take(tube)
@@ -112,7 +112,7 @@ def test_it_frees_on_ttr(broker: penstock.Broker, clock: Clock) -> None:
     assert take_all(tube) == ["a"]
 
 
-def test_it_frees_when_the_first_one_expires(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_micro_queue_frees_when_its_first_task_expires(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", kind="utubettl")
     tube.put_many([("a", {"ttl": 3}), ("b", {})], utube="u")
     clock.advance(3)
@@ -127,7 +127,7 @@ def test_a_micro_queue_frees_when_a_taken_task_returns_expired(broker: penstock.
     assert take_all(tube) == ["b"]
 
 
-def test_it_frees_when_a_task_used_up_its_attempts(broker: penstock.Broker) -> None:
+def test_a_micro_queue_frees_when_a_task_used_up_its_attempts(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube", max_attempts=1)
     tube.put_many(["a", "b"], utube="u")
     take(tube).release()

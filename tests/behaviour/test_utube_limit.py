@@ -20,7 +20,7 @@ def test_as_many_as_the_limit_are_taken_at_once(broker: penstock.Broker, kind: s
 
 
 @both_kinds
-def test_each_that_goes_lets_one_more_in(broker: penstock.Broker, kind: str) -> None:
+def test_each_task_that_leaves_frees_one_place(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, utube_limit=2)
     tube.put_many(["a", "b", "c", "d"], utube="u")
     _, second = tube.take_many(2)
@@ -29,7 +29,7 @@ def test_each_that_goes_lets_one_more_in(broker: penstock.Broker, kind: str) -> 
 
 
 @both_kinds
-def test_a_released_task_goes_before_those_that_waited(broker: penstock.Broker, kind: str) -> None:
+def test_a_released_task_comes_before_those_that_waited(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, utube_limit=2)
     tube.put_many(["a", "b", "c", "d"], utube="u")
     first, second = tube.take_many(2)

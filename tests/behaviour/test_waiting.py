@@ -149,7 +149,7 @@ def test_one_put_wakes_one_of_many(live: penstock.Broker) -> None:
     assert calls(tube) == {"put": 3, "take": 3}
 
 
-def test_take_gives_none_at_its_timeout(live: penstock.Broker) -> None:
+def test_take_returns_none_at_its_timeout(live: penstock.Broker) -> None:
     began = time.monotonic()
     assert live.tube("t").take(0.05) is None
     assert time.monotonic() - began >= 0.05

@@ -42,7 +42,7 @@ def worker(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_it_calls_what_is_put_and_stops_on_request(shell: Shell) -> None:
+def test_a_worker_calls_what_is_put_and_stops_on_request(shell: Shell) -> None:
     with Receiver(lambda got: Answer(200, b"ok", {"Content-Type": "text/plain"})) as receiver:
         shell("put", "mail", '{"n": 1}', "--callback", receiver.url, "--address", "first", "--delay", "0.1")
         with worker(shell, "--callback-allow", "127.0.0.1") as process:
@@ -53,7 +53,7 @@ def test_it_calls_what_is_put_and_stops_on_request(shell: Shell) -> None:
             assert process.wait(PATIENCE) == 0
 
 
-def test_a_server_calls_them_too(shell: Shell) -> None:
+def test_a_server_calls_callbacks_too(shell: Shell) -> None:
     words = [sys.executable, "-m", "penstock", "serve", "--resp", "127.0.0.1:0", "--callbacks"]
     with (
         Receiver() as receiver,
@@ -85,7 +85,7 @@ def test_a_killed_worker_leaves_its_calls_to_the_next(shell: Shell) -> None:
             until(lambda: len(tube) == 0, PATIENCE)
 
 
-def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
+def test_a_worker_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
     assert shell.refused("worker", "--callbacks").startswith("--callbacks has no allowed hosts")
     allowed = ("--callback-allow", "hooks.example.org")
     assert "allowed host 'http://x'" in shell.refused("worker", "--callbacks", "--callback-allow", "http://x")

@@ -13,7 +13,7 @@ from penstock.testing import Clock
 from tests.support.shell import Shell
 
 
-def test_it_measures_and_leaves_nothing(shell: Shell) -> None:
+def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
     found = shell.json("bench", "--seconds", "0.2")
     works = ["put", "put_many of 100", "take and ack", "take_many and ack_many of 100"]
     assert [phase["work"] for phase in found["phases"]] == works
@@ -37,7 +37,7 @@ def test_there_is_something_to_take_where_puts_are_held_up(monkeypatch: pytest.M
     assert [phase.tasks for phase in phases] == [1, 100, 101, 100]
 
 
-def test_it_says_what_a_kind_cannot_do_and_leaves_nothing(shell: Shell) -> None:
+def test_bench_says_what_a_kind_cannot_do_and_leaves_nothing(shell: Shell) -> None:
     assert "kind" in shell.refused("bench", "--kind", "nonsense")
     assert shell.refused("bench", "--kind", "round", "--seconds", "0.1") != ""
     assert shell.json("tubes") == []

@@ -33,7 +33,7 @@ def url(tmp_path: Path) -> str:
     return url
 
 
-def test_it_prints_the_store_and_its_backlog_as_json(url: str) -> None:
+def test_doctor_prints_the_store_and_its_backlog_as_json(url: str) -> None:
     done = run("--url", url, "doctor", "--json")
     report = msgspec.json.decode(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ def test_the_promise_is_that_of_the_settings(url: str) -> None:
     assert "a power cut may lose the last moments" in report["store"]["durability"]
 
 
-def test_it_shows_a_table_to_people(url: str) -> None:
+def test_doctor_shows_a_table_to_people(url: str) -> None:
     done = run("--url", url, "doctor")
     assert done.returncode == 0
     assert "nothing to fix" in done.stdout

@@ -11,7 +11,7 @@ import sys
 from tests.support.shell import Shell
 
 
-def test_as_json_it_says_in_one_line_where_it_listens(shell: Shell) -> None:
+def test_serve_prints_its_addresses_as_one_line_of_json(shell: Shell) -> None:
     words = ["serve", "--json", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]
     command = [sys.executable, "-m", "penstock", *words]
     with subprocess.Popen(command, env=shell.environment, stdout=subprocess.PIPE, text=True) as server:

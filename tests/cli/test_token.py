@@ -30,7 +30,7 @@ def test_a_token_is_made_and_known(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_as_json_it_says_what_it_is(tmp_path: Path) -> None:
+def test_token_prints_what_it_made_as_json(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     made = json.loads(make(str(file), "--role", "admin", "--name", "ada", "--json"))
     assert {**made, "token": ""} == {"token": "", "role": "admin", "name": "ada", "file": str(file)}

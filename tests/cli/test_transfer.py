@@ -59,7 +59,7 @@ def test_an_import_does_not_touch_a_tube_that_is_there(shell: Shell) -> None:
     assert shell.refused("export", "missing").startswith("tube missing does not exist")
 
 
-def test_move(shell: Shell, tmp_path: Path) -> None:
+def test_move_names_what_it_moved(shell: Shell, tmp_path: Path) -> None:
     new = f"sqlite:///{tmp_path}/new.db"
     shell("put", "mail", "hello")
     shell("create", "crawl", "utube")

@@ -155,7 +155,7 @@ def test_json_logs_name_the_task_that_failed(folder: Path) -> None:
     assert "penstock/worker" not in line["error"]  # the traceback begins in the handler
 
 
-def test_a_changed_file_restarts_it(folder: Path) -> None:
+def test_a_changed_file_restarts_the_worker(folder: Path) -> None:
     url = f"sqlite:///{folder}/own.db"
     with penstock.connect(url) as broker, Program(url, "--reload", target="shop:app") as worker:
         mail, sent = broker.tube("mail"), broker.tube("sent")

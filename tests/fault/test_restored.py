@@ -68,7 +68,7 @@ def test_an_older_group_changes_no_newer_one(durable_url: str) -> None:
         newer = broker.tube("t").group("newer")
         newer.put("c")
         group = broker.tube("t").group("newer")
-        group._no, group._name = older._no, "older"  # as a program has it that went on
+        group._no, group._name = older._no, "older"  # as a program has it that kept running
         for verb in (partial(group.put, "d"), partial(group.on_end, "end"), group.progress):
             with pytest.raises(penstock.NotFound):
                 verb()

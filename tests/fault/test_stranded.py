@@ -86,7 +86,7 @@ def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Prox
 
 
 @pytest.mark.usefixtures("no_heartbeat")
-def test_a_heartbeat_releases_it(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
+def test_a_heartbeat_releases_a_stranded_task(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
     """The taker never takes again: another one gets the task, and the taker's session stays alive."""
     tube = joined_tube(broker)
     tube.put("a")
@@ -108,7 +108,7 @@ def test_a_heartbeat_releases_it(broker: penstock.Broker, proxy: Proxy, urls: tu
 
 
 @pytest.mark.usefixtures("no_heartbeat")
-def test_repair_releases_it(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_repair_releases_a_stranded_task(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = joined_tube(broker)
     tube.put("a")
     proxy.swallow = True

@@ -94,7 +94,7 @@ MIGRATION = ("ALTER TABLE penstock_task RENAME COLUMN rank1 TO first_rank", "UPD
 
 
 @pytest.mark.parametrize("url", [name for name in SERVERS if name != "redis"], indirect=True)
-def test_this_one_meets_a_migration_of_a_newer_one(url: str) -> None:
+def test_this_version_meets_a_migration_of_a_newer_one(url: str) -> None:
     with penstock.connect(url) as broker:
         tube = broker.tube("jobs")
         tube.put("a")

@@ -107,7 +107,7 @@ def test_workers_that_notice_a_change_one_after_the_other_lose_no_tick(app: App,
     assert len(runs(mail)) == 2
 
 
-def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
+def test_operators_pause_run_and_forget_stored_schedules(app: App, clock: Clock) -> None:
     @app.task(tube="mail")
     def send(to: str) -> None: ...
 

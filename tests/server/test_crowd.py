@@ -8,7 +8,7 @@ from tests.server.server_process import Serve
 IDLE = 250  # of each protocol
 
 
-def test_others_are_served_and_memory_is_bounded(url: str) -> None:
+def test_a_crowd_delays_no_others_and_memory_is_bounded(url: str) -> None:
     with Serve(url, *BOTH) as server:
         crowd = Crowd(server, IDLE)
         seen = crowd.run(3)

@@ -18,7 +18,7 @@ import penstock
 from tests.server.server_process import COMMAND, ONCE, PATIENCE, Serve, read_exactly, read_to_end
 
 
-def test_it_answers_soon_after_it_was_started(url: str) -> None:
+def test_the_server_answers_soon_after_its_start(url: str) -> None:
     with Serve(url) as server:
         assert server.client().ping() is True
         assert server.cpu() < 4  # two seconds are promised; a CPU that others use is slower

@@ -24,7 +24,7 @@ from tests.server.server_process import Serve, read_exactly, read_to_end
         (b"Host: localhost\r\nTUBE.PUT t smuggled\r\n", b""),
     ],
 )
-def test_it_is_refused_and_cut_off(server: Serve, sent: bytes, answer: bytes) -> None:
+def test_a_bad_request_is_refused_and_its_connection_closed(server: Serve, sent: bytes, answer: bytes) -> None:
     with penstock.connect(server.url) as broker:
         tube = broker.create_tube("t", "fifo")
         with server.raw() as client:

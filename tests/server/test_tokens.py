@@ -54,7 +54,7 @@ def test_the_single_token_is_an_admins() -> None:
 
 
 @pytest.mark.parametrize("single", [None, ""])
-def test_without_any_none_is_needed(single: str | None) -> None:
+def test_without_tokens_no_token_is_needed(single: str | None) -> None:
     assert not Tokens(single=single).required
 
 

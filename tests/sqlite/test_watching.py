@@ -70,7 +70,7 @@ def test_a_write_between_two_sleeps_is_seen(file: File) -> None:
     assert file.watch.wait(Wake(), 30)
 
 
-def test_it_is_woken_in_its_sleep(file: File) -> None:
+def test_a_sleeping_watcher_is_woken(file: File) -> None:
     wake = Wake()
     file.doze()
     found = begin(lambda: file.watch.wait(wake, 30))

@@ -45,7 +45,7 @@ def test_leases_are_extended_and_results_come_after_many_ttrs(
     assert handle.result(PATIENCE) == "go"
 
 
-def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
+def test_a_lost_lease_cancels_the_coroutine(app: App, start: Start, heard: Heard) -> None:
     handle = jobs.hold_async.put("never")
     worker = start("--grace", "0")
     assert heard() == ["began", "never"]
@@ -58,7 +58,7 @@ def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
     assert handle.wait(PATIENCE).result == "mine"
 
 
-def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -> None:
+def test_the_end_of_the_grace_period_cancels_the_coroutine(app: App, start: Start, heard: Heard) -> None:
     handle = jobs.hold_async.options(ttr=60).put("never")
     worker = start("--grace", "0.1")
     assert heard() == ["began", "never"]

@@ -119,10 +119,10 @@ def test_health_of_the_loop_and_of_the_store(run: Run, monkeypatch: pytest.Monke
         assert health(url, "live")[0] == 200
 
 
-def test_an_idle_loop_goes_round(run: Run) -> None:
+def test_an_idle_fetch_loop_keeps_running(run: Run) -> None:
     worker = run("default")
-    before = worker.fetcher.went_round
-    until(lambda: worker.fetcher.went_round > before)
+    before = worker.fetcher.last_round
+    until(lambda: worker.fetcher.last_round > before)
 
 
 def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pyt
         assert first.result(30)[0] == 200
 
 
-def test_it_accepts_connections_when_start_has_returned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_are_accepted_when_start_has_returned(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     start_server, connected = asyncio.start_server, threading.Event()
 
     async def start_late(*args: Any, **options: Any) -> asyncio.Server:

@@ -100,7 +100,7 @@ def test_no_process_outlives_its_killed_worker(app: App, start: Start, heard: He
     assert handle.result(PATIENCE) == "go"
 
 
-def test_the_end_of_the_grace_kills_it(app: App, start: Start, heard: Heard) -> None:
+def test_the_end_of_the_grace_period_kills_the_process(app: App, start: Start, heard: Heard) -> None:
     handle = jobs.hold_process.put("never")
     worker = start("--grace", "0.1")
     pid = pid_heard(heard)

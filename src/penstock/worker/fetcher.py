@@ -81,7 +81,7 @@ class Fetcher:
         self._restricted = False  # blocked in a take that must restart when more slots become free
         self._changed = False
         #: When the loop last ran, by the monotonic clock. A blocked take is woken every second.
-        self.went_round = time.monotonic()
+        self.last_round = time.monotonic()
         self.stopping = False
         self._threads: ThreadExecutor | None = None  # its threads take turns at fetching
         self._ended = threading.Event()
@@ -138,7 +138,7 @@ class Fetcher:
         """Take until stopped. Returns True if another thread continues."""
         pause = FIRST_PAUSE
         while not self.stopping:
-            self.went_round = time.monotonic()
+            self.last_round = time.monotonic()
             self._room.clear()
             if self._wanted:
                 self._sources = list(self._wanted.popleft())
@@ -205,7 +205,7 @@ class Fetcher:
         self._sources = sources
 
     def _over(self) -> bool:
-        self.went_round = time.monotonic()
+        self.last_round = time.monotonic()
         return self.stopping or self._changed or bool(self._wanted)
 
     def _count(self) -> tuple[int, int | None]:

@@ -142,7 +142,7 @@ class Monitor:
 
     def _health(self, *, ask_store: bool) -> _Answer:
         fetcher = self._worker.fetcher
-        silent = time.monotonic() - fetcher.went_round
+        silent = time.monotonic() - fetcher.last_round
         hangs = silent > ROUND_SECONDS and not fetcher.stopping
         trouble = self._ask_store() if ask_store else None
         facts: dict[str, object] = {
