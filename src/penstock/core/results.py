@@ -53,7 +53,8 @@ class Stored(msgspec.Struct, frozen=True):
 class Taken(msgspec.Struct, frozen=True):
     """The tasks of a take and the tube they came from.
 
-    `wait_ms`: milliseconds until the next deadline in these tubes; 0 if work remains, None if there is no deadline.
+    `wait_ms`: milliseconds until the next deadline in these tubes; 0 if work remains, None if there is no deadline. If
+    tasks were taken, it only says whether work remains.
     `alive` is False if the session has ended; nothing was taken then. The effects have no `take` events: the caller
     makes them from the records.
     """

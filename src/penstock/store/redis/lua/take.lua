@@ -4,8 +4,8 @@
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
 --   call, step of advance, 1 to lease even if something is left to the engine; and, if the handle is new here: session,
 --   when the handle lapses, when the session ends
--- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline or -1, {id, record, ...},
---   left_over; unless that is empty, nothing was leased or registered
+-- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline (-1: there is none, or tasks were taken
+--   and nothing is due), {id, record, ...}, left_over; unless that is empty, nothing was leased or registered
 -- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups names? unleased? advance
 -- WITH: lease lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
@@ -43,7 +43,7 @@ if alive then
   end
 end
 commit()
-local wait = wait_ms()
+local wait = #leased > 0 and soonest > now and ARGV[10] ~= '1' and -1 or wait_ms()
 if alive and #leased == 0 and (blocked == 'register' or blocked == 'unregister_if_found') then
   -- The caller now waits to be notified of ready tasks, or of a deadline before the one it knows.
   redis.call('HSET', k_meta, 'take_waits', wait < 0 and 9007199254740991 or now + wait)
