@@ -62,9 +62,9 @@ def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tup
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
     stored, runner = tube.stored, store._runner
+    request = runner.tag_request("put_plain", stored.no)
     words = plain_words(runner, stored, plain_entry(stored, b""))
-    request = runner.tag_request("put_plain", stored.no, "", *words)
-    return request.script.digest, tuple(request.keys), tuple(request.arguments)
+    return request.script.digest, tuple(request.keys), ("", *words)
 
 
 def redis_puts(size: Size) -> Iterator[Line]:

@@ -104,7 +104,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
     def put(payload: bytes) -> Record:
         now = packed(runner.moment(None))
         command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
-        reply = runner.servers.run(Request(script, keys, (), command), idempotent=False)
+        reply = runner.servers.run(Request(script, keys, command), idempotent=False)
         created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
         return make(id, created, payload)
 

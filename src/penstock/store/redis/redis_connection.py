@@ -5,15 +5,16 @@ If a connection breaks, the error says whether the server may have run the comma
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 from collections.abc import Callable, Sequence
-from selectors import BaseSelector
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
-from penstock.store.wake import READABLE, Selector
 
 
 class NotSent(Exception):
@@ -96,21 +97,26 @@ class Connection(Protocol):
 class CheckedConnection:
     """A connection, with a cheap test of whether the server has closed it."""
 
-    __slots__ = ("_selector", "connection")
+    __slots__ = ("_unread", "connection")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._selector: BaseSelector | None = None
+        self._unread: Callable[[], object] | None = None
 
     def connect(self) -> None:
         """Open the connection."""
         self.connection.connect()
-        self._selector = Selector()
-        self._selector.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
+        sock = cast(socket.socket, self.connection._sock)
+        if hasattr(select, "poll"):  # not through `selectors`, which costs more than the system call
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            self._unread = partial(poll.poll, 0)
+        else:
+            self._unread = lambda: select.select([sock], [], [], 0)[0]
 
     def usable(self) -> bool:
         """Whether the connection is open and has nothing to read, which would be its end or a stray answer."""
-        return self._selector is not None and self.connection._sock is not None and not self._selector.select(0)
+        return self._unread is not None and self.connection._sock is not None and not self._unread()
 
 
 # Connections of the parent process: a forked child drops them, but must not close them.
@@ -205,8 +211,11 @@ class Connections:
 
 def packed(*words: Argument) -> bytes:
     """The words of a command, as they are sent."""
-    texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
+    parts = []
+    for word in words:
+        text = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(parts)
 
 
 def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Reply]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import logging
-import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -365,14 +364,16 @@ class RedisStep:
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """As the port says; in unleased kinds, acks everything that can be acked."""
-        move, ids = moves[0], [move.id for move in moves]
+        first, ids = moves[0], [move.id for move in moves]
+        lease, session, plain, alike, results = first.lease, first.session, True, True, False
         if not tube.kind.leased:
-            return self._ack_delivered(tube, moves) if move.verb == "ack" else Acked(set())
-        if min(ids) <= 0 or max(ids) > MAX_ID:
+            return self._ack_delivered(tube, moves) if first.verb == "ack" else Acked(set())
+        try:
+            keys = b"".join([id.to_bytes(6, "big") for id in ids])
+        except OverflowError:  # no task has such an id
             return Acked(set())
-        if move.verb == "delete":
-            return self._remove(tube, ids, "delete", task_key(move.id))
-        session, plain, results = move.session, True, False
+        if first.verb == "delete":
+            return self._remove(tube, ids, "delete", keys)
         if tube.fair or session is None:
             return Acked(set())
         for move in moves:
@@ -381,27 +382,23 @@ class RedisStep:
             if move.session != session or (seen is not None and seen.reply_to not in (None, KEEP_EXPIRY)):
                 return Acked(set())
             plain = plain and seen is not None and seen.address is seen.reply_to is None and seen.group_no is None
+            alike = alike and move.lease == lease  # usually one take has leased all of them
             results = results or move.result is not None
-        leases, owner = [move.lease or 0 for move in moves], task_key(session)
-        if len(set(leases)) == 1:  # usually one take has leased all of them
-            leases = leases[:1]
-        held = b"".join([lease.to_bytes(8, "big") + owner for lease in leases])
+        owner = task_key(session)
+        held = b"".join([(move.lease or 0).to_bytes(8, "big") + owner for move in (moves[:1] if alike else moves)])
         words = [move.result or b"" for move in moves] if results else ()
-        return self._remove(
-            tube, ids, "ack" if plain else "ack_related", struct.pack(f">{len(ids)}Q", *ids), held, *words
-        )
+        return self._remove(tube, ids, "ack" if plain else "ack_related", keys, held, *words)
 
     def _remove(self, tube: Tube, ids: list[int], script: str, *words: Argument) -> Acked:
         """Remove tasks by a script that skips those that it leaves to the engine."""
         reply = self._runner.on_tube(script, tube, *words, now=self._given)
-        _, readied, missed, tied, kept, buried = cast(
-            "tuple[int, int, list[int], list[int], list[int] | int, int]", tuple(reply)
-        )
+        gone, readied = set(ids), cast(int, reply[1])
+        if len(reply) == 2:
+            return Acked(gone, readied, judged=True)
+        missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
         if buried:
             self._steps.repair(tube, self._given)
-        gone = set(ids)
-        if missed or tied:
-            gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
+        gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
         return Acked(gone, readied, ended, judged=not tied)

@@ -279,7 +279,7 @@ class RedisStore(TransferCalls, Store):
 
     def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
         """Take from the first tube that has work."""
-        waits = list[int]()
+        waits: list[int] = []
         for place, tube in enumerate(tubes):
             taken = self._run_take(tube, wanted, (), now, effects)
             found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
@@ -328,10 +328,10 @@ class RedisStore(TransferCalls, Store):
         """As the contract says; a single ack, where microseconds matter, calls its script directly."""
         if not brief or len(moves) > 1 or not moves or moves[0].verb != "ack":
             return super().settle(tube, moves, brief=brief, now=now)
-        records, effects = list[Record | None]([None]), Effects()
-        with self.step((tube,), now=now) as step:
-            if ack_plain(step, tube, moves, records, effects):
-                return super().settle(tube, moves, now=now)
+        records: list[Record | None] = [None]
+        effects = Effects()
+        if ack_plain(cast(Step, self.step((tube,), now=now)), tube, moves, records, effects):
+            return super().settle(tube, moves, now=now)
         return Settled(records, effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:

@@ -14,7 +14,7 @@ from penstock.core.task import Record
 from penstock.core.transfer import erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import decode
-from penstock.store.redis.redis_connection import Argument, Reply
+from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
 
@@ -37,6 +37,7 @@ class Keys:
 
 # What a script returns if its tube does not exist.
 _NO_TUBE = -1
+_SERVERS_CLOCK = packed("")
 # Tubes that one script checks.
 _MANY = 500
 
@@ -51,6 +52,7 @@ class Shape(NamedTuple):
     letters: str
     limit: int
     sort: str
+    packed: bytes  # letters and limit, as arguments
 
 
 class Runner:
@@ -61,7 +63,8 @@ class Runner:
         self.keys = keys
         self.modern = modern
         self._clock = clock
-        self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
+        # By script and tag: the keys, and the part that all its calls have in common, without the number of words.
+        self._heads: dict[tuple[Script, str | int], tuple[tuple[bytes, ...], bytes]] = {}
         self._shapes: dict[int, Shape] = {}
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
@@ -128,17 +131,20 @@ class Runner:
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """The request that runs a script on a tube, to be sent later."""
         shape = self.shape(tube)
-        script = self.script(name, shape.sort)
-        return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
+        moment = self.moment(now)
+        when = _SERVERS_CLOCK if moment == "" else packed(moment)
+        words = when + shape.packed + packed(*arguments)
+        return self._request(self.script(name, shape.sort), tube.no, 3 + len(arguments), words)
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
         """For each of these stored tubes, whether something is due; and the time. One script checks many tubes, on a
         cluster a single one."""
         script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
         parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        keys = [tuple(self.keys.name(no, key) for no in part for key in script.keys) for part in parts]
         requests = [
-            Request(script, tuple(self.keys.name(no, key) for no in part for key in script.keys), (self.moment(now),))
-            for part in parts
+            Request(script, some, b"*%d\r\n%b" % (len(some) + 4, _head(script, some) + packed(self.moment(now))))
+            for some in keys
         ]
         replies = cast("list[list[int]]", self.servers.run_all(requests))
         pairs = zip(parts, (set(reply[1:]) for reply in replies), strict=True)
@@ -151,8 +157,7 @@ class Runner:
 
     def tag_request(self, name: str, tag: str | int, *arguments: Argument) -> Request:
         """The request that runs a script on the keys of a tag, to be sent later."""
-        script = load_script(name, modern=self.modern)
-        return Request(script, self._keys(script, tag), arguments)
+        return self._request(load_script(name, modern=self.modern), tag, len(arguments), packed(*arguments))
 
     def command(self, tag: str | int, part: str, command: bytes, *words: Argument) -> Reply:
         """Send a command on one key; it must be idempotent or only read."""
@@ -175,11 +180,19 @@ class Runner:
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
-    def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
-        names = self._names.get((script, tag))
-        if names is None:
-            names = self._names[script, tag] = tuple(self.keys.name(tag, part) for part in script.keys)
-        return names
+    def _request(self, script: Script, tag: str | int, count: int, words: bytes) -> Request:
+        """The request that runs a script with that many arguments, which are packed."""
+        found = self._heads.get((script, tag))
+        if found is None:
+            names = tuple(self.keys.name(tag, part) for part in script.keys)
+            found = self._heads[script, tag] = names, _head(script, names)
+        keys, head = found
+        return Request(script, keys, b"*%d\r\n%b%b" % (3 + len(keys) + count, head, words))
+
+
+def _head(script: Script, keys: Sequence[bytes]) -> bytes:
+    """What a call of a script begins with, after its number of words."""
+    return packed(b"EVALSHA", script.digest, len(keys), *keys)
 
 
 def _shape(tube: Tube) -> Shape:
@@ -188,7 +201,7 @@ def _shape(tube: Tube) -> Shape:
     clocked = kind.hand_out == CLOCK
     letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
     sort = UNLEASED if not kind.leased else MICRO_QUEUES if kind.per_utube else PLAIN
-    return Shape(letters, _limit(tube), sort)
+    return Shape(letters, _limit(tube), sort, packed(letters, _limit(tube)))
 
 
 def _limit(tube: Tube) -> int:

@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Protocol, cast
 
 import msgspec
@@ -29,7 +28,6 @@ from penstock.store.redis.redis_connection import (
     NotSent,
     Reply,
     is_temporary,
-    packed,
     translate,
 )
 from penstock.store.redis.scripts import Script
@@ -49,13 +47,12 @@ _MISSING = LookupError("a node did not answer")
 _DRIVER: dict[str, object] = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
 
 
-class Request(msgspec.Struct, frozen=True):
-    """A script with its keys and arguments; `packed` is the complete command, if the caller has built it."""
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """A script with its keys, and the command that runs it."""
 
     script: Script
     keys: Sequence[bytes]
-    arguments: Sequence[bytes | str | int | float]
-    packed: bytes | None = None
+    command: bytes
 
 
 Address = tuple[str, int]
@@ -72,11 +69,11 @@ class Servers(Protocol):
 
     def run(self, request: Request, *, idempotent: bool) -> Reply:
         """Run a script; `idempotent`: running it twice has the same effect as once."""
-        return self._call(_call_of(request), idempotent=idempotent)
+        return self._call((request.keys[0], request.command, request), idempotent=idempotent)
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
         """Run idempotent scripts, in as few round trips as there are servers."""
-        return self._call_all([_call_of(request) for request in requests])
+        return self._call_all([(request.keys[0], request.command, request) for request in requests])
 
     def command(self, key: bytes, *words: Argument) -> Reply:
         """Send a command that only reads, or that is idempotent."""
@@ -96,21 +93,6 @@ class Servers(Protocol):
     def after_fork(self) -> None: ...
     def _call(self, call: Call, *, idempotent: bool) -> Reply: ...
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]: ...
-
-
-def _call_of(request: Request) -> Call:
-    """The EVALSHA command of a request."""
-    keys, arguments, command = tuple(request.keys), request.arguments, request.packed
-    if command is None:
-        words = 3 + len(keys) + len(arguments)
-        command = b"*%d\r\n%b%b" % (words, _head(request.script.digest, keys), packed(*arguments))
-    return keys[0], command, request
-
-
-@lru_cache(maxsize=1024)
-def _head(digest: bytes, keys: tuple[bytes, ...]) -> bytes:
-    """The part that all calls of a script on a tube have in common; packing it is half of the client's cost."""
-    return packed(b"EVALSHA", digest, len(keys), *keys)
 
 
 def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:

@@ -1,11 +1,11 @@
 -- script: ack
 -- The common case of an ack: by one session, of distinct tasks without address, reply tube or group, whose events have no
 -- subscriber. Reads the bytes that matter instead of decoding records (see record.lua): takes a quarter of the time of apply.
--- ARGV: now, shape, limit, ids in 8 bytes each, lease in 8 bytes (0: any) and session in 6 bytes for each task or once for
+-- ARGV: now, shape, limit, keys of the tasks, lease in 8 bytes (0: any) and session in 6 bytes for each task or once for
 --   all, result of each task ('': none), ..., or no results at all
--- Returns: now, readied, {places of tasks that do not exist}, {places of tasks that are left to the engine: not held, with
---   errors, with reply tubes, the last ones of their groups; for `ack` also all with an address or a group}, {places of tasks
---   whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
+-- Returns: now, readied; then, unless all were acked and no outcome is kept: {places of tasks that do not exist}, {places of
+--   tasks that are left to the engine: not held, with errors, with reply tubes, the last ones of their groups; for `ack` also
+--   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
 -- WITH: now tube with_micro_queues? ack_tasks
 -- FLAGS: allow-oom
 
@@ -65,7 +65,7 @@ end
 -- KEYS: tasks taken
 local keys, gone, missed, tied, timed = {}, {}, {}, {}, false
 local sub, byte, all = string.sub, string.byte, #ARGV[5] == 14 and ARGV[5]
-for i = 3, #ARGV[4], 8 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
+for i = 1, #ARGV[4], 6 do keys[#keys + 1] = sub(ARGV[4], i, i + 5) end
 local values = read_many(k_tasks, keys)
 local micro_queues_of = ack_taken and load_micro_queues(values)
 local verdicts = {} -- by the bytes of the hand-out, which are usually the same for all tasks of one take
@@ -110,8 +110,9 @@ count('ack', removed)
 if save_acked then save_acked() end
 if save_micro_queues then save_micro_queues() end
 finish()
-local kept = acks_kept or {}
-return { now, readied, missed, tied, #kept == #keys and 1 or kept, ack_taken and #log or 0 }
+local kept, buried = acks_kept or {}, ack_taken and #log or 0
+if #missed + #tied + #kept + buried == 0 then return { now, readied } end
+return { now, readied, missed, tied, #kept == #keys and 1 or kept, buried }
 
 -- script: delete
 -- Delete a task that has no address, reply tube or group and is not past its ttl, in any state.
@@ -125,4 +126,5 @@ local rec = (string.byte(value, 2) or 32) % 128 < 32 and decode(value)
 if not rec or expired(rec) then return { now, 0, {}, { 1 }, {}, 0 } end
 change(ARGV[4], rec, { state = '-', events = 'delete', attempts = rec.attempts })
 commit()
+if #log == 0 then return { now, readied } end
 return { now, readied, {}, {}, {}, #log }
