@@ -7,7 +7,9 @@ from contextlib import closing
 
 import psycopg
 import pytest
+from psycopg.generators import execute
 from psycopg.pq import Format
+from psycopg.waiting import wait
 
 import penstock
 from penstock.store.postgres.postgres_connection import locate
@@ -66,8 +68,7 @@ def test_what_comes_before_the_long_statement_locks_no_row(
                     pgconn.send_query_params(query.sent, values, None, formats, Format.BINARY)
                 pgconn.send_flush_request()
                 for _ in calls:
-                    stopped.wire._next()
-                    pgconn.get_result()
+                    wait(execute(pgconn), pgconn.socket, 0.1)
                 assert looking.execute(LOCKS, (stopped.info.backend_pid,)).fetchall() == []
                 task = tube.take(0)  # and no client waits for it
                 if task is not None:
@@ -85,5 +86,5 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
         _, values, formats = pack(opening, {"tube": tube.stored.no})
         pgconn.send_query_params(opening.sent, values, None, formats, Format.BINARY)
         pgconn.send_flush_request()
-        stopped.wire._next()
+        wait(execute(pgconn), pgconn.socket, 0.1)
         assert [task.data for task in tube.take_many(40)] == list(range(40))

@@ -6,14 +6,12 @@ import re
 from types import SimpleNamespace
 
 from penstock.store.postgres.wire import Query
-from penstock.store.sql.sql_queries import BRIEF, COUNTERS, RECORD, load_queries
+from penstock.store.sql.sql_queries import COUNTERS, load_queries
 
 # The counters that a change of tasks can modify.
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {
-    "brief": BRIEF.replace("state", "state::text"),
-    "record": RECORD.replace("state", "state::text"),  # a state is one letter, of PostgreSQL's one-byte type
     "counters": ", ".join(COUNTERS.values()),
     "sums": ", ".join(f"coalesce(sum({column}), 0)::bigint AS {column}" for column in COUNTERS.values()),
     "folded": ", ".join(f"{column} = c.{column} + n.{column}" for column in COUNTERS.values()),

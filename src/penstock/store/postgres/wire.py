@@ -12,22 +12,24 @@ from struct import Struct
 from typing import Any
 
 import psycopg
-from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap, Loader, Transformer
+from psycopg.adapt import Transformer
 from psycopg.errors import (
     DuplicatePreparedStatement,
     InvalidSqlStatementName,
     SerializationFailure,
     error_from_result,
 )
+from psycopg.generators import execute, fetch_many, send
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import wait
 
-from penstock.store.wake import READABLE, WRITABLE, Selector
+from penstock.store.wake import READABLE, Selector
 
 Row = tuple[Any, ...]
+Encoded = tuple[bytes | None, Format]  # a parameter as it is sent
 
-_TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
+_TEXT_OID, _BYTEA_OID = 25, 17
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 # Element types of arrays of numbers: the type's OID, its size, and a function that packs size and value.
 _NUMBERS = {
@@ -42,6 +44,7 @@ _length = Struct("!i").pack
 _NULL = (_length(-1),)
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
 _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
+_INTERVAL = 0.1  # seconds after which a wait for the server notices Ctrl-C
 
 
 class Query(str):
@@ -113,21 +116,22 @@ def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | N
     if query.columns:
         values = dict(values)
         query = query.form(values)
-    packed = [_dumped(values[name], query.arrays.get(name)) for name in query.names]
+    if query.arrays:
+        values = {**values, **{name: _numbers(values[name], type) for name, type in query.arrays.items()}}
+    packed = [_DUMPS[type(value := values[name])](value) for name in query.names]
     return query, [value for value, _ in packed], [form for _, form in packed]
 
 
-def _dumped(value: Any, numbers: str | None) -> tuple[bytes | None, Format]:
-    """Encode a parameter. `numbers`: the element type of an array of numbers, which is sent in binary if it has no
-    NULL, because the server reads that faster. The types of other arrays follow from casts in the statement."""
-    if numbers is None or not value or None in value:
-        return _DUMPS[type(value)](value)
-    oid, size, pack_one = _NUMBERS[numbers]
-    head = _HEAD.pack(1, 0, oid, len(value), 1)
-    return head + b"".join(map(pack_one, repeat(size), value)), _BINARY
+def _numbers(items: Sequence[Any], kind: str) -> Encoded:
+    """Encode an array of numbers in binary if it has no NULL, because the server reads that faster."""
+    if not items or None in items:
+        return _DUMPS[type(items)](items)
+    oid, size, pack_one = _NUMBERS[kind]
+    head = _HEAD.pack(1, 0, oid, len(items), 1)
+    return head + b"".join(map(pack_one, repeat(size), items)), _BINARY
 
 
-def _array(items: Sequence[Any]) -> tuple[bytes, Format]:
+def _array(items: Sequence[Any]) -> Encoded:
     first = next((item for item in items if item is not None), None)
     if isinstance(first, str):
         return _blobs(_TEXT_OID, [None if item is None else item.encode() for item in items]), _BINARY
@@ -143,7 +147,7 @@ def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
 
 
 # Numbers are sent as text, so that the server infers their type; strings, bytes and arrays of these in binary.
-_DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
+_DUMPS: dict[type, Callable[[Any], Encoded]] = {
     type(None): lambda value: (None, _TEXT),
     bool: lambda value: (b"1" if value else b"0", _TEXT),
     int: lambda value: (b"%d" % value, _TEXT),
@@ -151,16 +155,8 @@ _DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
     str: lambda value: (value.encode(), _BINARY),
     bytes: lambda value: (value, _BINARY),
     list: _array,
+    tuple: lambda value: value,  # encoded already
 }
-
-
-class _LetterLoader(Loader):
-    """Loads states, which are single letters, as str."""
-
-    format = _BINARY
-
-    def load(self, data: Buffer) -> str:
-        return bytes(data).decode()
 
 
 class Wire:
@@ -170,8 +166,7 @@ class Wire:
         self.pgconn: PGconn = connection.pgconn
         self.prepares = prepares
         self.connection = connection
-        self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's own: it may be the caller's connection
-        self.adapters.register_loader(_LETTER_OID, _LetterLoader)
+        self.adapters = psycopg.adapters  # not the connection's own: it may be the caller's connection
         self.prepared: set[bytes] = set()
         self._readable = Selector()
         self._readable.register(self.pgconn.socket, READABLE)
@@ -199,8 +194,7 @@ class Wire:
         if len(calls) == 1 and calls[0][0].called in prepared:  # a put is a tenth faster without a pipeline
             query, values, formats = pack(*calls[0])
             pgconn.send_query_prepared(query.called, values, formats, _BINARY)
-            result = self._next()
-            pgconn.get_result()
+            result = wait(execute(pgconn), pgconn.socket, _INTERVAL)[-1]
             if result.status == _FAILED:
                 raise error_from_result(result)
             return [self._loaded(result)]
@@ -218,9 +212,10 @@ class Wire:
                 pgconn.send_query_prepared(called, values, formats, _BINARY)
             expected.append(query)
         pgconn.pipeline_sync()
+        wait(send(pgconn), pgconn.socket, _INTERVAL)
         answers, failure = list[list[Row]](), None
         for what in expected:
-            result = self._next()
+            result = wait(fetch_many(pgconn), pgconn.socket, _INTERVAL)[-1]
             if failure is not None:
                 pass
             elif result.status == _FAILED:
@@ -229,28 +224,11 @@ class Wire:
                 prepared.add(what)
             else:
                 answers.append([] if what.silent else self._loaded(result))
-            pgconn.get_result()  # the None that separates two statements
-        self._next()  # the end of the pipeline
+        wait(fetch_many(pgconn), pgconn.socket, _INTERVAL)  # the end of the pipeline
         pgconn.exit_pipeline_mode()
         if failure is not None:
             raise failure
         return answers
-
-    def _next(self) -> PGresult:
-        pgconn = self.pgconn
-        while True:
-            if not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is not None:
-                    return result
-            elif pgconn.flush():  # the socket's buffer is full
-                both = Selector()
-                both.register(pgconn.socket, READABLE | WRITABLE)
-                both.select()
-                pgconn.consume_input()
-            else:
-                self._readable.select()
-                pgconn.consume_input()
 
     def _loaded(self, result: PGresult) -> list[Row]:
         if result.status != _ROWS_CAME:
