@@ -1,6 +1,6 @@
 """Connections to PostgreSQL that outlive their brokers, on stores that are emptied for one test after the other.
 
-A new connection costs the server more than all calls of a test: a process, which reads every function that is called
+A new connection costs the server more than all calls of a test: a process that prepares every statement
 again. Callers cannot distinguish a kept connection from a new one.
 """
 

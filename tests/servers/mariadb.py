@@ -11,7 +11,7 @@ from tests.servers.base import Server, given, listens
 
 
 class Mariadb(Server):
-    """Stores use one database, emptied for each test, because procedures are slow to create."""
+    """Stores use one database, emptied for each test, because a schema is slow to create."""
 
     package = "mariadb-server"
     program = "mariadbd"
@@ -74,7 +74,7 @@ class Mariadb(Server):
         return fresh_url(self.url)
 
     def bare_url(self) -> str:
-        """The URL of a new database, for tests that create no procedures."""
+        """The URL of a new database without a schema."""
         import pymysql
 
         name = f"t{uuid4().hex[:12]}"

@@ -55,7 +55,7 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
 
 
 def test_two_signals_at_once_are_both_noticed() -> None:
-    """The main thread used to sleep until its next regular check."""
+    """Otherwise the main thread would sleep until its next regular check."""
     program = """
 from penstock.cli.worker_command import Signals
 for _ in range(5):
