@@ -20,7 +20,7 @@ from tests.model.sharded import ShardedMachine
 from tests.model.strategies import OWN_KINDS
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=40,
     derandomize=True,  # the same examples in every run; PENSTOCK_CAMPAIGN=long searches for new ones
     stateful_step_count=50,
     deadline=None,
@@ -31,7 +31,7 @@ QUICK = settings(
 )
 # A server is a hundred times slower than memory, and an example is judged for four seconds. A file runs
 # the code of memory.
-SERVER = settings(QUICK, max_examples=16, stateful_step_count=30)
+SERVER = settings(QUICK, max_examples=10, stateful_step_count=30)
 LONG = settings(QUICK, derandomize=False, phases=tuple(Phase), max_examples=20_000, stateful_step_count=120)
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
 

@@ -19,7 +19,7 @@ from tests.transfer.following_client import TUBE
 pytestmark = pytest.mark.timeout(600)
 
 # Of each sort; fewer where each ack is a separate commit.
-BACKLOG, FEW = 1000, 400
+BACKLOG, FEW = 500, 200
 PATIENCE = 250
 
 

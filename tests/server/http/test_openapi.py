@@ -68,7 +68,7 @@ def test_answers_are_as_described(server: Serving, document: Any, name: str) -> 
     operation = schemathesis.openapi.from_dict(document).find_operation_by_id(name)
 
     @hypothesis.settings(
-        max_examples=15, deadline=None, derandomize=True, database=None,
+        max_examples=8, deadline=None, derandomize=True, database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )  # fmt: skip
     @hypothesis.given(case=operation.as_strategy())
