@@ -122,7 +122,7 @@ class Machine:
         elif _STAYS.match(line):
             self._start(line)
         elif line.startswith("penstock top"):
-            words = [] if "--looks" in line else ["--looks", "1", "--interval", "0.1"]
+            words = [] if "--updates" in line else ["--updates", "1", "--interval", "0.1"]
             self._shell.on_terminal(*shlex.split(line)[1:], *words)
         elif line.startswith("penstock ") and not _NEEDS_SHELL.search(line):
             done = self._shell.run(*shlex.split(line, comments=True)[1:])
