@@ -38,7 +38,7 @@ class Page(NamedTuple):
 
 def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | None) -> Page:
     """Tasks in id order, of one status if given. Their JSON is checked and not decoded."""
-    found = list(within(find_records(tube, status, limit, 0 if after is None else task_number(tube, after))))
+    found = list(until_full(find_records(tube, status, limit, 0 if after is None else task_number(tube, after))))
     more = len(found) == limit or sum(map(response_size, found)) > PAGE_BYTES
     return Page([undecoded(tube, record) for record in found], more)
 
@@ -47,7 +47,7 @@ def inspect_tasks(tube: Tube, start: int, count: int, pending: bool) -> list[Tas
     """Part of a list of kind reliable, cut if it is too large."""
     if tube.stored.kind.name != "reliable":
         tube.inspect(start, count, pending)  # raises UnsupportedOption
-    return [undecoded(tube, record) for record in within(_deliveries(tube, start, count, pending))]
+    return [undecoded(tube, record) for record in until_full(_deliveries(tube, start, count, pending))]
 
 
 def _deliveries(tube: Tube, start: int, count: int, pending: bool) -> Iterator[Record]:
@@ -87,7 +87,7 @@ def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
     """Like `tube.recover`, but fewer tasks if their total size is too large."""
     if tube.stored.kind.name == "reliable" and whole("count", count) > per_call(tube.stored):
         span_ms("elapsed", elapsed)
-        count = max(1, sum(1 for _ in within(_deliveries(tube, 0, count, True))))
+        count = max(1, sum(1 for _ in until_full(_deliveries(tube, 0, count, True))))
     return tube.recover(count, elapsed)
 
 
@@ -96,7 +96,7 @@ def response_size(record: Record) -> int:
     return len(record.payload) + len(record.reason or "") + len(record.errors or b"") + TASK_BYTES
 
 
-def within(records: Iterable[Record]) -> Iterator[Record]:
+def until_full(records: Iterable[Record]) -> Iterator[Record]:
     """The first records, until their total size is too large."""
     size = 0
     for record in records:

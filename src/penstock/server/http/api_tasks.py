@@ -25,7 +25,7 @@ _TEXT_IDS = frozenset({"round", "reliable"})
 async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
     """Put a task. A missing tube is created with the default kind."""
     data, options = body.payload(), body.options()
-    tube = await call.access.tube(call.path["name"], call.visit, to_put=[(data, options)])
+    tube = await call.access.tube(call.path["name"], call.session, to_put=[(data, options)])
     work = tube.put(data, timeout=body.timeout, **options)
     return responses.task(await (call.while_there(work) if body.timeout else work))
 
@@ -33,14 +33,14 @@ async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
 async def put_many(call: Call, body: requests.PutMany) -> TaskList:
     """Put many tasks, all or none. A missing tube is created with the default kind."""
     items = [(task.payload(), task.options()) for task in body.tasks]
-    tube = await call.access.tube(call.path["name"], call.visit, to_put=items)
+    tube = await call.access.tube(call.path["name"], call.session, to_put=items)
     work = tube.put_many(items, timeout=body.timeout)
     return TaskList([responses.task(task) for task in await (call.while_there(work) if body.timeout else work)])
 
 
 async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | None:
     """Take the first ready task, or up to `count` tasks; 204 if none became ready in time."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     count = body.count or 1
     most = min(count, per_call(tube.stored, TAKE_BYTES))
     work = tube.take_many(most, body.timeout or 0, max_pri=body.max_pri)
@@ -54,12 +54,12 @@ async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | Non
     taken = await _handed_out(call, tasks)
     if not taken:
         return None
-    return TakenTasks(taken, call.visit.session_handle.id) if body.count is not None else taken[0]
+    return TakenTasks(taken, call.session.session_handle.id) if body.count is not None else taken[0]
 
 
 async def take_first(call: Call, body: requests.TakeFirst) -> TaskAnswer | None:
     """Take the first ready task of the first of these tubes that has one; 204 if none became ready in time."""
-    taker = call.access.broker if call.visit.session is None else call.visit.session
+    taker = call.access.broker if call.session.aio_session is None else call.session.aio_session
     work = taker.take(body.tubes, body.timeout or 0, max_pri=body.max_pri)
     task = await (call.while_there(work) if body.timeout else work)
     taken = await _handed_out(call, [] if task is None else [task])
@@ -72,7 +72,7 @@ async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
         for task in tasks:
             await task.release()
         return []
-    return [responses.task(task, call.visit.session_handle.id) for task in tasks]
+    return [responses.task(task, call.session.session_handle.id) for task in tasks]
 
 
 async def ack(call: Call, body: requests.Ack) -> Settled:
@@ -116,7 +116,7 @@ async def retry(call: Call, body: requests.NoBody) -> Settled:
 
 
 async def _change_one(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     id = await _id(call, tube)
     await call.access.call(change, tube.sync, id)
     return Settled(id, tube.name)
@@ -130,7 +130,7 @@ async def _id(call: Call, tube: aio.Tube) -> Any:
 
 
 async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Settled:
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     id = task_id(tube, call.path["id"])
     which: Any = id
     if body.lease is not None and tube.stored.kind.leased:
@@ -143,13 +143,13 @@ async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Set
 
 def _need_session(call: Call, tube: aio.Tube, field: str) -> None:
     """Raise BadValue for a settle with neither lease nor session: all such callers share the server's session."""
-    if call.visit.session is None and tube.stored.kind.leased:
+    if call.session.aio_session is None and tube.stored.kind.leased:
         raise BadValue(f"the body has no {field}: send it as the take gave it, or the header Penstock-Session")
 
 
 async def ack_many(call: Call, body: requests.AckMany) -> Acked:
     """Ack several tasks in one step; those that this session no longer holds are skipped."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     ids: list[Any] = body.ids
     if body.leases is None:
         _need_session(call, tube, "leases")
@@ -171,7 +171,7 @@ def _held(id: Any, lease: str) -> HandOut | None:
 
 async def peek(call: Call) -> TaskAnswer:
     """Read a task, whichever session holds it."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     return responses.task(await tube.peek(await _id(call, tube)), errors=True)
 
 
@@ -182,7 +182,7 @@ async def peek_address(call: Call) -> TaskAnswer:
 
 async def delete(call: Call) -> None:
     """Delete a task, in any state."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     await tube.delete(await _id(call, tube))
 
 
@@ -198,13 +198,13 @@ async def cancel_address(call: Call, body: requests.Cancel) -> Settled:
 
 async def why(call: Call) -> Sentence:
     """Why a task is not running: what holds it back, who, since when, until when."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     return Sentence(await tube.why(task_id(tube, call.path["id"])))
 
 
 async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
     """List tasks in id order, of one status if given."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     after = None if query.after is None else task_id(tube, query.after)
     page = await call.access.call(read_tasks, tube.sync, query.status, query.limit, after)
     return TaskList([responses.task(task) for task in page.tasks], page.tasks[-1].id if page.more else None)
@@ -212,14 +212,14 @@ async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
 
 async def recover(call: Call, body: requests.Recover) -> TaskList:
     """Hand out again messages that were delivered some time ago and not acked (kind reliable)."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     found = await call.access.call(recover_tasks, tube.sync, body.count, body.elapsed)
     return TaskList([responses.task(task) for task in found])
 
 
 async def inspect(call: Call, query: requests.Inspection) -> TaskList:
     """Read the undelivered or the delivered list (kind reliable)."""
-    tube = await call.access.tube(call.path["name"], call.visit)
+    tube = await call.access.tube(call.path["name"], call.session)
     found = await call.access.call(inspect_tasks, tube.sync, query.start, query.count, query.pending)
     return TaskList([responses.task(task) for task in found])
 

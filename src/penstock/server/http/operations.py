@@ -49,10 +49,10 @@ class Server:
 class Call:
     """One request, as passed to an operation."""
 
-    def __init__(self, server: Server, request: Request, visit: HttpSession) -> None:
+    def __init__(self, server: Server, request: Request, session: HttpSession) -> None:
         self.access = server.access
         self.path: dict[str, str] = request.path_params
-        self.visit = visit
+        self.session = session
         self._request = request
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
@@ -167,8 +167,8 @@ def route(server: Server, operation: Operation) -> Route:
 
 async def _serve(server: Server, operation: Operation, request: Request, read: dict[str, Any]) -> Response:
     large = server.access.large_reads if operation.large else contextlib.nullcontext()
-    async with large, server.access.visit(request.headers.get(SESSION)) as visit:
-        call = Call(server, request, visit)
+    async with large, server.access.session_of(request.headers.get(SESSION)) as session:
+        call = Call(server, request, session)
         try:
             answer = await operation.handler(call, **read)
         except NoSuchTube:

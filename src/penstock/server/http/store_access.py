@@ -37,7 +37,7 @@ class HttpSession:
     """A session as HTTP requests use it, with its tube handles."""
 
     session_handle: SessionHandle
-    session: aio.Session | None = None
+    aio_session: aio.Session | None = None
     idle: float = 0.0
     used: float = 0.0
     busy: int = 0
@@ -55,7 +55,7 @@ class Access:
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions
         self._own = HttpSession(broker.sync.session_handle)
-        self._visits: dict[str, HttpSession] = {}
+        self._sessions: dict[str, HttpSession] = {}
         self._joining: dict[str, asyncio.Lock] = {}
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,23 +69,23 @@ class Access:
 
     # tubes
 
-    async def tube(self, name: str, visit: HttpSession | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
+    async def tube(self, name: str, session: HttpSession | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
         """The tube of that name for this session. With `to_put`, a missing tube is created; otherwise NoSuchTube."""
-        visit = visit or self._own
-        handle = visit.tubes.get(name)
+        session = session or self._own
+        handle = session.tubes.get(name)
         if handle is None:
             runtime = self.broker.sync.runtime
             opening = find_tube if to_put is None else partial(open_for_put, items=to_put)
-            handle = aio.Tube(self.broker.executor, await self.call(opening, runtime, visit.session_handle, name))
-            if len(visit.tubes) >= MAX_HANDLES:
-                visit.tubes.clear()
-            visit.tubes[name] = handle
+            handle = aio.Tube(self.broker.executor, await self.call(opening, runtime, session.session_handle, name))
+            if len(session.tubes) >= MAX_HANDLES:
+                session.tubes.clear()
+            session.tubes[name] = handle
             self.names[handle.stored.no] = name
         return handle
 
     def forget(self, name: str) -> bool:
         """Forget the handles of a dropped tube, so that its name is looked up again. Returns whether there were any."""
-        held = [visit.tubes.pop(name, None) for visit in (self._own, *self._visits.values())]
+        held = [session.tubes.pop(name, None) for session in (self._own, *self._sessions.values())]
         return any(handle is not None for handle in held)
 
     # sessions
@@ -99,43 +99,43 @@ class Access:
 
     async def end(self, id: str) -> None:
         """Close a session that was begun or joined through this server."""
-        visit = self._visits.pop(id, None)
-        if visit is None or visit.session is None:
+        session = self._sessions.pop(id, None)
+        if session is None or session.aio_session is None:
             raise NotFound(f"session {id} is not open on this server: it has ended, or was begun elsewhere")
-        await visit.session.close()
+        await session.aio_session.close()
 
     @contextlib.asynccontextmanager
-    async def visit(self, id: str | None) -> AsyncIterator[HttpSession]:
+    async def session_of(self, id: str | None) -> AsyncIterator[HttpSession]:
         """The session that a request names, kept open during the request; the server's own for None."""
-        visit = self._own if id is None else self._visits.get(id) or await self._join(id)
-        visit.busy += 1
+        session = self._own if id is None else self._sessions.get(id) or await self._join(id)
+        session.busy += 1
         try:
-            yield visit
+            yield session
         finally:
-            visit.busy -= 1
-            visit.used = time.monotonic()
+            session.busy -= 1
+            session.used = time.monotonic()
 
     async def _join(self, id: str) -> HttpSession:
         async with self._joining.setdefault(id, asyncio.Lock()):  # concurrent requests join it once
             try:
-                if id not in self._visits:
+                if id not in self._sessions:
                     self._must_have_room()
                     self._keep(await self.broker.session(id=id), IDLE_SECONDS)
-                return self._visits[id]
+                return self._sessions[id]
             finally:
                 self._joining.pop(id, None)
 
     def _keep(self, session: aio.Session, idle: float) -> None:
-        self._visits[session.id] = HttpSession(session.sync.session_handle, session, idle, time.monotonic())
+        self._sessions[session.id] = HttpSession(session.sync.session_handle, session, idle, time.monotonic())
 
     def _must_have_room(self) -> None:
-        if len(self._visits) >= self._max_sessions:
+        if len(self._sessions) >= self._max_sessions:
             raise Refused(429, f"{self._max_sessions} sessions are open through HTTP: end some of them")
 
     async def end_idle(self) -> None:
         """Close the sessions that no request has used for their idle time."""
         now = time.monotonic()
-        for id, visit in list(self._visits.items()):
-            if not visit.busy and now - visit.used > visit.idle:
+        for id, session in list(self._sessions.items()):
+            if not session.busy and now - session.used > session.idle:
                 with contextlib.suppress(PenstockError):  # then the session lapses later
                     await self.end(id)
