@@ -56,6 +56,8 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
 
     def value(self, id: int, now: int) -> float:
         """The rank of a task with that id and put time."""
+        if not (self.clock or self.newest):
+            return self.base
         return self.base + (now if self.clock else 0) - (id if self.newest else 0)
 
 

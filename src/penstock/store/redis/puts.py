@@ -32,16 +32,20 @@ def pack_put(
     """
     runs: list[tuple[Spec, int]] = []
     tails: list[bytes] = []
-    last, count = None, 0
+    last, count, spec = None, 0, Spec()
     for entry in entries:
         flags, texts = (0, b"") if not related and entry.utube is entry.extra is None else pack_texts(entry)
-        spec = _spec(flags, entry, guessed)
-        if spec != last:
-            runs += [(last, count)] if last else []
-            last, count = spec, 0
+        # What the spec is made of. Entries of one put usually share their ranks, which makes this cheap to compare.
+        key = (
+            flags, entry.rank1, entry.rank2, entry.pri, entry.ttl, entry.ttr, entry.delay, entry.group_no, entry.group,
+            entry.unstarted, entry.reply_to is None,
+        )  # fmt: skip
+        if key != last:
+            runs += [(spec, count)] if last else []
+            last, count, spec = key, 0, _spec(flags, entry, guessed)
         count += 1
         tails.append(texts + entry.payload)
-    runs.append((last or (), count))
+    runs.append((spec, count))
     capacity = "" if tube.capacity is None else tube.capacity
     return [capacity, pack_facts(tube) if related else "", _encode(runs), *tails], [length for _, length in runs]
 

@@ -314,16 +314,15 @@ class RedisStep:
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
-    def add(self, tube: Tube, entries: Sequence[Entry], *, guessed: bool = False) -> tuple[list[Record], int]:
-        """Store new tasks. Returns their records, and how many of them can be taken.
+    def add(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
+        """Store new tasks without loading anything. Returns their records, and how many of them can be taken.
 
-        Raises Conflict if an address is in use or a group has ended. `guessed`: nothing was loaded before; after a
-        Conflict, the tasks that have the addresses need not be loaded.
+        Raises Conflict if an address is in use or a group has ended. The tasks that have the addresses are loaded then.
         """
         related = tube.kind.hand_out == CLOCK or True in [
             entry.address is not None or entry.reply_to is not None or entry.group is not None for entry in entries
         ]
-        words, runs = puts.pack_put(tube, entries, related=related, guessed=guessed)
+        words, runs = puts.pack_put(tube, entries, related=related, guessed=True)
         reply = self._runner.on_tube("put_related" if related else "put", tube, *words, now=self._given)
         moment, first, answer, *rest = reply
         if first == _CONFLICT:

@@ -223,24 +223,31 @@ class RedisStore(TransferCalls, Store):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         """As the contract says; `plain_put` is faster for a single plain task."""
-        effects, decides, named = Effects(), linked(entries), addresses(entries)
+        effects = Effects()
         if True in [entry.reply_to is not None for entry in entries]:
             self._outbox.register(tube)
 
         def put(step: Step, guess: bool) -> list[Record]:
-            with suppress(Conflict):
-                if not decides or (guess and len(set(named)) == len(named)):
-                    records, readied = cast(RedisStep, step).add(tube, entries, guessed=True)
-                    effects.events += [Event(tube.public_no, "put", tube.shown(record)) for record in records]
-                    effects.readied |= {tube.public_no: readied} if readied else {}
-                    return records
+            named = addresses(entries)
+            if guess and len(set(named)) == len(named):
+                with suppress(Conflict):
+                    return self._add(cast(RedisStep, step), tube, entries, effects)
             return put_linked(Work(step, tube, effects), entries, guess=False)
 
         try:
+            if not linked(entries):
+                return Stored(self._add(self.step((tube,), now=now), tube, entries, effects), effects)
             return Stored(self._run(put, (tube,), now=now), effects)
         except TubeFull:
             self._subscriber.interests.add(tube.no)
             raise
+
+    def _add(self, step: RedisStep, tube: Tube, entries: Sequence[Entry], effects: Effects) -> list[Record]:
+        records, readied = step.add(tube, entries)
+        no, shown = tube.public_no, tube.shown
+        effects.events += [Event(no, "put", shown(record)) for record in records]
+        effects.readied |= {no: readied} if readied else {}
+        return records
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return puts.plain_put(self._runner, tube, entry)
