@@ -40,7 +40,7 @@ from penstock.runtime.runtime import BrokerRuntime
 from penstock.transfer.importer import Tell, TubeImport, discard, read_groups, read_outcomes, read_tasks
 
 # Seconds between two checks whether the taken tasks were settled.
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ class Move:
             self.runtime.apply_due(tube)
             if not tube.kind.leased or not self._source.counters(tube).counts.taken:
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def _freeze(self, tube: Tube, ends: float) -> None:
         while True:
@@ -164,7 +164,7 @@ class Move:
             except (TubeBusy, StoreBusy) as error:
                 if time.monotonic() >= ends:
                     raise TubeBusy(f"{error}; it was not moved, and stays here (--wait sets how long to try)") from None
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_CHECK_SECONDS)
 
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
         """Resume the tubes that are not frozen."""

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from penstock.core.names import shown
 from penstock.errors import BadValue
 from penstock.server.http.http_errors import Refused
+from penstock.server.paging import MEBIBYTE
 
-MEBIBYTE = 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 T = TypeVar("T", bound=msgspec.Struct)
