@@ -48,15 +48,15 @@ class PostgresStep(ServerStep):
     deletes = True
     settling_ms = 25
 
-    def __init__(
-        self, database: PostgresStore, tubes: Sequence[Tube], *, write: bool, held: bool, now: int | None
-    ) -> None:
+    #: Whether the flush skips locked rows, on which another process works.
+    passing = False
+    #: Whether such a flush changed some rows; more may remain.
+    moved = False
+
+    def __init__(self, database: PostgresStore, *, write: bool, held: bool, now: int | None) -> None:
         super().__init__(database, write=write, held=held, now=now)
         self.db = database
         self.Q = database.queries
-        self.passing = False  # whether the flush skips locked rows, on which another process works
-        self.moved = False  # whether such a flush changed some rows; more may remain
-        self._relaxed = bool(tubes) and all(tube.temporary for tube in tubes)
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction or as part of the open one. Returns the rows of each."""
@@ -76,8 +76,7 @@ class PostgresStep(ServerStep):
         return self.run([self.call(query, **values) for query, values in asked], safe=True)
 
     def change(self, query: str, **values: object) -> int:
-        calls = [self.call(self.Q.relax)] if self._relaxed else []
-        return int(self.run([*calls, self.call(query, **values)], safe=True)[-1][0][0])
+        return int(self.rows(query, **values)[0][0])
 
     def on(self, tube: Tube) -> SimpleNamespace:
         """Return the queries on the table that stores a tube's tasks."""
@@ -161,8 +160,7 @@ class PostgresStep(ServerStep):
     def watch(self, tube: Tube) -> None:
         """Register this process as watching the tube. An end in flight may not see that, so waiters retry once more."""
         if self.db.watcher is not None and not self.write:
-            calls = [self.call(self.Q.relax), self.call(self.Q.watch, tube=tube.no, process=this_process())]
-            if self.run(calls, safe=True)[1]:
+            if self.rows(self.Q.watch, tube=tube.no, process=this_process()):
                 self.db.watcher.look_again()
 
     def open_group(self, tube: Tube, name: str) -> Group:
@@ -181,11 +179,6 @@ class PostgresStep(ServerStep):
         return self.now if self.moved else self.now + BUSY_MS
 
     # sessions
-
-    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        queries, texts = (self.Q.relax, self.Q.beat, self.Q.beating), list(handles)
-        calls = [self.call(query, texts=texts, lapse=lapse_ms) for query in queries]
-        return {row[0] for row in self.run(calls, safe=True)[-1]}
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until

@@ -42,7 +42,7 @@ class PostgresStore(ServerStore):
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> PostgresStep:
         # A check of the whole store, or its repair, is one transaction.
-        return PostgresStep(self, tubes, write=write, held=not tubes and size > 1, now=now)
+        return PostgresStep(self, write=write, held=not tubes and size > 1, now=now)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return plain_put(self, tube, entry)
