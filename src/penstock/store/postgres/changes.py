@@ -64,13 +64,11 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
             on.insert_queued if kind.per_utube else on.insert, tube=no, capacity=capacity, addresses=addresses,
             process=None if kind.per_utube and not delayed else step.db.notifier.name, ready=len(entries) - delayed,
             marked=kind.hand_out == DELIVER, named=kind.hand_out == CLOCK, delayed=delayed, fair=tube.fair,
-            queued=kind.per_utube, soonest=min(waits, default=None), **values,
+            queued=kind.per_utube, soonest=min(waits, default=None), later=SUPERSEDED_MS, **values,
         )
     ]  # fmt: skip
     if kind.per_utube:
         calls.append(_heads(step, tube))
-    if addresses and kind.leased:
-        calls.append(step.call(step.Q.supersede, tube=no, texts=addresses, later=SUPERSEDED_MS))
     if capacity is not None:  # puts check the capacity one after the other
         calls.append(step.call(step.Q.lock_capacity, tube=no))
         calls.append(step.call(step.Q.admit, tube=no, capacity=capacity))

@@ -235,10 +235,12 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- fragment: pass_queues
 -- Passes the names of micro-queues to the statement `heads`, which follows.
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
+-- fragment: of_tube
+pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- fragment: putting
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
 -- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if an
--- address is in use or the capacity is exceeded.
+-- address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
 room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
     last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
@@ -248,6 +250,9 @@ n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now 
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) THEN 0
     WHEN :capacity::bigint IS NULL THEN 1 WHEN $stored + room.new > :capacity THEN 0 ELSE 1 END AS admitted
     FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
+superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
+    SELECT o.pk FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome
+        WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),
 counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls)
     SELECT :tube::integer, nullif(:ready::integer, 0), nullif(:delayed::integer, 0), n.new FROM n),
 new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, address, expires, at, ttr, pri, utube, extra,
@@ -272,13 +277,6 @@ SELECT $put, (SELECT count(*) FROM lowered) FROM n;
 -- Puts tasks into micro-queues as waiting; the statement `heads` must follow.
 WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting,
     (SELECT clock FROM n) AS clock FROM new WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
--- fragment: of_tube
-pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
--- name: supersede
--- penstock_outcome_address
-UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
-CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = v.name AND $of_tube AND until > $now + :later
-    ORDER BY pk LIMIT 1000) o));
 
 -- micro-queues
 
