@@ -71,6 +71,35 @@ def test_bad_schedules_are_refused(app: App) -> None:
     assert [each.name for each in app.schedules.list()] == ["own"]
 
 
+def test_a_name_of_another_programs_decorator_is_refused(app: App) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    other = App()
+    other.connection._broker = app.broker
+
+    @other.every(5)
+    def theirs() -> None: ...
+
+    schedule_status.save(app.broker.tube(SCHEDULE_TUBE), [declared(other.schedules)[0].record(app.broker.tube("t"))])
+    with pytest.raises(penstock.BadValue, match="decorator"):
+        app.schedules.set("theirs", 5, send.call("x"))
+    with pytest.raises(penstock.BadValue, match="decorator"):
+        app.schedules.delete("theirs")
+
+
+def test_set_and_delete_do_not_read_the_other_schedules(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    reads: list[object] = []
+    monkeypatch.setattr(penstock.Tube, "tasks", lambda *given, **options: reads.append(given))
+    app.schedules.set("ada", 5, send.call("x"))
+    app.schedules.set("ada", 6, send.call("x"))
+    app.schedules.delete("ada")
+    assert reads == []
+
+
 def test_any_worker_puts_them_with_their_arguments(app: App, clock: Clock) -> None:
     @app.task(tube="mail", pri=9)
     def send(to: str) -> str:

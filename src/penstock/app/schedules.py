@@ -79,9 +79,8 @@ class Schedules:
         return self._connection.tube(SCHEDULE_TUBE)
 
     def _refuse_declared(self, schedule_tube: Tube, name: str) -> None:
-        declared = {each.handler.name for each in self._declared}
-        declared |= {each.schedule for each in schedule_status.read_all(schedule_tube).records if not each.name}
-        if name in declared:
+        here = any(each.handler.name == name for each in self._declared)
+        if here or schedule_status.is_declared(schedule_tube, name):
             raise BadValue(f"schedule {name} belongs to a decorator: change it there, or choose another name")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -93,14 +93,30 @@ class Saved(NamedTuple):
 
 def key_of_stored(name: str) -> str:
     """The key of the schedule that `app.schedules.set` stored under that name."""
-    return hashlib.blake2s(f"stored {name}".encode(), digest_size=8).hexdigest()
+    return _hash(f"stored {name}")
 
 
-def save(schedule_tube: Tube, records: Iterable[ScheduleRecord]) -> None:
-    """Save each schedule, replacing what was saved before."""
+def _hash(text: str) -> str:
+    return hashlib.blake2s(text.encode(), digest_size=8).hexdigest()
+
+
+def save(schedule_tube: Tube, records: Sequence[ScheduleRecord]) -> None:
+    """Save each schedule, replacing what was saved before, and the names of those of decorators."""
+    names = dict.fromkeys(each.schedule for each in records if not each.name)
     schedule_tube.put_many(
         [({"card": msgspec.to_builtins(each)}, _kept("card", each.key, "replace")) for each in records]
+        + [({"declared": name}, _kept("declared", _hash(name), "ignore")) for name in names]
     )
+
+
+def is_declared(schedule_tube: Tube, name: str) -> bool:
+    """Whether a decorator's schedule of that name is saved.
+
+    A saved name outlives its schedules. So it is a hint, which saves reading all schedules for most names.
+    """
+    if _id(schedule_tube, "declared", _hash(name)) is None:
+        return False
+    return any(each.schedule == name and not each.name for each in read_all(schedule_tube).records)
 
 
 def save_runs(schedule_tube: Tube, runs: Mapping[str, Run]) -> None:
