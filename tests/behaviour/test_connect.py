@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.store.open import has_pool
 from penstock.testing import Clock
 from tests.conftest import Connect
 from tests.support.inspection import calls, tasks
@@ -61,12 +62,19 @@ def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
         "redis://ada:pw#x@host/0", "redis://ada:pw/x@host/0", "redis://ada:12/pw@host/0", "redis://ada:?pw@host/0",
         "mysql://ada:pw?x@host/jobs", "mysql://ada:pw[x@host/jobs", "redis+cluster://ada:#pw@host", "redis://ada:/pw@host/0",
         "redis://:pw@host/0?colour=red", "redis+sentinel://host/main?sentinel_password=pw&colour=red",
-        "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host",
+        "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host", "sqlite://ada:pw@host/jobs", "memory://ada:pw@host?colour=red",
     ],
 )  # fmt: skip
 def test_the_error_of_a_bad_url_has_no_password(url: str) -> None:
     with pytest.raises(penstock.BadValue) as refused:
         penstock.connect(url)
+    assert "pw" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["ada:pw@host/jobs", "redis:ada:pw@host"])
+def test_a_search_for_the_pool_in_a_url_without_a_scheme_shows_no_password(url: str) -> None:
+    with pytest.raises(penstock.BadValue) as refused:
+        has_pool(url)
     assert "pw" not in str(refused.value)
 
 

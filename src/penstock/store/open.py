@@ -155,7 +155,8 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
 
 def _parts(what: str, url: str) -> SplitResult:
     """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the URL may contain a password."""
-    where = f"{what} {url.partition('://')[0]}://…"
+    scheme, separator, _ = url.partition("://")
+    where = f"{what} {scheme}://…" if separator else f"{what} …"
     for char in url:  # urlsplit drops some of these, and others confuse drivers
         if unicodedata.category(char) in ("Cc", "Cs"):
             raise BadValue(f"{where} has an invisible character {char!a}: remove it")
