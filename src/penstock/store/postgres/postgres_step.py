@@ -159,9 +159,9 @@ class PostgresStep(ServerStep):
 
     def watch(self, tube: Tube) -> None:
         """Register this process as watching the tube. An end in flight may not see that, so waiters retry once more."""
-        if self.db.watcher is not None and not self.write:
-            if self.rows(self.Q.watch, tube=tube.no, process=this_process()):
-                self.db.watcher.look_again()
+        watcher = self.db.watcher
+        if watcher and not self.write and self.rows(self.Q.watch, tube=tube.no, process=this_process()):
+            watcher.look_again()
 
     def open_group(self, tube: Tube, name: str) -> Group:
         while not (found := self.groups(tube, name=name)):
