@@ -1,5 +1,5 @@
 """Encodes values as SQL, and reads the server's answers from PyMySQL's packets: PyMySQL's own cursors take most of the
-time of a short call. One task costs PyMySQL 90 µs and this module 37; a hundred cost 600 and 335.
+time of a short call. One task costs PyMySQL 90 µs and this module 36; a hundred cost 590 and 295.
 """
 
 from __future__ import annotations
@@ -209,28 +209,25 @@ def counted(value: bytes) -> bytes:
 
 def _read_rows(read: Callable[[], bytes], columns: int, rows: Rows, raw: bool) -> int:
     """Append the rows of one result. Returns the status that follows them."""
-    reads = [_reader(read(), raw) for _ in range(columns)]
+    decodes = [_reader(read(), raw) for _ in range(columns)]
     read()
     while True:
         packet = read()
         if packet[0] == _EOF and len(packet) <= _LONGEST_EOF:
             return packet[3]
-        rows.append(_row(packet, reads))
-
-
-def _row(packet: bytes, reads: list[_Read]) -> tuple[object, ...]:
-    values: list[object] = []
-    start = 0
-    for read in reads:
-        size = packet[start]
-        if size == _NULL:
-            values.append(None)
-            start += 1
-            continue
-        size, start = (size, start + 1) if size < _NULL else _length(packet, start)
-        values.append(read(packet[start : start + size]))
-        start += size
-    return tuple(values)
+        values: list[object] = []
+        end = 0
+        for decode in decodes:
+            size, start = packet[end], end + 1
+            if size == _NULL:
+                values.append(None)
+                end = start
+                continue
+            if size > _NULL:
+                size, start = _length(packet, end)
+            end = start + size
+            values.append(decode(packet[start:end]))
+        rows.append(tuple(values))
 
 
 def _reader(column: bytes, raw: bool) -> _Read:
@@ -238,6 +235,8 @@ def _reader(column: bytes, raw: bool) -> _Read:
     kind = column[-6]
     if kind in _INTEGERS:
         return int
+    if kind == FIELD_TYPE.DOUBLE:
+        return float
     if kind in _BLOBS or (raw and kind in _NAMES):
         return bytes if column[-12:-10] == _BINARY else bytes.decode
     if kind in _NAMES:
