@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from random import getrandbits
 from typing import Any
 
@@ -191,11 +192,11 @@ class NewTasks:
 
     def _inserts(self) -> list[str]:
         entries, kind = self.entries, self.tube.kind
-        given = [field for field in _OPTIONAL if any(getattr(entry, field) is not None for entry in entries)]
+        found = {column: list(map(attrgetter(field), entries)) for field, column in _OPTIONAL.items()}
+        given = {column: values for column, values in found.items() if values.count(None) < len(values)}
         timed = any(entry.ttl is not None or entry.delay for entry in entries)
         addressed = not kind.leased or any(entry.address is not None for entry in entries)
-        columns = [*(["expires,at"] if timed else []), *(["address"] if addressed else [])]
-        columns += [_OPTIONAL[field] for field in given]
+        columns = [*(["expires,at"] if timed else []), *(["address"] if addressed else []), *given]
         head = (
             f"INSERT INTO penstock_task ({','.join(['pk,tube,state,rank1,rank2,pri,created,data', *columns])}) VALUES "
         )
@@ -212,8 +213,8 @@ class NewTasks:
                 row += f",{expires},{at}"
             if addressed:
                 row += f",{self._address(place, entry)}"
-            for field in given:
-                row += f",{literal(getattr(entry, field))}"
+            for values in given.values():
+                row += f",{literal(values[place - 1])}"
             rows.append(row + ")")
         return [head + part for part in joined(rows)]
 
