@@ -33,11 +33,12 @@ def launched() -> Iterator[Browser]:
 
 @contextmanager
 def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iterator[Page]:
-    """A page of a new profile: errors, dialogs and violations of the content policy fail the test.
+    """A page without cookies: errors, dialogs and violations of the content policy fail the test.
 
-    `refused`: the server may refuse requests.
+    With settings it is a page of a new profile, which takes longer. `refused`: the server may refuse requests.
     """
-    context = browser.new_context(**settings)
+    usual = None if settings else next(iter(browser.contexts), None)
+    context = usual or browser.new_context(**settings)
     context.set_default_timeout(60_000)
     page = context.new_page()
     found: list[str] = []
@@ -60,5 +61,9 @@ def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iter
     page.on("requestfailed", failed)
     yield page
     page.wait_for_load_state()
-    context.close()
+    if settings:
+        context.close()
+    else:
+        page.close()
+        context.clear_cookies()
     assert not found, found
