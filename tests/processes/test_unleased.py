@@ -37,7 +37,10 @@ def for_a_while(url: str, hand_out: Callable[[penstock.Tube], list[penstock.Task
         tube = broker.tube("t")
         ends = time.monotonic() + 0.8
         while not found or time.monotonic() < ends or (stats := tube.stats()).calls.take < TURNS * stats.tasks.total:
-            found += [(task.id, task.attempts, task.taken) for task in hand_out(tube)]
+            handed = hand_out(tube)
+            found += [(task.id, task.attempts, task.taken) for task in handed]
+            if not handed:
+                time.sleep(0.01)  # eight processes that poll without a pause would only slow each other down
     return found
 
 
@@ -115,8 +118,11 @@ def test_ids_of_racing_puts_grow_and_each_message_is_popped_and_acked_once(url: 
     assert listed == sorted(set(listed)) == sorted(mark for marks in pushed for mark in marks)
     assert len(listed) == MESSAGES
     done = Counter((id, attempts) for found in in_processes(pop_and_ack, url) for id, attempts, _ in found)
-    require("I4", set(done.values()) == {1} and len(done) == 2 * MESSAGES, done.most_common(3))
-    assert (len(tube), tube.stats().calls.ack) == (0, MESSAGES)
+    acked = [id for id, attempts in done if attempts == 0]
+    require("I4", set(done.values()) == {1} and len(acked) == MESSAGES, done.most_common(3))
+    # Of a pool, a pop returns no message that another process acked before its data was read.
+    calls = tube.stats().calls
+    assert (len(tube), calls.take, calls.ack) == (0, MESSAGES, MESSAGES)
     assert counters_equal_a_recount(broker, tube) == []
 
 
