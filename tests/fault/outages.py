@@ -44,6 +44,7 @@ class Outages:
         self._opened = ExitStack()
         self._copies = Path(self._opened.enter_context(TemporaryDirectory(prefix="penstock-copy-")))
         self._copied: float | None = None
+        self._injected = 0
         self._server = self._started(Redis if self.pooled else DURABLE[name])
         self._proxy = self._opened.enter_context(proxied(self._server))
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
@@ -68,7 +69,8 @@ class Outages:
 
     def inject(self, dice: random.Random, recorder: Recorder) -> None:
         """Inject one fault, each kind equally often. Returns when it is over."""
-        if self._copied is not None and dice.random() < 0.3:
+        self._injected += 1
+        if self._copied is not None and self._injected % 4 == 0:
             nodes = self._server.nodes
             if len(nodes) > 1 and dice.random() < 0.5:  # each node of a cluster is replicated separately
                 recorder.call("lose_part", partial(self._lose_tail, [dice.choice(nodes)]))
