@@ -366,8 +366,8 @@ class Store(ABC):
             return False
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        """Apply the deadlines that have passed, to at most `limit` tasks: end delays, leases, ttls and sessions, let tasks
-        follow the state of their group, and delete old outcomes."""
+        """Apply passed deadlines to at most `limit` tasks: end delays, leases, ttls and sessions, let tasks follow the
+        state of their group, and delete old outcomes."""
         effects = Effects()
 
         def advance(step: Step, _: bool) -> Advanced:
