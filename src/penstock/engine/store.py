@@ -31,7 +31,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar, cast, overload
 
 from msgspec.structs import replace
@@ -81,6 +81,8 @@ REMOVE_STEP = 5000
 # Attempts of one call before it gives up because of conflicts. The first retry is immediate.
 _ATTEMPTS = 6
 _PAUSE = 0.02
+# The context of a step that an error undoes as a whole.
+_UNDONE_WHOLE = nullcontext()
 
 
 class Store(ABC):
@@ -348,9 +350,9 @@ class Store(ABC):
             self._run(apply, (tube,), now=now)
         return Settled(settled, effects)
 
-    def _keeping(self, done: Sequence[Record | None]) -> partly_applied:
+    def _keeping(self, done: Sequence[Record | None]) -> AbstractContextManager[None]:
         """The context of one step that flushes several times: a server keeps what was flushed before an error."""
-        return partly_applied(done if self.remote else ())
+        return partly_applied(done) if self.remote else _UNDONE_WHOLE
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
         while self._apply_due(step, tube, effects):
