@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from math import inf
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from penstock.core.chain import is_marked
+from penstock.core.entry import record_maker, stands_alone
 from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
@@ -41,7 +43,7 @@ from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreErr
 from penstock.store.pool.index import Index, Mirror, Progress, differences
 from penstock.store.pool.runner import Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.vault import Database, Shelf, Vault
-from penstock.store.redis import durability
+from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, OutboxEntry
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
@@ -122,7 +124,7 @@ class PoolOutbox(Outbox):
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         epoch = str(self._pool_runner.servers.epoch)
         tube = super()._receive(source, name, batch, effects, now)
-        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.versions[1])})
+        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.version or inf)})
         if tube.no != source:
             self._pool_runner.written(tube)
         return tube
@@ -306,8 +308,18 @@ class PoolStore(RedisStore):
             raise UnsupportedOption("a pool has no chains: put them on the database behind it, or on Redis alone")
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
-    def plain_put(self, tube: Tube, entry: Entry) -> None:
-        """None: a pool has no faster way than `put`."""
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        if not stands_alone(tube, entry):
+            return None
+        words, make = puts.plain_words(self._runner, tube, entry), record_maker(entry)
+
+        def put(payload: bytes) -> Record:
+            self._must_fit(payload)
+            run = partial(self._runner.on_tube, "put_plain", tube, *words, payload)
+            created, id = cast("list[int]", self._step(run, data=False))
+            return make(id, created, payload)
+
+        return put
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """As the contract says; with `brief`, the same scripts run, but unneeded data is not read."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from math import inf
 from typing import TypeVar, cast
 
 from penstock.core.options import Tube
@@ -107,26 +108,24 @@ class WatchedServer(OneServer):
         return self._watched(lambda: super(WatchedServer, self).ask_each(commands))
 
     @property
-    def versions(self) -> tuple[float, float]:
-        """The tube's versions before and after the last script of this thread; equal if it marked no changes."""
-        return cast("tuple[float, float]", self._thread.versions)
+    def version(self) -> float:
+        """The version of the last mark that the last script of this thread made; 0 if it marked nothing, infinite if
+        that is unknown."""
+        return cast(float, self._thread.version)
 
     def _call(self, call: Call, *, idempotent: bool) -> Reply:
         attempt = partial(self._exchange, *call, [])
         return self._watched(lambda: self._retry(attempt, idempotent=idempotent))
 
     def _exchange(self, key: bytes, command: Command, request: Request | None, tries: list[bytes]) -> Reply:
-        meta = next((key for key in request.keys if key.endswith(b":meta")), None) if request else None
-        look = [] if meta is None else [(b"HGET", meta, b"version")]
         tries.append(key)
-        replies = exchange_scripts(self._connections, [*look, command, *look], [*(None for _ in look), request, None])
-        reply = unwrap(replies[len(look)])
-        before, after = (int(cast("bytes | None", each) or 0) if look else 0 for each in (replies[0], replies[-1]))
-        self._thread.versions = before if len(tries) == 1 else 0, after  # an earlier try may have changed something
+        version, reply = _answer(request, unwrap(exchange_scripts(self._connections, [command], [request])[0]))
+        self._thread.version = version or (0 if len(tries) == 1 else inf)  # an earlier try may have changed something
         return reply
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        return self._watched(lambda: super(WatchedServer, self)._call_all(calls))
+        replies = self._watched(lambda: super(WatchedServer, self)._call_all(calls))
+        return [_answer(call[2], reply)[1] for call, reply in zip(calls, replies, strict=True)]
 
     def _watched(self, call: Callable[[], T]) -> T:
         while True:
@@ -143,6 +142,11 @@ class WatchedServer(OneServer):
         [reply] = exchange_on(connection, [(b"INFO", b"server")])
         if isinstance(reply, bytes) and parse_info(reply).get("run_id") != self.run_id:
             raise Interrupted
+
+
+def _answer(request: Request | None, reply: Reply) -> tuple[int, Reply]:
+    """The version of the last mark, 0 for none, and the answer."""
+    return (0, reply) if request is None or request.script.epoch is None else cast("tuple[int, Reply]", reply)
 
 
 class PoolRunner(Runner):
@@ -168,9 +172,8 @@ class PoolRunner(Runner):
                 if not self.servers.restore(tube.no) or self.frozen(tube) is not None:
                     raise self.missing(tube) from None
                 continue
-            before, after = self.servers.versions
-            if before != after and (dirty := getattr(self._thread, "dirty", None)) is not None:
-                dirty[tube.no] = tube, epoch, after
+            if (version := self.servers.version) and (dirty := getattr(self._thread, "dirty", None)) is not None:
+                dirty[tube.no] = tube, epoch, version
             return reply
 
     def in_epoch(

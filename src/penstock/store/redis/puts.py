@@ -100,7 +100,8 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
         return None
     bare = runner.tag_request("put_plain", tube.no)
     script, keys = bare.script, bare.keys
-    words, make = plain_words(runner, tube, entry), record_maker(entry)
+    shape, make = runner.shape(tube), record_maker(entry)
+    words = [shape.letters, shape.limit, *plain_words(runner, tube, entry)]
     calls = b"*%d\r\n" % (len(keys) + len(words) + 5)
     before = calls + packed(b"EVALSHA", script.digest, len(keys), *keys)
     after = packed(*words)
@@ -116,7 +117,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
 
 
 def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
-    """The arguments of put_plain between the time and the data."""
+    """The arguments of put_plain between the limit and the data."""
     second = "2" in runner.shape(tube).letters
     head, rest = new_pieces(entry)
     ttl = "" if entry.ttl is None else entry.ttl

@@ -36,11 +36,13 @@ _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 class Script:
     """One script, as it is loaded into a server."""
 
-    __slots__ = ("digest", "keys", "name", "text")
+    __slots__ = ("digest", "epoch", "keys", "name", "text")
 
-    def __init__(self, name: str, keys: tuple[str, ...], text: str) -> None:
+    def __init__(self, name: str, keys: tuple[str, ...], text: str, epoch: str | None = None) -> None:
         self.name = name
         self.keys = keys
+        #: That of the index of a pool: the script returns the version of its last mark, 0 for none, and its answer.
+        self.epoch = epoch
         self.text = text.encode()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
@@ -52,16 +54,17 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, epoch: str
     `modern`: for servers that know script flags (7 and later); `epoch`: for the index of a pool in that epoch.
     """
     own = _section(name)
-    parts: list[str] = []
-    for part in _parts(own, sort):
-        parts.append(_section(part))
-        if part == "tube" and epoch is not None:
-            parts.append(f"local EPOCH = '{epoch}'\n{_section('pool_epoch')}")
+    names = _parts(own, sort)
+    if epoch is not None:
+        names.insert(names.index("tube" if "tube" in names else "now") + 1, "pool_epoch")
+    parts = [_section(name) for name in names]
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
-    names = ", ".join(f"k_{key}" for key in keys)
+    named = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
-    lines = [*_head(_words("FLAGS", own), modern), f"local {names} = {values}", _SHARED, *parts, own]
-    return Script(name, keys, "\n".join(lines))
+    lines = [f"local {named} = {values}", _SHARED, *parts, own]
+    if epoch is not None:
+        lines = [f"local EPOCH, marked = '{epoch}', 0", "local function run()", *lines, "end", _section("pool_answer")]
+    return Script(name, keys, "\n".join([*_head(_words("FLAGS", own), modern), *lines]), epoch)
 
 
 def _head(flags: list[str], modern: bool) -> list[str]:

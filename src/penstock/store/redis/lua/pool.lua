@@ -7,11 +7,19 @@
 -- KEYS: marks
 if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
 
-mark_changed = function(name) redis.call('ZADD', k_marks, redis.call('HINCRBY', k_meta, 'version', 1), name) end
+mark_changed = function(name)
+  marked = redis.call('HINCRBY', k_meta, 'version', 1)
+  redis.call('ZADD', k_marks, marked, name)
+end
 
 -- The database learns of a hand-out only when it has ended, so the lease numbers of a new epoch begin higher. The first
 -- epoch begins like any store.
 lease_floor = (tonumber(EPOCH) or 1) * 1024 - 1024
+
+-- part: pool_answer
+-- Ends a script in an epoch.
+local answer = run()
+return { marked, answer }
 
 -- script: begin_index
 -- Create the empty index of a new tube.

@@ -179,24 +179,25 @@ end
 -- Store one task that has nothing but data, ready at once, in a tube without micro-queues and capacity. Its record comes in
 -- pieces: see new_pieces in penstock.store.redis.encoding.
 -- KEYS: meta tasks ready due
--- ARGV: now, record up to created, ttl or '', record from expires to the data, first rank, second rank as stored in the
---   ready index or '', data
+-- ARGV: now, shape, limit, record up to created, ttl or '', record from expires to the data, first rank, second rank as
+--   stored in the ready index or '', data
 -- Returns: now, id
 -- WITH: now
 local meta = redis.call('HMGET', k_meta, 'last', 'take_waits')
 if not meta[1] then return { -1 } end
 local id, expires = meta[1] + 1, ''
 local key = struct.pack('>I6', id)
-if ARGV[3] ~= '' then
-  expires = struct.pack('>I6', now + ARGV[3])
-  redis.call('ZADD', k_due, now + ARGV[3], key)
+if ARGV[5] ~= '' then
+  expires = struct.pack('>I6', now + ARGV[5])
+  redis.call('ZADD', k_due, now + ARGV[5], key)
 end
-redis.call('HSET', k_tasks, key, ARGV[2] .. struct.pack('>I6', now) .. expires .. ARGV[4] .. ARGV[7])
-redis.call('ZADD', k_ready, ARGV[5], ARGV[6] .. key)
+redis.call('HSET', k_tasks, key, ARGV[4] .. struct.pack('>I6', now) .. expires .. ARGV[6] .. ARGV[9])
+redis.call('ZADD', k_ready, ARGV[7], ARGV[8] .. key)
 redis.call('HSET', k_meta, 'last', id)
 if meta[2] then -- as in the part tube
   redis.call('HDEL', k_meta, 'take_waits')
   local prefix, no = string.match(k_meta, '^{(.*):(%d+)}:meta$')
   redis.call('PUBLISH', prefix .. ':tube_changed', no)
 end
+if mark_changed then mark_changed('t' .. key) end
 return { now, id }
