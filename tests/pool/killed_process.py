@@ -52,13 +52,13 @@ def _count_down(broker: penstock.Broker, step: int) -> None:
         _step(left)
         return script(*arguments, **options)
 
-    def commit(work: Callable[[Any], Any]) -> Any:
+    def commit(work: Callable[[Any], Any], **options: Any) -> Any:
         def worked(session: Any) -> Any:
             done = work(session)
             _step(left)
             return done
 
-        return transact(worked)
+        return transact(worked, **options)
 
     store._servers.run = run  # type: ignore[method-assign]
     store._vault._db.run = commit  # type: ignore[method-assign]

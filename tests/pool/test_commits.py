@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from penstock.store.pool.index import PAGE
+from penstock.core.options import Tube
+from penstock.store.pool.index import PAGE, Mirror
 from penstock.store.pool.pool_store import PoolStore
 from tests.pool.conftest import Connect
 
@@ -38,19 +39,19 @@ def scripts_of(broker: penstock.Broker, then: Callable[[str], object] = lambda n
 
 
 def put_together(broker: penstock.Broker, error: BaseException | None = None) -> None:
-    """Put from several threads; the first transaction waits until all have run their scripts, and may fail."""
+    """Put from several threads; the first write waits until all have run their scripts, and may fail."""
     store, tube, first = pool_of(broker), broker.tube("t"), threading.Lock()
-    transact = store._vault._db.run
+    collect = store._mirror._collect
 
-    def run(work: Callable[[Any], Any]) -> Any:
+    def collect_all(*arguments: Any) -> Any:
         if first.acquire(blocking=False):
             while cast(int, store._runner.command(1, "marks", b"ZCARD")) < THREADS:
                 pass
             if error is not None:
                 raise error
-        return transact(work)
+        return collect(*arguments)
 
-    store._vault._db.run = run  # type: ignore[method-assign]
+    store._mirror._collect = collect_all  # type: ignore[method-assign,assignment]
     threads = [threading.Thread(target=tube.put, args=(place,)) for place in range(THREADS)]
     for thread in threads:
         thread.start()
@@ -85,7 +86,7 @@ def test_what_another_process_has_written_is_not_written_again(connect: Connect)
     # The other one puts, and writes what both have marked, before this one can.
     scripts = scripts_of(two, lambda name: one.put("c") if name == "put_plain" else None)
     tube.put("b")
-    assert scripts == ["put_plain"]
+    assert scripts == ["put_plain", COLLECT]
     assert [task.data for task in one.take_many(3)] == ["a", "b", "c"]
 
 
@@ -102,8 +103,13 @@ def test_a_commit_has_all_pages_of_what_others_marked_meanwhile(connect: Connect
     assert len(tube.take_many(many + 1)) == many + 1
 
 
+def begin_turn(mirror: Mirror, tube: Tube, client: str) -> None:
+    epoch = str(mirror._runner.servers.epoch)
+    assert cast(int, mirror._on_marks("collect_changes", tube, epoch, client, 99, 0, PAGE, 0)[0]) > 0
+
+
 def crowd(connect: Connect) -> tuple[penstock.Broker, penstock.Broker]:
-    """Two brokers that have put in turns, so that both wait for their turn to write."""
+    """Two brokers that have put in turns."""
     one, two = connect(), connect()
     for broker in (one, two, one, two):
         broker.tube("t").put("before")
@@ -114,8 +120,8 @@ def test_what_a_process_waits_for_is_written_by_the_one_whose_turn_it_is(connect
     one, two = crowd(connect)
     first, second = pool_of(one)._mirror, pool_of(two)._mirror
     stored, epoch = one.tube("t").stored, str(pool_of(one)._servers.epoch)
-    assert first._await_turn(stored, epoch, 99, f"{first._name}.{epoch}") == 0
-    second._write = None  # type: ignore[method-assign,assignment]  # it must not
+    begin_turn(first, stored, first._client(epoch))
+    second._vault = None  # type: ignore[assignment]  # it must not write
     waiting = threading.Thread(target=two.tube("t").put, args=("waited for",))
     waiting.start()
     while not pool_of(one)._runner.command(stored.no, "waiting", b"ZCARD"):
@@ -129,8 +135,7 @@ def test_what_a_process_waits_for_is_written_by_the_one_whose_turn_it_is(connect
 def test_a_turn_of_a_process_that_died_ends(connect: Connect) -> None:
     one, two = crowd(connect)
     stored, mirror = one.tube("t").stored, pool_of(one)._mirror
-    epoch = str(pool_of(one)._servers.epoch)
-    assert mirror._await_turn(stored, epoch, 99, "dead") == 0
+    begin_turn(mirror, stored, "dead")
     two.tube("t").put("after")
     assert len(two.tube("t")) == 5
     assert two.check() == []
@@ -146,8 +151,7 @@ def test_a_batch_that_fails_before_its_turn_stands_in_nobodys_way(
         raise penstock.StoreUnavailable("Redis is away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(mirror, "_await_turn", fail)
-        patched.setitem(mirror._crowded, tube.stored.no, True)
+        patched.setattr(mirror, "_collect", fail)
         with pytest.raises(penstock.OutcomeUnknown):
             tube.put("unknown")
     tube.put("after")

@@ -15,6 +15,7 @@ from penstock.core.options import Tube
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.pool.pool_store import PoolStore
+from penstock.store.pool.vault import Changes
 from penstock.store.redis.redis_store import RedisStore
 from penstock.testing import Clock
 from tests.pool.conftest import DATABASES, Connect
@@ -294,3 +295,23 @@ def test_an_index_of_an_older_redis_snapshot_is_rebuilt(connect: Connect, server
     with pytest.raises(penstock.NotTaken):
         old.ack()
     assert [task.data for task in tube.take_many(9)] == ["c", "d"]
+
+
+def test_a_write_notices_that_the_database_lost_its_newest_ones(connect: Connect) -> None:
+    one, two = connect(), connect()
+    tube = one.tube("t")
+    tube.put("kept")
+    vault, no = cast(PoolStore, one.runtime.store)._vault, tube.stored.no
+    older = vault.tube(no)
+    two.tube("t").put("lost")
+    newer = vault.tube(no)
+    assert older is not None
+    assert newer is not None
+    assert older.beside is not None
+    vault.write(no, older.beside, [Changes(gone=[2])], known=0, version=newer.written + 1)
+    vault._db.run(lambda session: session.change(vault._ask.set_written, (older.written, no)))
+    with pytest.raises(penstock.OutcomeUnknown):
+        two.tube("t").put("unknown")
+    assert contents(tube) == [(1, "kept", "r")]
+    assert tube.put("after").id == 2
+    assert two.check() == []

@@ -35,8 +35,8 @@ def mortal(broker: penstock.Broker, death: Death) -> Iterator[None]:
     store = store_of(broker)
     script, transact = store._servers.run, store._vault._db.run
 
-    def commit(work: Callable[[Any], Any]) -> Any:
-        return transact(lambda session: death.meet(lambda answer: answer, work(session)))
+    def commit(work: Callable[[Any], Any], **options: Any) -> Any:
+        return transact(lambda session: death.meet(lambda answer: answer, work(session)), **options)
 
     store._servers.run = lambda *words, **options: death.meet(script, *words, **options)  # type: ignore[method-assign]
     store._vault._db.run = commit  # type: ignore[method-assign]

@@ -240,10 +240,12 @@ class Link:
         """Run one statement. Returns its rows, with names as bytes. With `alone`, it is its own transaction."""
         return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
 
-    def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
+    def finish_with(
+        self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
+    ) -> None:
         """Run each statement for each of its rows and commit, in one round trip. INSERTs have as many rows as
-        possible."""
-        statements: list[str] = []
+        possible. The statement `guard` must change a row."""
+        statements = [_filled(*guard), _MUST_CHANGE] if guard else []
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
@@ -262,6 +264,10 @@ class Link:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
             self._connection._force_close()  # type: ignore[attr-defined]
+
+
+# Error 1242 ends the packet if the statement before changed no row.
+_MUST_CHANGE = "SET @p_x = IF(ROW_COUNT() > 0, 1, (SELECT 1 UNION SELECT 2))"
 
 
 def _filled(sql: str, arguments: Sequence[object]) -> str:

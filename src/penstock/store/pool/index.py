@@ -1,8 +1,9 @@
 """The index in Redis and the vault behind it: writing changes to the vault, and rebuilding a lost index from it.
 
 Scripts mark what they change, and a call returns once the vault has these changes. The process that made a change, or
-that finds one left behind, locks the tube's row in the vault, reads everything that is marked and writes it in one
-commit; then it removes the marks, and the tasks' data from Redis. Concurrent callers share one commit.
+that finds one left behind, reads everything that is marked and writes it to the vault in one commit, which does nothing
+if the vault has a newer version. Then it removes the marks, and the tasks' data from Redis. Concurrent callers share
+one commit.
 
 Every rebuild begins an epoch. A process that finds the index lost raises the epoch in the vault. Only one process can;
 the others wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
@@ -26,7 +27,7 @@ import msgspec
 from penstock.core.options import Tube
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
 from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunner, WatchedServer
-from penstock.store.pool.vault import Changes, Shelf, Vault
+from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
 from penstock.store.redis.encoding import decode, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import all_ids, scan
@@ -54,6 +55,8 @@ _SESSIONS_OF_EPOCH = 2**32
 _UNENDED = b"osx"
 # How often a tube that keeps changing is compared before it is left to the next check.
 _LOOKS = 5
+# What collect_changes returns to a client that is to wait.
+_WAIT = -1
 # The most arguments of one command.
 _WORDS = 1000
 
@@ -72,9 +75,10 @@ class Mirror:
         self._runner = runner
         self._vault = vault
         self._looked: dict[int, float] = {}
-        # By tube: the version that this process wrote last, and whether other processes have written since.
-        self._last: dict[int, int] = {}
-        self._crowded: dict[int, bool] = {}
+        # By tube and epoch, a version that the vault has.
+        self._written: dict[tuple[int, str], int] = {}
+        #: Replaces the index of an epoch, after the vault has lost changes.
+        self.replace: Callable[[int], object] = lambda epoch: None
         self.reset()
 
     def reset(self) -> None:
@@ -129,14 +133,12 @@ class Mirror:
 
     def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
         """Wait for the write in progress, then write for all threads that have joined the batch by then."""
-        place, name, last = (tube.no, epoch), f"{self._name}.{epoch}", 0
+        place, last = (tube.no, epoch), None
         try:
             with self._locks[tube.no]:
-                crowded = self._crowded.get(tube.no, False)
-                written = self._await_turn(tube, epoch, batch.version, name) if crowded else 0
                 with self._lock:
                     del self._joining[place]  # threads that mark something from now on need another batch
-                if written < batch.version or batch.whole:
+                if batch.whole or self._written.get(place, 0) < batch.version:
                     last = self._write(tube, epoch, batch.version, batch.whole)
             batch.set_result(None)
         except BaseException as error:
@@ -149,52 +151,61 @@ class Mirror:
                 batch.cancel()
             raise
         with suppress(StoreError):  # a later write removes the marks that remain
-            more = bool(last) or (crowded and not written)
+            more = last is not None
             while more:
-                more = self._on_marks("clear_changes", tube, epoch, last, PAGE, name)[0] == 1
+                more = self._on_marks("clear_changes", tube, epoch, last or 0, PAGE, self._client(epoch))[0] == 1
 
-    def _await_turn(self, tube: Tube, epoch: str, version: float, name: str) -> int:
-        """Wait until this process, called `name`, may write, or until another process has written `version`.
+    def _client(self, epoch: str) -> str:
+        """The name by which this process takes turns."""
+        return f"{self._name}.{epoch}"
 
-        Returns 0 if this process may write, else the version up to which the vault is written.
-        """
-        called = self._runner.keys.name(tube.no, f"turn:{name}")
-        while True:
-            written = cast(int, self._on_marks("await_turn", tube, epoch, version, name)[0])
-            if written >= 0:
-                return written
-            popped = cast("list[bytes] | None", self._runner.servers.send(called, b"BLPOP", called, 1))
-            if popped and not 0 < (written := int(popped[1])) < version:
-                return written
-
-    def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int:
-        """Write marked changes. Returns the version up to which they were written; 0 if there were none."""
-        last = 0
-
-        def look(beside: bytes | None) -> Iterator[Changes]:
-            """Read what is marked in the tube up to one version, in pages."""
-            nonlocal last
-            written, upto = _written(beside, epoch), ""
-            self._crowded[tube.no] = self._last.get(tube.no, written) != written
-            self._last[tube.no], after = written, 0 if whole else written
-            if after >= version:
-                return
-            while True:  # read all pages: the first one already stores the version that the last one reaches
-                with self._runner.servers.strictly():
-                    reply = self._on_marks("collect_changes", tube, epoch, after, upto, PAGE)
-                found, marks = cast(int, reply[0]), reply[2:]
-                if marks or whole:
-                    last = found if marks else last
-                    # Stored from the first page only: its meta has the version up to which marks are read.
-                    yield _changes(None if upto else cast("list[list[bytes]]", reply[1]), marks)
-                if len(marks) < 3 * PAGE:
-                    return
-                after, upto = cast(int, marks[-2]), str(found)
-
-        if not self._vault.write(tube.no, look):
+    def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int | None:
+        """Write marked changes in this process's turn. Returns the last version that the vault has then; None if
+        another process has written `version`."""
+        found = self._collect(tube, epoch, version, whole)
+        if found is None:
+            return None
+        known, last, beside, pages = found
+        if not pages and not whole:
+            return known
+        oldest, newest = (vault_version(int(epoch), each) if each else 0 for each in (known, last))
+        stored = self._vault.write(tube.no, _encode(beside), pages, known=oldest, version=newest)
+        if stored is None:
             raise self._runner.missing(tube)
-        self._last[tube.no] = max(last, self._last[tube.no])
+        if stored < oldest:
+            log.warning("%s lacks changes that it had stored; rebuilding the index from what it has", self._vault.label)
+            self.replace(int(epoch))
+        if stored < newest or epoch_of(stored) > int(epoch):
+            raise Interrupted
+        self._written[tube.no, epoch] = last
         return last
+
+    def _collect(
+        self, tube: Tube, epoch: str, version: float, whole: bool
+    ) -> tuple[int, int, Reply, list[Changes]] | None:
+        """Wait for this process's turn, and read everything that is marked, in pages. Returns a version that the vault
+        has, the last version, what the tube stores beside its tasks, and the changes between the two; None if another
+        process has written `version` meanwhile."""
+        called = self._runner.keys.name(tube.no, f"turn:{self._client(epoch)}")
+        known = after = self._written.get((tube.no, epoch), 0)
+        pages: list[Changes] = []
+        while True:
+            words = self._client(epoch), inf if pages else version, after, PAGE, int(whole)
+            last, written, *rest = cast("list[int]", self._on_marks("collect_changes", tube, epoch, *words))
+            if pages and (last < 1 or written > known):  # the turn has ended: others may have written newer changes
+                after, pages = known, []
+            elif last == _WAIT:
+                popped = cast("list[bytes] | None", self._runner.servers.send(called, b"BLPOP", called, 1))
+                if popped and int(popped[1]) >= version and not whole:
+                    return None
+            elif not rest:
+                return None
+            else:
+                known, (beside, *marks) = max(known, written), cast("list[Reply]", rest)
+                pages += [_changes(marks)] if marks else []
+                if len(marks) < 3 * PAGE:
+                    return known, last, beside, pages
+                after = cast(int, marks[-2])
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
         """Run a script that also works on a tube that was moved away; raises Interrupted if the epoch has ended."""
@@ -211,22 +222,13 @@ class Mirror:
         marks = self._runner.keys.name(tube.no, "marks")
         try:
             if self._runner.servers.command(marks, b"EXISTS", marks):
-                self.write(tube, str(self._runner.servers.epoch), whole=True)
+                self.write(tube, str(self._runner.servers.epoch))
         except PenstockError as error:
             log.warning("changes left behind in tube %s not written yet (%s); retrying", tube.name, error)
 
 
-def _written(beside: bytes | None, epoch: str) -> int:
-    """The version up to which the vault has the changes of this epoch."""
-    if beside is None:
-        return 0
-    meta = _read_beside(beside)[0]
-    found = dict(zip(meta[::2], meta[1::2], strict=True))
-    return int(found.get(b"version", 0)) if found.get(b"epoch") == epoch.encode() else 0
-
-
-def _changes(beside: list[list[bytes]] | None, marks: list[Reply]) -> Changes:
-    changes = Changes(None if beside is None else _encode(beside))
+def _changes(marks: list[Reply]) -> Changes:
+    changes = Changes()
     for place in range(0, len(marks), 3):
         name, value = cast(bytes, marks[place]), marks[place + 2]
         if name[:1] == b"t":
@@ -308,10 +310,14 @@ class Index:
         found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"frozen"))
         if found[0] != str(epoch).encode() or not any(found[1:]):  # a drop was interrupted
             log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
-            with self._lock, self._servers.trusted():
-                self._build(epoch, self._servers.run_now())
-            self.ensure()
+            self.replace(epoch)
         return True
+
+    def replace(self, epoch: int) -> None:
+        """Build the index again, unless another process has begun the next epoch."""
+        with self._lock, self._servers.trusted():
+            self._build(epoch, self._servers.run_now())
+        self.ensure()
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
         """Build the index in the next epoch. Returns False if another process builds it, or if it was lost again."""
@@ -359,7 +365,7 @@ class Index:
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
         """Close a tube and load what it stores beside its tasks. Returns None if it was dropped in the meantime."""
         self._wipe(shelf.no, epoch)
-        settled = self._vault.locked(shelf.no, lambda _, shelf: shelf)  # waits for writes of the lost epoch
+        settled = self._vault.begin_epoch(shelf.no, epoch)  # no write of the lost epoch follows
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)

@@ -42,7 +42,7 @@ from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters,
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.pool.index import Index, Mirror, Progress, differences
 from penstock.store.pool.runner import Interrupted, PoolRunner, WatchedServer
-from penstock.store.pool.vault import Database, Shelf, Vault
+from penstock.store.pool.vault import Database, Shelf, Vault, vault_version
 from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, OutboxEntry
@@ -170,6 +170,7 @@ class PoolStore(RedisStore):
         self._index = Index(self._runner, self._vault, SCHEMA)
         self._index.ensure(self._progress)
         self._servers.recover, self._servers.restore = self._index.ensure, self._index.restore
+        self._mirror.replace = self._index.replace
         return f"pool:{self._vault.name}"
 
     def close(self) -> None:
@@ -443,7 +444,8 @@ class PoolStore(RedisStore):
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         erase = partial(super().erase_tube, tube)
         erase()  # first, so that no marked change is written after the vault was erased
-        self._vault.erase_tube(tube.no)
+        version = cast("bytes | None", self._runner.command(tube.no, "meta", b"HGET", b"version"))
+        self._vault.erase_tube(tube.no, vault_version(self._servers.epoch, int(version or 0)))
         self._write_whole(tube, erase)
         if forget:
             self._forget(tube)

@@ -19,7 +19,8 @@ CREATE TABLE IF NOT EXISTS penstock_pool_store (
     no $int PRIMARY KEY, name $blob NOT NULL, format $int NOT NULL, epoch $int NOT NULL $table_end
 -- name: create_tube
 CREATE TABLE IF NOT EXISTS penstock_pool_tube (
-    no $serial, name $tube_name NOT NULL UNIQUE, declared $blob NOT NULL, beside $blob $table_end
+    no $serial, name $tube_name NOT NULL UNIQUE, declared $blob NOT NULL, beside $blob,
+    written $int NOT NULL DEFAULT 0 $table_end
 -- name: create_task
 CREATE TABLE IF NOT EXISTS penstock_pool_task (
     tube $int NOT NULL, id $int NOT NULL, record $blob NOT NULL, data $blob, PRIMARY KEY (tube, id) $keyed_end
@@ -31,7 +32,7 @@ $add penstock_pool_store (no, name, format, epoch) VALUES (1, %s, %s, 0) $unless
 -- name: add_tube
 $add penstock_pool_tube (name, declared) VALUES (%s, %s) $unless_known
 -- name: lock_tube
-SELECT no, declared, beside FROM penstock_pool_tube WHERE no = %s $for_update
+SELECT no, declared, beside, written FROM penstock_pool_tube WHERE no = %s $for_update
 -- name: save_tasks
 INSERT INTO penstock_pool_task (tube, id, record, data) VALUES (%s, %s, %s, %s) $or_set_task
 -- name: save_links
@@ -43,13 +44,15 @@ SELECT epoch FROM penstock_pool_store WHERE no = 1
 -- name: raise_epoch
 UPDATE penstock_pool_store SET epoch = epoch + 1 WHERE no = 1 AND epoch = %s
 -- name: get_tube
-SELECT no, declared, beside FROM penstock_pool_tube WHERE no = %s
+SELECT no, declared, beside, written FROM penstock_pool_tube WHERE no = %s
 -- name: find_tube
-SELECT no, declared, beside FROM penstock_pool_tube WHERE name = %s
+SELECT no, declared, beside, written FROM penstock_pool_tube WHERE name = %s
 -- name: all_tubes
-SELECT no, declared, beside FROM penstock_pool_tube ORDER BY no
+SELECT no, declared, beside, written FROM penstock_pool_tube ORDER BY no
 -- name: set_beside
-UPDATE penstock_pool_tube SET beside = %s WHERE no = %s
+UPDATE penstock_pool_tube SET beside = %s, written = %s WHERE no = %s AND written >= %s AND written < %s
+-- name: set_written
+UPDATE penstock_pool_tube SET written = %s WHERE no = %s
 -- name: rename_tube
 UPDATE penstock_pool_tube SET name = %s, declared = %s WHERE no = %s
 -- name: drop_tube

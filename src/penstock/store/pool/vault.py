@@ -1,26 +1,33 @@
 """The database behind a pool: every task with its data, and everything else that an index is built from. No Redis here.
 
-Writes that concern a tube are made while its row is locked, so a writer never overwrites newer changes with older ones.
+The row of a tube has the version up to which the tube is written. A write of an older version fails, so a writer never
+overwrites newer changes with older ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
 
+from penstock.engine.port import Conflict
+from penstock.errors import StoreBusy
 from penstock.store.sql.migrations import Migration, must_fit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 # The layout of the tables and records. A pool with another layout is refused, because it would be misread.
-FORMAT = 5
+FORMAT = 6
 LAYOUTS = [Migration(FORMAT, "layout", "")]
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
+# How often a write is tried that other transactions interfere with.
+_TRIES = 6
+# A version in the vault: the epoch, and below it this many bits of the version in Redis.
+_VERSION_BITS = 44
 
 
 class Session(Protocol):
@@ -34,6 +41,9 @@ class Session(Protocol):
 
     def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Run a statement once for each of these rows; they are sent with the commit."""
+
+    def must_change(self, sql: str, arguments: Sequence[object]) -> None:
+        """As `later`, before all others: the transaction raises Conflict unless this statement changes a row."""
 
 
 class Database(Protocol):
@@ -49,8 +59,9 @@ class Database(Protocol):
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:
         """The rows of one query, which waits for no lock."""
 
-    def run(self, work: Callable[[Session], T]) -> T:
-        """Call `work` in one transaction, again if the transaction is retried."""
+    def run(self, work: Callable[[Session], T], *, restart: bool = True) -> T:
+        """Call `work` in one transaction, again if the transaction is retried. Without `restart`, raise Conflict if
+        another transaction interfered."""
 
     def promise(self) -> str:
         """What a commit survives with the database's current settings."""
@@ -60,18 +71,18 @@ class Database(Protocol):
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """A tube in the vault. `beside`: what the tube stores beside its tasks; None until the first write."""
+    """A tube in the vault. `beside`: what the tube stores beside its tasks; None until the first write. `written`: the
+    version up to which it is written."""
 
     no: int
     declared: bytes
     beside: bytes | None
+    written: int
 
 
 class Changes(msgspec.Struct):
-    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it already;
-    so is `beside`, what the tube stores beside its tasks."""
+    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it already."""
 
-    beside: bytes | None
     tasks: list[tuple[int, bytes, bytes | None]] = []
     gone: list[int] = []
     links: list[tuple[bytes, bytes]] = []
@@ -154,10 +165,25 @@ class Vault:
 
         return self.locked(no, remove)
 
-    def erase_tube(self, no: int) -> None:
-        """Remove the links and tasks of a tube."""
-        erase = self._ask.drop_tasks, self._ask.drop_links
-        self.locked(no, lambda session, _: [session.change(query, (no,)) for query in erase])
+    def erase_tube(self, no: int, version: int) -> None:
+        """Remove the links and tasks of a tube; refuse writes up to that version from now on."""
+
+        def erase(session: Session, shelf: Shelf) -> None:
+            for query in (self._ask.drop_tasks, self._ask.drop_links):
+                session.change(query, (no,))
+            session.change(self._ask.set_written, (max(version, shelf.written), no))
+
+        self.locked(no, erase)
+
+    def begin_epoch(self, no: int, epoch: int) -> Shelf | None:
+        """The tube, None if there is none; refuse writes of earlier epochs from now on."""
+
+        def begin(session: Session, shelf: Shelf) -> Shelf:
+            written = vault_version(epoch, shelf.written % 2**_VERSION_BITS)
+            session.change(self._ask.set_written, (max(written, shelf.written), no))
+            return shelf
+
+        return self.locked(no, begin)
 
     def rename(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
         """Give a tube the name and the declaration that `declare` makes from its row. Returns False if the tube is
@@ -178,15 +204,27 @@ class Vault:
 
     # tasks
 
-    def write(self, no: int, look: Callable[[bytes | None], Iterable[Changes]]) -> bool:
-        """Write the changes that `look` returns, given the stored `beside`. Returns False if there is no such tube."""
+    def write(self, no: int, beside: bytes, pages: Sequence[Changes], *, known: int, version: int) -> int | None:
+        """Write what changed after the version `known` up to `version`, in one round trip.
 
-        def apply(session: Session, shelf: Shelf) -> bool:
-            for changes in look(shelf.beside):
+        Returns `version`. If the vault has another one that is not between the two, writes nothing and returns that;
+        None if there is no such tube.
+        """
+
+        def apply(session: Session) -> None:
+            session.must_change(self._ask.set_beside, (beside, version, no, known, version))
+            for changes in pages:
                 self._apply(session, no, changes)
-            return True
 
-        return bool(self.locked(no, apply))
+        for _ in range(_TRIES):
+            try:
+                self._db.run(apply, restart=False)
+                return version
+            except Conflict:
+                shelf = self.tube(no)
+                if shelf is None or not known <= shelf.written < version:
+                    return None if shelf is None else shelf.written
+        raise StoreBusy(f"{self.label} has rows that others kept locking: try again")
 
     def _apply(self, session: Session, no: int, changes: Changes) -> None:
         if changes.tasks:
@@ -195,8 +233,6 @@ class Vault:
             session.later(self._ask.save_links, [(no, *link) for link in changes.links])
         self._remove(session, self._ask.remove_tasks, no, changes.gone)
         self._remove(session, self._ask.remove_links, no, changes.unlinked)
-        if changes.beside is not None:
-            session.later(self._ask.set_beside, [(changes.beside, no)])
 
     def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
         """The data of these tasks by id, without those that are not stored."""
@@ -227,7 +263,20 @@ class Vault:
 
 
 def _shelves(rows: Rows) -> list[Shelf]:
-    return [Shelf(no, bytes(declared), None if beside is None else bytes(beside)) for no, declared, beside in rows]
+    return [
+        Shelf(no, bytes(declared), None if beside is None else bytes(beside), written)
+        for no, declared, beside, written in rows
+    ]
+
+
+def vault_version(epoch: int, version: int) -> int:
+    """A version of an epoch as the vault has it: higher than all of earlier epochs."""
+    return (epoch << _VERSION_BITS) + version
+
+
+def epoch_of(version: int) -> int:
+    """The epoch of a version in the vault."""
+    return version >> _VERSION_BITS
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:

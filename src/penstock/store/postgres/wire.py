@@ -284,9 +284,15 @@ class Link(psycopg.Connection[Row]):
         rows = self.vault_rows(sql, arguments)
         return int(rows[0][0] or 0) if rows else 0
 
-    def finish_with(self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
-        """Run each statement for each of its rows and commit, in one round trip. One INSERT inserts all of its rows."""
+    def finish_with(
+        self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
+    ) -> None:
+        """Run each statement for each of its rows and commit, in one round trip. One INSERT inserts all of its rows.
+        The statement `guard` must change a row."""
         calls: list[Call] = []
+        if guard:
+            sql, arguments = guard
+            calls += [(_BEGIN, {}), _vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:

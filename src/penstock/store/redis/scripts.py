@@ -55,6 +55,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, epoch: str
     """
     own = _section(name)
     names = _parts(own, sort)
+    epoch = epoch if "now" in names else None  # others change no task
     if epoch is not None:
         names.insert(names.index("tube" if "tube" in names else "now") + 1, "pool_epoch")
     parts = [_section(name) for name in names]

@@ -207,6 +207,10 @@ class _Session:
     def later(self, sql: str, rows: Sequence[Any]) -> None:
         self._db.executemany(sql.replace("%s", "?"), rows)
 
+    def must_change(self, sql: str, arguments: Sequence[Any]) -> None:
+        if not self.change(sql, arguments):
+            raise port.Conflict
+
 
 class SqliteVault:
     """Implements `store.pool.vault.Database` in one file."""
@@ -226,7 +230,7 @@ class SqliteVault:
         with self._connection.reading as db:
             return _Session(db).rows(sql, arguments)
 
-    def run(self, work: Callable[[_Session], T]) -> T:
+    def run(self, work: Callable[[_Session], T], *, restart: bool = True) -> T:
         with self._connection.durable as db:
             return work(_Session(db))
 

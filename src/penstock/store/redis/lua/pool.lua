@@ -67,17 +67,39 @@ if redis.call('HEXISTS', k_meta, 'frozen') == 1 then redis.call('HDEL', k_meta, 
 notify()
 return { now }
 
+-- part: turns
+-- One of the clients with changes writes for all; the others wait here, not for the tube's row in the database.
+-- turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
+-- turn:<name>: list that ends a client's wait: the version that is written, also `written` of meta, or 0 for its turn.
+-- KEYS: meta turn waiting
+local function begin_turn(name)
+  redis.call('ZREM', k_waiting, name)
+  redis.call('SET', k_turn, name, 'PX', 1000)
+end
+
 -- script: collect_changes
--- Read a page of changes that are yet to be written to the database; also of a tube that was moved away.
+-- Begin a client's turn, or let it wait. In its turn, read a page of changes that are yet to be written to the database; also
+-- of a tube that was moved away.
 -- KEYS: meta tasks outcomes groups outbox inbox marks errors
--- ARGV: epoch, version to begin after, version to end with or '', most
--- Returns: the last version (-3: another epoch), {meta, outbox, inbox}; then for each mark its name, its version and
---   what is stored now: a task's record, its errors, an outcome, {record, end work, cancel work} of a group;
---   '' for what does not exist
--- FLAGS: no-writes
-local epoch, version = unpack(redis.call('HMGET', k_meta, 'epoch', 'version'))
+-- ARGV: epoch, name of the client, version that it waits for, version to begin after, most, 1 to write what the tube stores
+--   beside its tasks even if nothing is marked
+-- Returns: -3 (another epoch), -1 (the client is to wait), 0 (that version is written) or the last version; the version that is
+--   written; {meta, outbox, inbox}; then for each mark its name, its version and what is stored now: a task's record, its
+--   errors, an outcome, {record, end work, cancel work} of a group; '' for what does not exist
+-- WITH: turns
+-- FLAGS: allow-oom
+local epoch, version, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'version', 'written'))
 if epoch ~= ARGV[1] then return { -3 } end
-local last = tonumber(ARGV[3]) or tonumber(version or 0)
+written = tonumber(written or 0)
+if written >= tonumber(ARGV[3]) and ARGV[6] == '0' then return { 0, written } end
+local holder = redis.call('GET', k_turn)
+if holder and holder ~= ARGV[2] then
+  redis.call('ZADD', k_waiting, ARGV[3], ARGV[2])
+  redis.call('EXPIRE', k_waiting, 5)
+  return { -1, written }
+end
+begin_turn(ARGV[2])
+if ARGV[6] == '1' then version = redis.call('HINCRBY', k_meta, 'version', 1) end
 
 local function stored_of(name)
   local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
@@ -92,46 +114,18 @@ end
 local beside = {
   redis.call('HGETALL', k_meta), redis.call('ZRANGE', k_outbox, 0, -1, 'WITHSCORES'), redis.call('HGETALL', k_inbox),
 }
-local answer = { last, beside }
-local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. ARGV[2], last, 'WITHSCORES', 'LIMIT', 0, ARGV[4])
+local answer = { tonumber(version or 0), written, beside }
+local after = math.max(tonumber(ARGV[4]), written)
+local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
 for i = 1, #found, 2 do
   local n = #answer
   answer[n + 1], answer[n + 2], answer[n + 3] = found[i], tonumber(found[i + 1]), stored_of(found[i])
 end
 return answer
 
--- part: turns
--- One of the clients with changes writes for all. It locks the tube's row in the database; the others wait here, not for the
--- row. turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
--- turn:<name>: list that ends a client's wait: the version that is written, also `written` of meta, or 0 for its turn.
--- KEYS: meta turn waiting
-local function begin_turn(name)
-  redis.call('ZREM', k_waiting, name)
-  redis.call('SET', k_turn, name, 'PX', 1000)
-end
-
--- script: await_turn
--- Begin a client's turn, or let it wait.
--- ARGV: epoch, version that it waits for, its name
--- Returns: the version that is written, if that is enough (-3: another epoch), 0 if it is its turn, -1 if it is to wait
--- WITH: turns
--- FLAGS: allow-oom
-local epoch, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'written'))
-if epoch ~= ARGV[1] then return { -3 } end
-written = tonumber(written or 0)
-if written >= tonumber(ARGV[2]) then return { written } end
-local holder = redis.call('GET', k_turn)
-if holder and holder ~= ARGV[3] then
-  redis.call('ZADD', k_waiting, ARGV[2], ARGV[3])
-  redis.call('EXPIRE', k_waiting, 5)
-  return { -1 }
-end
-begin_turn(ARGV[3])
-return { 0 }
-
 -- script: clear_changes
--- Remove the marks up to a version that the database has, and the payloads of these tasks. Wakes the clients that wait for
--- this version, and the next client to write.
+-- End a client's turn. Removes the marks up to a version that the database has, and the payloads of these tasks. Wakes the
+-- clients that wait for this version, and the next client to write.
 -- KEYS: meta tasks marks
 -- ARGV: epoch, version, most, name of the client
 -- Returns: 1 if there are more marks (-3: another epoch)
@@ -155,7 +149,7 @@ if (redis.call('GET', k_turn) or ARGV[4]) == ARGV[4] then
     call(next, 0)
   end
 end
-local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[2], 'LIMIT', 0, ARGV[3])
+local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', written, 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
   local key = string.sub(name, 2)
   local value = string.sub(name, 1, 1) == 't' and redis.call('HGET', k_tasks, key)
