@@ -112,6 +112,16 @@ def test_bytes_are_handed_on(chains: App) -> None:
     assert last.result(5) == 300
 
 
+def test_a_full_tube_refuses_no_link(chains: App) -> None:
+    two = chains.broker.tube("two", capacity=1)
+    two.put("x")
+    last = put_chain(chains.handlers["add"].call(1), chains.handlers["double"].call())
+    run_queued(chains, raises=False)
+    assert last.result(5) == 22
+    with pytest.raises(penstock.TubeFull):
+        two.put("y")
+
+
 def test_a_raw_ack_continues_the_chain(chains: App) -> None:
     handler = chains.handlers
     last = put_chain(handler["add"].call(1), handler["double"].call().options(pri=3, reply_to="answers"))
