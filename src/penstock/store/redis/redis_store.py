@@ -47,11 +47,11 @@ from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.checks import check
 from penstock.store.redis.encoding import MAX_ID, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.outbox import Outbox, Steps
+from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
+from penstock.store.redis.runner import TUBES, Keys, Runner, read_log, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
@@ -109,10 +109,8 @@ class RedisStore(TransferCalls, Store):
         self._shards = self._shards_type()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
-        self._steps = Steps(self._runner, self._outbox)
-        self._steps.on_unreadable = self._repair_after_burial
         self.lost = LostTakes()
-        self._registry = Registry(self._runner, self._steps, self._tubes)
+        self._registry = Registry(self._runner, self._tubes, self.step)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         reset_in_child(self)
 
@@ -142,7 +140,7 @@ class RedisStore(TransferCalls, Store):
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> RedisStep:
         """A step on one stored tube; it has the methods of `Step` that this store uses."""
-        return RedisStep(self._runner, self._steps, tubes[0], write, now)
+        return RedisStep(self._runner, self._outbox, tubes[0], now)
 
     def close(self) -> None:
         if not self._closed:
@@ -262,15 +260,8 @@ class RedisStore(TransferCalls, Store):
         effects = Effects()
         if self.lost:
             self._undo_lost(effects, now)
-        met = self._steps.unreadable
         try:
-            taken = self._take(tubes, wanted, now, effects)
-            if taken.tube is None and taken.alive and self._steps.unreadable > met:
-                # Take again: tasks behind the buried ones may be ready. The blocked call is registered already.
-                waits = blocked in ("register", "unregister_if_found")
-                wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
-                taken = self._take(tubes, wanted, now, effects)
-            return taken
+            return self._take(tubes, wanted, now, effects)
         except OutcomeUnknown:
             self.lost.add(LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call))
             raise
@@ -279,7 +270,7 @@ class RedisStore(TransferCalls, Store):
         """Release what was leased by takes whose answers were lost."""
         for lost in self.lost.left(again=again):
             for tube in lost.tubes:
-                step = RedisStep(self._runner, self._steps, tube, True, now)
+                step = self.step((tube,), now=now)
                 with suppress(NoSuchTube):
                     give_back(cast(Step, step), tube, step.leased_by(tube, lost.handle, lost.call), effects)
             self.lost.looked(lost)
@@ -309,7 +300,8 @@ class RedisStore(TransferCalls, Store):
         """Run the take script. Before it leases, the engine applies due changes that the script leaves to it."""
         forced = 0
         while True:
-            rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            reply = self._runner.on_tube("take", tube, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            rest = read_log(tube, reply, effects)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
             if not left:
                 return alive, wait_ms, pairs
@@ -368,8 +360,8 @@ class RedisStore(TransferCalls, Store):
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()
-        rest = self._steps.run("recover", tube, effects, sweep.count or 0, sweep.elapsed, now=now)
-        records = read_pairs(cast("list[Reply]", rest[0]))
+        reply = self._runner.on_tube("recover", tube, sweep.count or 0, sweep.elapsed, now=now)
+        records = read_pairs(cast("list[Reply]", read_log(tube, reply, effects)[0]))
         effects.events += [Event(tube.public_no, "take", tube.shown(record)) for record in records]
         return Settled(list(records), effects)
 
@@ -439,14 +431,6 @@ class RedisStore(TransferCalls, Store):
                     held[place] = bool(answer)
         return held
 
-    def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
-        """Repair what depended on unreadable tasks that a script buried. The call continues if the repair fails."""
-        log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
-        try:
-            check(self._runner, self._steps, tube, True, now)
-        except StoreError as error:
-            log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
-
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         found = [shown for stored, finding in self._stranded(repair, now) for shown in public(stored, [finding])]
         found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
@@ -456,7 +440,7 @@ class RedisStore(TransferCalls, Store):
         return [
             found
             for stored in self._shards.of(tube)
-            for found in public(stored, check(self._runner, self._steps, stored, repair, now))
+            for found in public(stored, check(self._runner, self._outbox, stored, repair, now))
         ]
 
 

@@ -7,7 +7,7 @@ in between, the next caller of the registry completes the updates; even without 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from uuid import uuid4
 
@@ -18,7 +18,6 @@ from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, Sessi
 from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import task_id
-from penstock.store.redis.outbox import Steps
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import SESSIONS, Runner
@@ -49,10 +48,10 @@ _session = msgspec.msgpack.Decoder(StoredSession).decode
 class Registry:
     """The sessions of one store."""
 
-    def __init__(self, runner: Runner, steps: Steps, tubes: Tubes) -> None:
+    def __init__(self, runner: Runner, tubes: Tubes, step: Callable[..., RedisStep]) -> None:
         self._runner = runner
-        self._steps = steps
         self._tubes = tubes
+        self._step = step
         self._by_no: dict[int, Tube] = {}
 
     def forget_tubes(self) -> None:
@@ -102,9 +101,7 @@ class Registry:
 
     def _advance(self, tube: Tube, effects: Effects, now: int | None, *, closed: bool = False) -> None:
         try:
-            while RedisStep(self._runner, self._steps, tube, True, now).advance(effects, ADVANCE_STEP, closed=closed)[
-                0
-            ]:
+            while self._step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
                 pass
         except NoSuchTube:
             self._by_no.pop(tube.no, None)
