@@ -218,7 +218,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
     # Which scans refresh.
-    monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.wake.LINGER_SECONDS", 600.0)
 
 
 @pytest.fixture

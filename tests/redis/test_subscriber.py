@@ -26,7 +26,7 @@ from tests.support.threads import begin, until
 def test_a_notification_that_came_while_nobody_waited_is_seen_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    store._subscriber._notify()  # and an awake waiter has cleared the wake-up
+    store._subscriber.notify()  # and an awake waiter has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
@@ -102,10 +102,10 @@ def test_a_connection_that_breaks_is_renewed(server: Redis, broker: penstock.Bro
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     waiting = begin(broker.tube("t").take)
-    until(lambda: store._subscriber._subscription is not None)
-    subscription = store._subscriber._subscription
+    until(lambda: store._subscriber._sock is not None)
+    sock = store._subscriber._sock
     server.ask("CLIENT", "KILL", "TYPE", "pubsub")
-    until(lambda: store._subscriber._subscription not in (None, subscription))
+    until(lambda: store._subscriber._sock not in (None, sock))
     other.tube("t").put("x")
     assert waiting.result(30) is not None
 
