@@ -1,4 +1,4 @@
-"""Sessions across slots: what a crash between the registry and a tube leaves is completed by others."""
+"""Sessions across slots: what a crash between the registry and a tube leaves behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import penstock
 from penstock.core.results import Presence
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.runner import SESSIONS
 from penstock.testing import Clock
 from tests.redis.stopped_clock import broker as broker
 from tests.redis.stopped_clock import clock as clock
@@ -29,26 +28,6 @@ def joined(store: RedisStore, ttr: int = 0) -> str:
     return handle
 
 
-def test_anyone_completes_a_session_end_that_did_not_reach_all_tubes(
-    broker: penstock.Broker, store: RedisStore, clock: Clock
-) -> None:
-    tube = broker.tube("t", kind="fifo")
-    assert tube.take(0) is None  # its own session has joined
-    tube.put("x")
-    handle = joined(store)
-    assert store.take([tube.stored], 1, handle).records
-    store._registry._call("leave_session", None, 0, "", handle)  # where it crashed
-    assert tube.take(0) is None
-    store.beat(["someone else's"])
-    task = tube.take(0)
-    assert task is not None
-    assert task.attempts == 2
-    assert not store.take([tube.stored], 1, handle).alive
-    assert (
-        store._servers.command(store._keys.name(SESSIONS, "ended"), "EXISTS", store._keys.name(SESSIONS, "ended")) == 0
-    )
-
-
 def test_a_lease_that_ends_with_its_session_leaves_its_group_once(
     broker: penstock.Broker, store: RedisStore, clock: Clock
 ) -> None:
@@ -64,7 +43,9 @@ def test_a_lease_that_ends_with_its_session_leaves_its_group_once(
     assert broker.check() == []
 
 
-def test_without_anyone_it_ends_by_its_lapse(broker: penstock.Broker, store: RedisStore, clock: Clock) -> None:
+def test_an_end_that_did_not_reach_a_tube_takes_effect_with_the_lapse(
+    broker: penstock.Broker, store: RedisStore, clock: Clock
+) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     handle = joined(store)

@@ -2,7 +2,7 @@
 
 A script sees only one slot, so each tube keeps what it needs to decide who may take and whose leases end. The registry
 changes a session first, then updates the tubes that know the session; each of these calls is idempotent. After a crash
-in between, the next caller of the registry completes the updates; even without them, sessions end in each tube.
+in between, a session that was left ends in each tube when its last heartbeat lapses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.tubes import Tubes
-
-# A time in the past on every clock.
-_PAST = 1
 
 
 class StoredHandle(msgspec.Struct):
@@ -61,8 +58,7 @@ class Registry:
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
-        _, unfinished, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
-        self._announce_ended(unfinished, now)
+        _, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
         if not no:
             raise lapsed(session)
         id, over, tubes = cast("tuple[bytes, int, list[int]]", tuple(rest))
@@ -71,7 +67,7 @@ class Registry:
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
-        _, unfinished, *found = self._call("heartbeat", now, *handles)
+        _, *found = self._call("heartbeat", now, *handles)
         alive: set[str] = set()
         by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
@@ -79,18 +75,16 @@ class Registry:
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
         self._update(by_tube, now)
-        self._announce_ended(unfinished, now)
         return alive
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
         """As the contract says; tasks of sessions that end are released in bounded steps."""
         effects = Effects()
-        moment, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
+        moment, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
             self._update({tube: [handle, 0, no, over] for tube in tubes}, now)
             for tube in self._named(tubes) if over <= cast(int, moment) else ():
                 self._advance(tube, effects, now, closed=locus is None)
-        self._announce_ended(unfinished, now)
         return effects
 
     def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
@@ -110,13 +104,6 @@ class Registry:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
         _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
         return cast("tuple[int, int, int]", (no, *moments)) if no else None
-
-    def _announce_ended(self, unfinished: Reply, now: int | None) -> None:
-        """Notify tubes that these sessions have ended; the next advance of each tube releases their tasks."""
-        pairs = cast("list[object]", unfinished)
-        for no, tubes in zip(cast("list[int]", pairs[::2]), cast("list[list[int]]", pairs[1::2]), strict=True):
-            self._update({tube: ["", 0, no, _PAST] for tube in tubes}, now)
-            self._runner.command(SESSIONS, "ended", b"HDEL", no)
 
     def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
         """As the contract says."""

@@ -5,8 +5,7 @@
 -- total: last session number. sessions: number -> msgpack {id, ttr, tubes, over, handles: {handle: {host, pid, locus, beat}};
 -- host, pid and beat of the last heartbeat}.
 -- ids: id -> number. members: handle -> session. lapses, ends: as in tubes.
--- ended: number -> msgpack of the tubes that were not yet notified that the session ended.
--- KEYS: total sessions ids members lapses ends ended
+-- KEYS: total sessions ids members lapses ends
 local span = tonumber(ARGV[2])
 
 local function session_of(no)
@@ -51,19 +50,9 @@ local function expire()
     if session and not next(session.handles) then
       redis.call('HDEL', k_sessions, no)
       redis.call('HDEL', k_ids, session.id)
-      if #session.tubes > 0 then redis.call('HSET', k_ended, no, cmsgpack.pack(session.tubes)) end
     end
     if not session or not next(session.handles) then redis.call('ZREM', k_ends, no) end
   end
-end
-
--- Ended sessions whose tubes were not notified yet: number, tubes, ...
-local function unfinished()
-  local found, answer = redis.call('HSCAN', k_ended, '0', 'COUNT', 100)[2], {}
-  for i = 1, #found, 2 do
-    answer[i], answer[i + 1] = tonumber(found[i]), cmsgpack.unpack(found[i + 1])
-  end
-  return answer
 end
 
 local function record_heartbeat(handle, no, session)
@@ -78,7 +67,7 @@ expire()
 -- script: join_session
 -- Start a session, or join the live one with an id.
 -- ARGV: now, span, handle, host, pid, locus, id to join or '', ttr, id for a new session
--- Returns: now, unfinished, session (0 if it does not exist), id, its end, its tubes
+-- Returns: now, session (0 if it does not exist), id, its end, its tubes
 -- WITH: now session_registry
 -- FLAGS: allow-oom
 local handle = ARGV[3]
@@ -86,7 +75,7 @@ local _, no = find(handle) -- a retry: the answer to the first call was lost
 if ARGV[7] ~= '' then
   local former = no
   no = tonumber(redis.call('HGET', k_ids, ARGV[7]))
-  if not no then return { now, unfinished(), 0 } end
+  if not no then return { now, 0 } end
   if former and former ~= no then remove_handle(handle, now) end
 elseif not no then
   no = redis.call('INCR', k_total)
@@ -97,15 +86,15 @@ session.handles[handle] = { host = ARGV[4], pid = tonumber(ARGV[5]), locus = ARG
 redis.call('HSET', k_members, handle, no)
 local over = record_heartbeat(handle, no, session)
 expire()
-return { now, unfinished(), no, session.id, over, session.tubes }
+return { now, no, session.id, over, session.tubes }
 
 -- script: heartbeat
 -- Keep handles alive. Also ends handles and sessions whose deadline has passed, even if called without handles.
 -- ARGV: now, span, handle, ...
--- Returns: now, unfinished, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
+-- Returns: now, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-local answer = { now, unfinished() }
+local answer = { now }
 for i = 3, #ARGV do
   local session, no = find(ARGV[i])
   if session then
@@ -118,7 +107,7 @@ return answer
 -- script: leave_session
 -- Remove handles; with a locus, only those that joined from there.
 -- ARGV: now, span, 1 with a locus else 0, locus, handle, ...
--- Returns: now, unfinished, then for each removed handle: {handle, session, the session's end, its tubes}
+-- Returns: now, then for each removed handle: {handle, session, the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
 local left = {}
@@ -129,7 +118,7 @@ for i = 5, #ARGV do
   end
 end
 expire()
-return { now, unfinished(), unpack(left) }
+return { now, unpack(left) }
 
 -- script: enlist_handle
 -- Register that a session takes from a tube: from now on, the tube is updated about its heartbeats and its end.
