@@ -76,13 +76,8 @@ class Outbox:
     def __init__(self, runner: Runner, tubes: Tubes) -> None:
         self._runner = runner
         self._tubes = tubes
-        self._by_name: dict[str, Tube] = {}
         self._senders: set[int] = set()
         self._next_scan = 0.0
-
-    def forget_tubes(self) -> None:
-        """Load reply tubes again: their options may have changed."""
-        self._by_name.clear()
 
     def register(self, tube: Tube) -> None:
         """Register a tube as a sender of replies, before one of its tasks has a reply tube."""
@@ -152,10 +147,10 @@ class Outbox:
         log.warning("replies could not be put (%s); retrying later", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
-        """What read_outbox returns after the time."""
+        """What read_outbox returns."""
         moment = self._runner.moment(now)
         reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
-        return cast("list[Any]", reply)[1:]
+        return cast("list[Any]", reply)
 
     def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
         """Put a page of entries. Returns the last number. Tubes that fail are `stuck`, and skipped in later pages."""
@@ -176,8 +171,8 @@ class Outbox:
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         """Put the entries into the reply tube of that name. Returns the tube."""
         while True:
-            tube = self._by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
-            self._by_name[name] = tube
+            tube = self._tubes.by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
+            self._tubes.by_name[name] = tube
             try:
                 stored = self._tubes.shards.for_replies(tube, source)
                 words = [word for entry in batch for word in (entry.no, *self._pack(tube, entry, now))]
@@ -185,7 +180,7 @@ class Outbox:
                     "receive_replies", stored, source, puts.pack_facts(stored), *words, idempotent=True, now=now
                 )
             except NoSuchTube:
-                self._by_name.pop(name, None)  # dropped since it was found
+                self._tubes.by_name.pop(name, None)  # dropped since it was found
             else:
                 read_log(stored, reply, effects)
                 return tube

@@ -122,7 +122,6 @@ class RedisStore(Store):
         self._servers = self._connect(where)
         self._keys = Keys(where.prefix)
         self._closed = False
-        self._altered = ""
         try:
             nodes = durability.read_settings(self._servers)
             modern = all(durability.is_modern(settings) for settings in nodes.values())
@@ -371,12 +370,7 @@ class RedisStore(Store):
         return Advanced(more, min(waits, default=None), effects)
 
     def overdue(self, *, now: int | None = None) -> Overdue:
-        found = self._tubes.overdue(now)
-        if found.altered != self._altered:
-            self._altered = found.altered
-            self._outbox.forget_tubes()
-            self._registry.forget_tubes()
-        return found
+        return self._tubes.overdue(now)
 
     def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
         while self.step((tube,)).advance(effects, ADVANCE_STEP)[0]:

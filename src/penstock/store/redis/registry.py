@@ -49,11 +49,6 @@ class Registry:
         self._runner = runner
         self._tubes = tubes
         self._step = step
-        self._by_no: dict[int, Tube] = {}
-
-    def forget_tubes(self) -> None:
-        """Load tubes again: their options may have changed."""
-        self._by_no.clear()
 
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
@@ -98,7 +93,7 @@ class Registry:
             while self._step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
                 pass
         except NoSuchTube:
-            self._by_no.pop(tube.no, None)
+            self._tubes.by_no.pop(tube.no, None)
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
@@ -140,9 +135,10 @@ class Registry:
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
         """The existing tubes among these, by name; tasks that expire with a session reply in this order."""
-        if not self._by_no.keys() >= set(numbers):
-            self._by_no = {tube.no: tube for tube in self._tubes.stored()}
-        found = [self._by_no[no] for no in numbers if no in self._by_no]
+        known = self._tubes.by_no
+        if not known.keys() >= set(numbers):
+            known.update((tube.no, tube) for tube in self._tubes.stored())
+        found = [known[no] for no in numbers if no in known]
         return sorted(found, key=lambda tube: tube.name)
 
 

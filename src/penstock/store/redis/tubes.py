@@ -159,6 +159,9 @@ class Tubes:
     def __init__(self, runner: Runner, shards: Shards) -> None:
         self._runner = runner
         self.shards = shards
+        #: Tubes that calls of this process have used, by name, and stored tubes by number, until a tube is altered.
+        self.by_name: dict[str, Tube] = {}
+        self.by_no: dict[int, Tube] = {}
         self._listed: list[Tube] = []
         self._listed_as: bytes | None = None
         self._listed_until = 0.0
@@ -168,6 +171,8 @@ class Tubes:
         altered = cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"altered"))
         if altered != self._listed_as or time.monotonic() >= self._listed_until:
             self._listed, self._listed_as = self.all(), altered
+            self.by_name.clear()
+            self.by_no.clear()
             self._listed_until = time.monotonic() + _LISTED_SECONDS
         stored = [(part.no, tube) for tube in self._listed for part in self.shards.of(tube)]
         due, clock = self._runner.overdue([no for no, _ in stored], now)

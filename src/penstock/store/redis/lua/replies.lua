@@ -24,8 +24,8 @@ end
 -- Read the entries of the outbox above a number, in order. Of a dropped tube, also read tasks that have yet to reply.
 -- KEYS: meta tasks
 -- ARGV: now, number, 1 to read all of them, not only those that were left behind
--- Returns: now, {entry, ...}; of a dropped tube also its facts, its name and {id, record, ...}; or now, {}, 1 if nothing is
---   left of the tube
+-- Returns: {entry, ...}; of a dropped tube also its facts, its name and {id, record, ...}; or {}, 1 if nothing is left of the
+--   tube
 -- WITH: now encode decode outbox
 -- FLAGS: allow-oom
 local ghost, facts = unpack(redis.call('HMGET', k_meta, 'ghost', 'facts'))
@@ -37,11 +37,11 @@ if ghost then
   end
   if redis.call('EXISTS', k_tasks, k_outbox) == 0 then redis.call('DEL', k_meta) end
 end
-if redis.call('EXISTS', k_meta) == 0 then return { now, {}, 1 } end
+if redis.call('EXISTS', k_meta) == 0 then return { {}, 1 } end
 local all = ghost or ARGV[3] == '1' or left_behind()
-local answer = { now, all and outbox_entries(ARGV[2]) or {} }
-if ghost then answer[3], answer[4], answer[5] = facts or '', ghost, tasks end
-return answer
+local entries = all and outbox_entries(ARGV[2]) or {}
+if ghost then return { entries, facts or '', ghost, tasks } end
+return { entries }
 
 -- script: reply_for_dropped
 -- Remove tasks of a dropped tube and post their replies, each once.
