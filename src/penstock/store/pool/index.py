@@ -25,10 +25,10 @@ from uuid import uuid4
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreError
+from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
 from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
-from penstock.store.redis.encoding import MALFORMED, parse, task_id, task_key
+from penstock.store.redis.encoding import decode, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import all_ids, scan
 from penstock.store.redis.runner import SESSIONS, TUBES
@@ -247,8 +247,8 @@ def _add_task(changes: Changes, id: int, value: bytes) -> None:
         changes.gone.append(id)
         return
     try:
-        data = parse(id, value).payload
-    except MALFORMED:  # not written by penstock: store it unchanged
+        data = decode(id, value).payload
+    except StoreCorrupt:  # not written by penstock: store it unchanged; the next call that reads it buries it
         data = b""
     changes.tasks.append((id, value[: len(value) - len(data)], data or None))
 

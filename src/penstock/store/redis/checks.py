@@ -22,21 +22,22 @@ from penstock.core.results import STATE_COUNTER, Finding
 from penstock.core.task import Record
 from penstock.engine.integrity import Problem, check_tube, heads_wanted
 from penstock.engine.port import Audit, QueueAudit, Step
+from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
-    MALFORMED,
+    UNREADABLE,
+    decode,
     encode,
     index_entries,
     micro_queue_name,
     pack_micro_queue,
-    parse,
     read_micro_queue,
     read_outcome,
     task_id,
     task_key,
     unreadable,
 )
-from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.outbox import Steps
 from penstock.store.redis.redis_connection import Argument
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import Runner
@@ -66,9 +67,9 @@ Write = tuple[Argument, ...]
 Item = tuple[Iterable[Guard], Sequence[Write]]
 
 
-def check(runner: Runner, outbox: Outbox, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
     """Check a stored tube, and repair it if asked. In a busy tube, only findings that several reads agree on count."""
-    step, agreed = CheckStep(runner, outbox, tube, now), list[Finding]()
+    step, agreed = CheckStep(runner, steps, tube, repair, now), list[Finding]()
     for attempt in range(_LOOKS):
         found = check_tube(cast(Step, step), tube, repair=False)
         agreed = [finding for finding in agreed if finding in found] if attempt and not step.look.quiet else found
@@ -183,14 +184,15 @@ class Look:
     def _read(self, id: int, value: bytes, lost: dict[int, tuple[str | None, Group | None]]) -> Record:
         leased, stored = self.tube.kind.leased, None
         try:
-            stored = parse(id, value)
-        except MALFORMED:
+            stored = decode(id, value)
+        except StoreCorrupt:
             what = "is stored in a form that penstock did not write"
             self._problems.append((id, what, "bury it" if leased else "keep the bytes as its data"))
         record = stored or unreadable(id, value, self._now, leased=leased)
-        if stored is None:
+        if stored is None or record.reason == UNREADABLE:
             address, group = lost.get(id, (self._spanned_name(id), None))
-            record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
+            if record.address is None and record.group_no is None and (address or group):
+                record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
         if record.address is None and not leased:
             ms, seq = self._counters.mark
             own = f"reply-{id}" if self.tube.kind.hand_out == CLOCK else shown_mark((max(ms, self._now), seq + id))

@@ -32,6 +32,7 @@ from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
 from penstock.core.transfer import Kept
+from penstock.errors import StoreCorrupt
 
 GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
 ON_FAILURE = {"h": rules.HOLD, "n": rules.CONTINUE, "x": rules.CANCEL}
@@ -49,24 +50,22 @@ _NUMBERS_AT = 8
 _STATES = {ord(letter): letter for letter in "rqt~g!-"}
 # The highest bit of the attempts says that the task has errors, which are stored elsewhere; they are decoded as b"".
 _ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
-# The reason of a buried task whose stored bytes could not be read.
+# The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
-# What `parse` raises.
-MALFORMED = (IndexError, KeyError, struct.error)
 _int = int.from_bytes
 _double = struct.Struct(">d").unpack_from
 
 
 def decode(id: int, value: bytes) -> Record:
-    """Decode the task of that id. Bytes that penstock did not write are a buried task, until check repairs them."""
+    """Decode the task of that id."""
     try:
-        return parse(id, value)
-    except MALFORMED:
-        return unreadable(id, value)
+        return _decode(id, value)
+    except (IndexError, KeyError, struct.error) as error:
+        what = f"task {id} is stored in a form that penstock did not write"
+        raise StoreCorrupt(f"{what}: broker.check(repair=True) buries it") from error
 
 
-def parse(id: int, value: bytes) -> Record:
-    """Decode the task of that id. Raises one of `MALFORMED` for bytes that penstock did not write."""
+def _decode(id: int, value: bytes) -> Record:
     state, flags = _STATES[value[0]], value[1]
     layout = _NUMBERS[flags & 15]
     numbers, place, end = layout.unpack_from(value, _NUMBERS_AT), 0, _NUMBERS_AT + layout.size
@@ -113,8 +112,8 @@ def parse(id: int, value: bytes) -> Record:
     )  # fmt: skip
 
 
-def unreadable(id: int, value: bytes, now: int = 0, *, leased: bool = True) -> Record:
-    """A task whose data is bytes that penstock did not write, behind a byte that no codec writes."""
+def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
+    """A task whose data is bytes that penstock did not write: see unreadable in lua/tasks.lua."""
     state, reason = ("!", UNREADABLE) if leased else ("r", None)
     return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
 

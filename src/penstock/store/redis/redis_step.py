@@ -32,6 +32,7 @@ from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
 from penstock.engine.work import Work
+from penstock.errors import StoreCorrupt
 from penstock.store.redis import puts
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
@@ -45,11 +46,12 @@ from penstock.store.redis.encoding import (
     sortable,
     task_id,
     task_key,
+    unreadable,
 )
-from penstock.store.redis.outbox import Outbox, pack_post
+from penstock.store.redis.outbox import Steps, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import PAGE
-from penstock.store.redis.runner import Runner, read_log, read_pairs
+from penstock.store.redis.runner import Runner, read_pairs
 from penstock.store.redis.tubes import Shard
 
 log = logging.getLogger("penstock")
@@ -63,7 +65,7 @@ _ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
 StoredGroup = Sequence[object]
 # What a script leaves to the engine: its time, tasks, their groups, (id, session) of tasks whose session has ended, and
 # groups whose tasks must follow them.
-Left = tuple[int, list[Reply], list[StoredGroup], Sequence[int], Sequence[int]]
+Left = tuple[int, list[int | bytes], list[StoredGroup], Sequence[int], Sequence[int]]
 # The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
 _REMOVED = 2
 # Answers of a put: the tube is full; the engine must decide about the entries again.
@@ -76,12 +78,13 @@ class RedisStep:
     optimistic = True
     deletes = True
     posts = True
-    __slots__ = ("_done", "_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube")
+    __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 
-    def __init__(self, runner: Runner, outbox: Outbox, tube: Tube, now: int | None) -> None:
+    def __init__(self, runner: Runner, steps: Steps, tube: Tube, write: bool, now: int | None) -> None:
         self._runner = runner
-        self._outbox = outbox
+        self._steps = steps
         self._tube = tube
+        self._write = write
         self._given = now
         self._now = now
         self._done: list[Row] = []  # rows of earlier flushes
@@ -104,7 +107,7 @@ class RedisStep:
     # reads
 
     def load(self, tube: Tube, select: Select) -> Loaded:
-        """As the port says."""
+        """As the port says; a step that writes buries tasks that cannot be read."""
         match select:
             case ByIds(ids):
                 return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
@@ -174,10 +177,9 @@ class RedisStep:
         return records
 
     def _page(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """A page of tasks for a transfer, in a kind without leases without those that cannot be read."""
-        states = _STATES[None] if tube.kind.leased else "rt"
+        """A page of tasks for a transfer. Unreadable ones are buried with their bytes, or left out if unleased."""
         for page in self._in_order(tube, "tasks", after, limit):
-            if records := [record for id, value in page if (record := decode(id, value)).state in states]:
+            if records := [record for id, value in page if (record := _salvaged(tube, id, value))]:
                 return self._with_errors(tube, records)
         return []
 
@@ -189,7 +191,7 @@ class RedisStep:
     def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[tuple[int, bytes]]]:
         """Tasks or outcomes above an id, in id order, `limit` ids at a time, without those removed since. Redis has no
         such order, so the ids are listed once for all pages, at eight bytes each."""
-        listed, which = self._runner.listed, (tube.no, part)
+        listed, which = self._steps.listed, (tube.no, part)
         if after == 0 or which not in listed:
             found = {task_id(field) for field, _ in queries.scan(self._runner, tube, part)}
             listed[which] = array("Q", sorted(found))
@@ -215,12 +217,28 @@ class RedisStep:
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
         with partly_applied(self._done):
             reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
-        self._now, tasks, groups = cast("tuple[int, list[Reply], list[StoredGroup]]", tuple(reply))
-        return self._loaded(tube, tasks, groups)
+        self._now, tasks, groups = cast("tuple[int, list[int | bytes], list[StoredGroup]]", tuple(reply))
+        return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
-    def _loaded(self, tube: Tube, tasks: list[Reply], groups: Sequence[StoredGroup]) -> Loaded:
-        """Decode tasks with their errors and groups. A task whose group is lost is treated as in no group."""
-        records = read_pairs(tasks)
+    def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
+        """Decode what a script read. Returns None if it had to bury unreadable tasks: then read again."""
+        records: list[Record] = []
+        broken: list[tuple[object, ...]] = []
+        for place in range(0, len(tasks), 2):
+            id = cast(int, tasks[place])
+            try:
+                records.append(decode(id, cast(bytes, tasks[place + 1])))
+            except StoreCorrupt:
+                if not self._write:
+                    raise
+                broken.append((id,))
+        if broken and tube.kind.leased:  # apply buries what it cannot read
+            self._apply(Delta(tube), _encode(broken), [])
+            return None
+        return self._with_groups(tube, records, groups)
+
+    def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
+        """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
         found = {group.no: group for group in map(_read_group, groups)}
         lost = [place for place, record in enumerate(records) if record.group_no and record.group_no not in found]
         for place in lost:
@@ -289,10 +307,10 @@ class RedisStep:
         if reply[_REMOVED] == -1:
             total = cast(int, reply[_REMOVED + 1])
             raise Conflict if total < 0 else tube_full(tube, total, len(delta.fresh))
-        rest = read_log(tube, reply, effects)
+        rest = self._steps.read(tube, reply, effects, self._given)
         missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest[:3]))
         records = puts.stored_records(tube, entries, first, cast(int, reply[0]), rest[3:])
-        self._outbox.deliver(tube.no, outbox, effects, self._given)
+        self._steps.outbox.deliver(tube.no, outbox, effects, self._given)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
@@ -308,8 +326,8 @@ class RedisStep:
         reply = self._runner.on_tube("put_related" if related else "put", tube, *words, now=self._given)
         moment, first, answer, *rest = reply
         if first == _CONFLICT:
-            holders, groups = cast("list[Reply]", answer), cast("list[StoredGroup]", rest[0])
-            self._now, self._holders = cast(int, moment), self._loaded(tube, holders, groups)
+            holders, groups = read_pairs(cast("list[Reply]", answer)), cast("list[StoredGroup]", rest[0])
+            self._now, self._holders = cast(int, moment), self._with_groups(tube, holders, groups)
             raise Conflict
         if first == _FULL:
             raise tube_full(tube, cast(int, answer), len(entries))
@@ -376,7 +394,9 @@ class RedisStep:
         gone, readied = set(ids), cast(int, reply[1])
         if len(reply) == 2:
             return Acked(gone, readied, judged=True)
-        missed, tied, kept = cast("tuple[list[int], list[int], list[int] | int]", tuple(reply[2:]))
+        missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
+        if buried:
+            self._steps.repair(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
@@ -407,10 +427,10 @@ class RedisStep:
         tube, now = self._tube, self._given
         if reply is None:
             reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
-        rest = read_log(tube, reply, effects)
+        rest = self._steps.read(tube, reply, effects, now)
         more, wait_ms, left, outbox = cast("tuple[int, int, Left, list[bytes]]", tuple(rest))
         follows = bool(left) and self.apply_left(left, effects, limit, closed=closed)
-        self._outbox.deliver(tube.no, outbox, effects, now)
+        self._steps.outbox.deliver(tube.no, outbox, effects, now)
         return bool(more) or follows, wait_ms
 
     def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:
@@ -421,7 +441,7 @@ class RedisStep:
         owners = dict(zip(held[::2], held[1::2], strict=True))
         try:
             loaded = self._loaded(self._tube, tasks, groups)
-            for record in work.know(loaded):
+            for record in work.know(loaded) if loaded else ():
                 if record.state == "t" and record.owner == owners.get(record.id, 0):
                     work.change(record, (came_back if closed else lost)(record, work.now, "release"))
                 elif record.at is not None and record.at <= work.now:
@@ -439,6 +459,17 @@ def _read_group(stored: StoredGroup) -> Group:
     group = read_group(no, record)
     group.end, group.cancel, group.moving = end, cancel, moving == 1
     return group
+
+
+def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
+    """A task for a transfer: an unreadable one as buried, or None if its kind has no leases."""
+    try:
+        return decode(id, value)
+    except StoreCorrupt as error:
+        log.warning("tube %s: %s", tube.name, error)
+        if not tube.kind.leased:
+            return None
+    return replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
 
 
 def _own_id(move: Move) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -67,8 +66,6 @@ class Runner:
         # By script and tag: the keys, and the part that all its calls have in common, without the number of words.
         self._heads: dict[tuple[Script, str | int], tuple[tuple[bytes, ...], bytes]] = {}
         self._shapes: dict[int, Shape] = {}
-        #: By tube and part, the ids of what is being read in pages.
-        self.listed: dict[tuple[int, str], array[int]] = {}
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
 
@@ -211,21 +208,23 @@ def _limit(tube: Tube) -> int:
     return tube.period if tube.kind.hand_out == CLOCK else tube.utube_limit
 
 
-def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> Sequence[Reply]:
-    """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
+def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
+    """Add what a script did to `effects`. Returns the records that it changed, in order."""
     _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
     no = tube.public_no
     if readied > 0:
         effects.readied[no] = effects.readied.get(no, 0) + readied
     if removed:
         effects.removed[no] = effects.removed.get(no, 0) + removed
+    records: list[Record] = []
     for place in range(0, len(log), 3):
         record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
+        records.append(record)
         for event in cast(bytes, log[place]).decode().split():
             effects.events.append(Event(no, event, tube.shown(record)))
         if record.state == "-" and record.address is not None and tube.kind.leased:
             effects.ended.append(("task", no, tube.public_id(record.id)))
-    return reply[4:]
+    return records
 
 
 def read_pairs(pairs: list[Reply]) -> list[Record]:

@@ -5,7 +5,7 @@
 --   all, result of each task ('': none), ..., or no results at all
 -- Returns: now, readied; then, unless all were acked and no outcome is kept: {places of tasks that do not exist}, {places of
 --   tasks that are left to the engine: not held, with errors, with reply tubes, the last ones of their groups; for `ack` also
---   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all
+--   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
 -- WITH: now tube with_micro_queues? ack_tasks
 -- FLAGS: allow-oom
 
@@ -110,9 +110,9 @@ count('ack', removed)
 if save_acked then save_acked() end
 if save_micro_queues then save_micro_queues() end
 finish()
-local kept = acks_kept or {}
-if #missed + #tied + #kept == 0 then return { now, readied } end
-return { now, readied, missed, tied, #kept == #keys and 1 or kept }
+local kept, buried = acks_kept or {}, ack_taken and #log or 0
+if #missed + #tied + #kept + buried == 0 then return { now, readied } end
+return { now, readied, missed, tied, #kept == #keys and 1 or kept, buried }
 
 -- script: delete
 -- Delete a task that has no address, reply tube or group and is not past its ttl, in any state.
@@ -121,9 +121,10 @@ return { now, readied, missed, tied, #kept == #keys and 1 or kept }
 -- WITH: now tube encode decode tasks micro_queues?
 -- FLAGS: allow-oom
 local value = redis.call('HGET', k_tasks, ARGV[4])
-if not value then return { now, 0, { 1 }, {}, {} } end
+if not value then return { now, 0, { 1 }, {}, {}, 0 } end
 local rec = (string.byte(value, 2) or 32) % 128 < 32 and decode(value)
-if not rec or expired(rec) then return { now, 0, {}, { 1 }, {} } end
+if not rec or expired(rec) then return { now, 0, {}, { 1 }, {}, 0 } end
 change(ARGV[4], rec, { state = '-', events = 'delete', attempts = rec.attempts })
 commit()
-return { now, readied }
+if #log == 0 then return { now, readied } end
+return { now, readied, {}, {}, {}, #log }

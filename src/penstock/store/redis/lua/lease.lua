@@ -86,7 +86,7 @@ end
 
 -- As handed_out, for any task. If it must not be handed out: nil, and whether it keeps its place.
 local function handed_out_slowly(key, value, session)
-  local rec = value and decode(value)
+  local rec = readable(key, value)
   if not rec then return nil, false end
   local skips, leaves = skipped(rec)
   if skips then return nil, not leaves end

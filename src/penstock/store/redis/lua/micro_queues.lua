@@ -204,6 +204,7 @@ settle_micro_queues = function()
         micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
         add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
       else -- a repair corrects it, but it must not block the tasks behind it
+        readable(key_in(place), value)
         micro_queue.touched, stale = true, true
       end
     end

@@ -7,20 +7,19 @@
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched, log = {}, {}
 
--- Bytes that penstock did not write are read as a buried task with these bytes as its data: see `unreadable` in
--- penstock.store.redis.encoding.
-local function unreadable(value)
-  return {
-    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
-    reason = 'its stored record could not be read', payload = '\255' .. value,
-  }
+-- Decode a task; false if there are no bytes. Unreadable bytes are buried at once, as the data of a task that exists from the
+-- next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
+local function readable(key, value)
+  if not value then return false end
+  local rec = decode(value)
+  if not rec and not delivered then bury_unreadable(key, value) end
+  return rec or nil
 end
 
 local function fetch(key)
   local rec = fetched[key]
   if rec == nil then
-    local value = redis.call('HGET', k_tasks, key)
-    rec = value and (decode(value) or unreadable(value))
+    rec = readable(key, redis.call('HGET', k_tasks, key))
     fetched[key] = rec
   end
   return rec
@@ -29,7 +28,7 @@ end
 -- Read many tasks at once.
 local function prefetch(keys)
   for i, value in ipairs(read_many(k_tasks, keys)) do
-    if fetched[keys[i]] == nil then fetched[keys[i]] = value and (decode(value) or unreadable(value)) end
+    if fetched[keys[i]] == nil then fetched[keys[i]] = readable(keys[i], value) end
   end
 end
 
@@ -118,6 +117,23 @@ log_value = function(events, id, value)
 end
 
 local function log_change(events, key, rec) log_value(events, id_of(key), encode(rec)) end
+
+-- penstock.store.redis.encoding knows the reason. The first byte keeps the data from being mistaken for what was put.
+local function unreadable(value)
+  return {
+    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
+    reason = 'its stored record could not be read', payload = '\255' .. value,
+  }
+end
+
+bury_unreadable = function(key, value)
+  local rec = unreadable(value)
+  redis.call('HSET', k_tasks, key, encode(rec)) -- at once, because it may be fetched again
+  if mark_changed then mark_changed('t' .. key) end
+  enter(key, rec)
+  count('bury', 1)
+  log_change('bury', key, rec)
+end
 
 -- A deadline has passed when now == deadline.
 local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
