@@ -55,6 +55,13 @@ def waiters(broker: penstock.Broker, tube: str) -> int:
     return sum(tube in session.waits for session in broker.sessions())
 
 
+def all_asleep(broker: penstock.Broker) -> bool:
+    """Whether no blocked call of this process is trying again because it was woken."""
+    return not any(
+        waiter.woken for waiting in list(broker.runtime.wait_queue.topics.values()) for waiter in list(waiting)
+    )
+
+
 def findings_in_use(broker: penstock.Broker) -> list[penstock.Finding]:
     """The findings of repeated checks while other processes put into the tube."""
     tube, over = broker.tube("t", kind="fifo"), threading.Event()
