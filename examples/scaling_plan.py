@@ -1,10 +1,10 @@
-"""How many Redis nodes a rate of tasks needs: real placement of shards, simulated queues. Needs Python alone.
+"""Plan a Redis Cluster for a rate of tasks: real placement of shards, simulated queues. Needs only Python.
 
     python examples/scaling_plan.py                        # a million tasks a second
     python examples/scaling_plan.py --rate 200000 --tubes 4 --shards 16
 
-The costs are those of docs/scaling.md, measured by `python -m bench --only cost`; give your own. A part is one shard of
-one tube. A part is in the slot of its hash tag, and a node has an equal range of the slots, as in a new cluster.
+The costs are those of docs/scaling.md, measured by `python -m bench --only cost`; pass your own. A shard
+is in the slot of its hash tag, and each node has an equal range of the slots, as in a new cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOTS = 16_384
 
 @dataclass(frozen=True)
 class Plan:
-    """What is planned for. Costs are microseconds of CPU for one task; a batch is what one call carries."""
+    """The input of a plan. Costs are microseconds of CPU for one task; batches are tasks per call."""
 
     rate: float
     tubes: int
@@ -39,12 +39,12 @@ class Plan:
 
     @property
     def node_us(self) -> float:
-        """What a node spends on one task: its put, its take and its ack."""
+        """The CPU time of a node for one task: its put, its take and its ack."""
         return self.put_us + self.run_us
 
 
-def parts_of_nodes(plan: Plan, nodes: int) -> list[int]:
-    """How many parts each node has. Stored tubes are numbered one after the other; a sharded one has N + 1 of them."""
+def shards_per_node(plan: Plan, nodes: int) -> list[int]:
+    """Count the shards on each node. Stored tubes have consecutive numbers; a sharded tube uses N + 1 of them."""
     numbers = (1 + tube * (plan.shards + 1) + 1 + shard for tube in range(plan.tubes) for shard in range(plan.shards))
     slots = (crc_hqx(f"penstock:{number}".encode(), 0) % SLOTS for number in numbers)
     found = Counter(slot * nodes // SLOTS for slot in slots)
@@ -52,16 +52,16 @@ def parts_of_nodes(plan: Plan, nodes: int) -> list[int]:
 
 
 def nodes_needed(plan: Plan) -> int:
-    """The smallest cluster whose busiest node stays below the share of a core that may be used."""
+    """Return the size of the smallest cluster whose busiest node uses at most the share `busy` of its core."""
     whole = plan.rate * plan.node_us / 1e6  # seconds of CPU in a second
     nodes = max(1, math.ceil(whole / plan.busy))
-    while max(parts_of_nodes(plan, nodes)) / (plan.tubes * plan.shards) * whole > plan.busy:
+    while max(shards_per_node(plan, nodes)) / (plan.tubes * plan.shards) * whole > plan.busy:
         nodes += 1
     return nodes
 
 
 def simulate(plan: Plan, share: float) -> tuple[float, list[float]]:
-    """One node that gets this share of the work: how busy it is, and how long each call waits and runs, in ms.
+    """Simulate a node with this share of the work. Returns its load and the milliseconds that each call took.
 
     Calls arrive at random and are served one after the other, as Redis does it. A batch of puts is followed by the
     takes of its tasks and, when these have run, by their acks.
@@ -91,17 +91,17 @@ def simulate(plan: Plan, share: float) -> tuple[float, list[float]]:
 
 
 def report(plan: Plan) -> list[str]:
-    """The plan, as lines."""
+    """Return the lines of the report."""
     nodes = nodes_needed(plan)
-    parts = parts_of_nodes(plan, nodes)
+    shards = shards_per_node(plan, nodes)
     whole = plan.tubes * plan.shards
-    busy, waits = simulate(plan, max(parts) / whole)
+    busy, waits = simulate(plan, max(shards) / whole)
     cuts = quantiles(waits, n=100)
     cores = plan.rate * plan.node_us / 1e6
     return [
         f"{plan.rate:,.0f} tasks a second, {plan.node_us:.1f} µs of a node for each: {cores:.1f} cores",
-        f"{nodes} nodes for {plan.tubes} tubes of {plan.shards} shards: {min(parts)} to {max(parts)} parts a node",
-        f"the busiest node: {plan.rate * max(parts) / whole:,.0f} tasks a second, {busy:.0%} busy",
+        f"{nodes} nodes for {plan.tubes} tubes of {plan.shards} shards: {min(shards)} to {max(shards)} on each node",
+        f"the busiest node: {plan.rate * max(shards) / whole:,.0f} tasks a second, {busy:.0%} busy",
         f"a call to it takes {cuts[49]:.2f} ms (median), {cuts[98]:.2f} ms (99 %)",
         f"{math.ceil(plan.rate * plan.producer_us / 1e6 / plan.busy)} producer processes, "
         f"{math.ceil(plan.rate * plan.worker_us / 1e6 / plan.busy)} worker processes, and what the handlers need",
@@ -109,7 +109,7 @@ def report(plan: Plan) -> list[str]:
 
 
 def main() -> None:
-    """Parse, plan, print."""
+    """Print the plan for the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=1_000_000, help="tasks a second")
     parser.add_argument("--tubes", type=int, default=16)
