@@ -63,12 +63,16 @@ def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
         "mysql://ada:pw?x@host/jobs", "mysql://ada:pw[x@host/jobs", "redis+cluster://ada:#pw@host", "redis://ada:/pw@host/0",
         "redis://:pw@host/0?colour=red", "redis+sentinel://host/main?sentinel_password=pw&colour=red",
         "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host", "sqlite://ada:pw@host/jobs", "memory://ada:pw@host?colour=red",
+        "ada:pw@postgresql://host/jobs", "postgresql:/ada:pw@host/jobs", "postgresql://ada:%ffpw@host/jobs",
+        "mysql://ada:%ffpw@host/jobs", "sqlite://ada:pw/x@host/jobs", "sqlite://ada:pw?x@host/jobs",
+        "sqlite:///jobs.db?password=pw", "memory://host/jobs?password=pw",
     ],
 )  # fmt: skip
 def test_the_error_of_a_bad_url_has_no_password(url: str) -> None:
-    with pytest.raises(penstock.BadValue) as refused:
-        penstock.connect(url)
-    assert "pw" not in str(refused.value)
+    for given, pool in ((url, None), ("redis://host/0", url)):
+        with pytest.raises(penstock.BadValue) as refused:
+            penstock.connect(given, pool=pool)
+        assert "pw" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["ada:pw@host/jobs", "redis:ada:pw@host"])

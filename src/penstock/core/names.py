@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from penstock.errors import BadValue
@@ -12,6 +13,7 @@ MAX_NAME = 200
 MAX_ID = 2**53 - 1
 # Longer reasons and errors are cut.
 MAX_TEXT = 10_000
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
 
 
 def name(what: str, value: object) -> str:
@@ -123,6 +125,17 @@ def _shown(value: object) -> str:
         return "of over 20 digits"
     shown = ascii(value)
     return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def safe_url(url: str) -> str:
+    """A store's URL for messages, also a misspelt one: its scheme, hosts and path, without what may be a password."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        return "…" if "@" in url or "?" in url else _shown(url)
+    place, _, parameters = rest.partition("?")
+    if "@" in parameters:  # the ? may be part of a password
+        return f"{scheme}://…"
+    return _shown(f"{scheme}://{place.rpartition('@')[2]}")
 
 
 shown = _shown

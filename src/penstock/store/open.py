@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from penstock.core.names import shown
+from penstock.core.names import safe_url, shown
 from penstock.engine.store import Store
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.sql.migrations import Schema
@@ -112,9 +112,7 @@ def _scheme(url: object) -> str:
         raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
     scheme, separator, _ = url.partition("://")
     if not separator or scheme not in _SCHEMES:
-        secretive = "@" in url or "?" in url  # the URL may contain a password
-        named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
-        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
+        raise BadValue(f"store URL {safe_url(url)} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
     return scheme
 
 
@@ -154,9 +152,9 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
 
 
 def _parts(what: str, url: str) -> SplitResult:
-    """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the URL may contain a password."""
+    """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the rest may be a password."""
     scheme, separator, _ = url.partition("://")
-    where = f"{what} {scheme}://…" if separator else f"{what} …"
+    where = f"{what} {scheme}://…" if separator and scheme in _SCHEMES else f"{what} …"
     for char in url:  # urlsplit drops some of these, and others confuse drivers
         if unicodedata.category(char) in ("Cc", "Cs"):
             raise BadValue(f"{where} has an invisible character {char!a}: remove it")
@@ -174,6 +172,10 @@ def _refuse_unescaped(where: str, parts: SplitResult) -> None:
     credentials, _, hosts = parts.netloc.rpartition("@")
     if _BAD_ESCAPE.search(credentials + parts.query):
         raise BadValue(f"{where} has a % in its password or parameters that escapes nothing: write %25")
+    try:
+        unquote(parts.netloc + parts.path + parts.query, errors="strict")
+    except UnicodeDecodeError:
+        raise BadValue(f"{where} has a % escape that is not UTF-8: escape the bytes of its UTF-8 form") from None
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
     outside = any("@" in text for text in (parts.path, *names)) or parts.fragment
@@ -197,7 +199,7 @@ def open_vault(pool: object) -> Database:
     scheme = pool.partition("://")[0]
     if scheme not in _VAULTS:
         known = ", ".join(f"{name}://" for name in _VAULTS)
-        raise BadValue(f"pool {shown(scheme)} is not a database for a pool: use {known}")
+        raise BadValue(f"pool {safe_url(pool)} is not a database for a pool: use {known}")
     _parts("pool", pool)
     vault = _kind(scheme).vault
     assert vault is not None

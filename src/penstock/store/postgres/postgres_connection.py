@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from penstock.core.names import kind_of, shown
+from penstock.core.names import kind_of, safe_url, shown
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.postgres.postgres_queries import Queries
@@ -95,21 +95,19 @@ def locate(url: str) -> Location:
     given = parse_qsl(parts.query, keep_blank_values=True)
     rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
     conninfo = _joined(parts._replace(query=rest))
-    user, _, host = parts.netloc.rpartition("@")
-    where = _joined(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host, query=""))
     try:
         known = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
         # The message may quote the password, so only quoted names of parameters are kept.
         said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
         raise BadValue(
-            f"store URL {shown(where)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
+            f"store URL {safe_url(url)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
         ) from None
     own = {name: default for name, (default, _, _) in _OWN.items()}
     own |= {name: value for name, value in given if name in _OWN}
     for name, (_, allowed, wanted) in _OWN.items():
         if not allowed.fullmatch(own[name]):
-            raise BadValue(f"parameter {name}={shown(own[name])} of store URL {shown(where)}: use {wanted}")
+            raise BadValue(f"parameter {name}={shown(own[name])} of store URL {safe_url(url)}: use {wanted}")
     place = f"PostgreSQL {known.get('host') or 'local socket'}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
     return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
 

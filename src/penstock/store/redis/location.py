@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from penstock.core.names import name as valid_name
-from penstock.core.names import shown
+from penstock.core.names import safe_url, shown
 from penstock.errors import BadValue
 
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -65,9 +65,10 @@ def _parameters(url: str, scheme: str, query: str) -> dict[str, str]:
     given = dict(parse_qsl(query, keep_blank_values=True))
     for name, value in given.items():
         if name not in known:
-            raise BadValue(f"parameter {shown(name)} of store URL {_safe(url)} is unknown: it has {', '.join(known)}")
+            has = ", ".join(known)
+            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: it has {has}")
         if name == "tls" and value not in ("0", "1"):
-            raise BadValue(f"parameter tls={shown(value)} of store URL {_safe(url)}: use 0 or 1")
+            raise BadValue(f"parameter tls={shown(value)} of store URL {safe_url(url)}: use 0 or 1")
     return given
 
 
@@ -76,23 +77,16 @@ def _host(url: str, place: str, port: int) -> tuple[str, int]:
         parts = urlsplit(f"//{place}")
         return parts.hostname or "localhost", parts.port or port
     except ValueError:
-        raise BadValue(f"host {shown(place)} of store URL {_safe(url)}: give host or host:port") from None
+        raise BadValue(f"host {shown(place)} of store URL {safe_url(url)}: give host or host:port") from None
 
 
 def _path(url: str, scheme: str, path: str) -> tuple[str | None, int]:
     words = path.split("/") if path else []
     master = words.pop(0) if scheme == "redis+sentinel" and words else None
     if scheme == "redis+sentinel" and not master:
-        raise BadValue(f"store URL {_safe(url)} names no master: use redis+sentinel://host:26379/mymaster")
+        raise BadValue(f"store URL {safe_url(url)} names no master: use redis+sentinel://host:26379/mymaster")
     if scheme == "redis+cluster" and words:
-        raise BadValue(f"store URL {_safe(url)} names a database: a cluster has only one, leave it out")
+        raise BadValue(f"store URL {safe_url(url)} names a database: a cluster has only one, leave it out")
     if len(words) > 1 or not all(word.isascii() and word.isdigit() for word in words):
-        raise BadValue(f"store URL {_safe(url)} names no database: use a number, as in redis://localhost/0")
+        raise BadValue(f"store URL {safe_url(url)} names no database: use a number, as in redis://localhost/0")
     return master, int(words[0]) if words else 0
-
-
-def _safe(url: str) -> str:
-    """A URL for messages, without anything that may be a password."""
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    authority, slash, path = rest.partition("/")
-    return shown(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")

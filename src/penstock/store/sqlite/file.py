@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import apsw
 
-from penstock.core.names import shown
+from penstock.core.names import safe_url, shown
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
@@ -64,14 +64,14 @@ def locate(url: str) -> Location:
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path.startswith(":"):
         raise BadValue(
-            f"store URL {_shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
+            f"store URL {safe_url(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
             "(absolute), or memory:// for a queue that ends with the process"
         )
     if parts.fragment:
-        raise BadValue(f"store URL {_shown(url)} has a # in it, which is no part of a file's name there: write %23")
+        raise BadValue(f"store URL {safe_url(url)} has a # in it, which is no part of a file's name there: write %23")
     level = parameters(url, "durability").get("durability", "full")
     if level not in ("full", "relaxed"):
-        raise BadValue(f"parameter durability={level} of store URL {_shown(url)}: use full or relaxed")
+        raise BadValue(f"parameter durability={level} of store URL {safe_url(url)}: use full or relaxed")
     return Location(os.path.abspath(path), level == "full")
 
 
@@ -81,13 +81,8 @@ def parameters(url: str, *known: str) -> dict[str, str]:
     for name in given:
         if name not in known:
             has = ", ".join(known) or "none"
-            raise BadValue(f"parameter {shown(name)} of store URL {_shown(url)} is unknown: it has {has}")
+            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: it has {has}")
     return given
-
-
-def _shown(url: str) -> str:
-    """The URL for messages, without what may be a password: it may have been written for another scheme."""
-    return shown(url) if "@" not in urlsplit(url).netloc else f"{url.partition('://')[0]}://…"
 
 
 class BusyHandler:
