@@ -14,7 +14,7 @@ from tests.servers.postgres import Postgres
     [
         ("postgresql:///jobs", "postgresql:///jobs"),
         ("postgresql://", "postgresql://"),
-        ("postgresql:///jobs?schema=mine&host=/run", "postgresql:///jobs?host=%2Frun"),
+        ("postgresql:///jobs?schema=mine&host=/run", "postgresql:///jobs?host=/run"),
         ("postgresql://ada:p%40ss@a:1,b:2/jobs?notify=off", "postgresql://ada:p%40ss@a:1,b:2/jobs"),
     ],
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import penstock
-from penstock.store.postgres.wire import Call, Row, Wire
+from penstock.store.postgres.wire import Call, Link, Row, Wire
 from tests.support.quiet_broker import quiet
 
 
@@ -21,7 +21,8 @@ class Counted:
         run, thread = Wire._run, threading.get_ident()  # the background thread's do not belong to a verb
 
         def counted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
-            assert wire.connection.autocommit  # otherwise BEGIN and COMMIT would be separate round trips
+            assert isinstance(wire, Link)
+            assert wire.autocommit  # otherwise BEGIN and COMMIT would be separate round trips
             if threading.get_ident() == thread:
                 self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
             return run(wire, calls)

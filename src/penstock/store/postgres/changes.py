@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.store.postgres.postgres_step import PostgresStep
     from penstock.store.postgres.postgres_store import PostgresStore
 
-T = TypeVar("T")
-
 
 def bounded(tube: Tube) -> bool:
     """Return whether ranks in a tube start at 0 and follow the ids, so that takes can start at a stored bound."""
@@ -44,49 +42,49 @@ def bounded(tube: Tube) -> bool:
 def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None) -> list[Call]:
     """Return the statement that stores these entries, and the statements that must follow it. Running them raises
     Conflict if the entries exceed the capacity."""
-    kind, on, no = tube.kind, step.on(tube), tube.no
-    addresses = [entry.address for entry in entries if entry.address is not None]
-    shapes = [_shape(entry) for entry in entries]
-    if shapes.count(shapes[0]) == len(shapes):
-        del shapes[1:]  # one item is used for all rows
-    each = len(entries) // len(shapes)
-    delayed = each * sum(entry.unstarted or entry.delay > 0 for entry in entries[: len(shapes)])
-    waits = [entry.delay or entry.ttl or 0 for entry in entries[: len(shapes)] if entry.delay or entry.ttl is not None]
-    rank1, rank2, *fields = zip(*shapes, strict=True)
-    values: dict[str, Any] = dict(zip(_SHAPED, map(list, fields), strict=True))
-    values["data"] = [entry.payload for entry in entries]
-    values["address"] = [entry.address for entry in entries] if addresses else []
-    for number, ranks in (("1", rank1), ("2", rank2)):
-        for field in ("base", "clock", "newest"):
-            values[field + number] = [getattr(rank, field) for rank in _one(ranks)]
+    kind, on, no, marked = tube.kind, step.on(tube), tube.no, tube.kind.hand_out == DELIVER
+    shapes = list(map(_shape, entries))
+    some = entries[:1] if shapes.count(shapes[0]) == len(shapes) else entries  # one item is used for all rows
+    columns = zip(*map(_columns, some), strict=True)
+    values: dict[str, Any] = dict(zip(_COLUMNS, map(list, columns), strict=True))
+    delayed = sum(entry.unstarted or entry.delay > 0 for entry in some) * (len(entries) // len(some))
+    moments = [entry.delay or entry.ttl or 0 for entry in some if entry.delay or entry.ttl is not None]
+    addresses = [entry.address for entry in entries]
+    utubes = [entry.utube for entry in entries] if kind.per_utube else []
+    queues = _counted(entry.utube for entry in entries if not (entry.unstarted or entry.delay)) if utubes else {}
     calls = [
         step.call(
-            on.insert_queued if kind.per_utube else on.insert, tube=no, capacity=capacity, addresses=addresses,
-            process=None if kind.per_utube and not delayed else step.db.notifier.name, ready=len(entries) - delayed,
-            marked=kind.hand_out == DELIVER, named=kind.hand_out == CLOCK, delayed=delayed, fair=tube.fair,
-            queued=kind.per_utube, soonest=min(waits, default=None), later=SUPERSEDED_MS, **values,
+            on.insert, tube=no, capacity=capacity, data=[entry.payload for entry in entries], utube=utubes,
+            address=addresses, addresses=[address for address in addresses if address is not None],
+            queues=list(queues), waits=list(queues.values()), queued=kind.per_utube, fair=tube.fair,
+            ready=len(entries) - delayed, delayed=delayed, soonest=min(moments, default=None), later=SUPERSEDED_MS,
+            marked=marked, place=list(range(1, len(entries) + 1)) if marked else [], named=kind.hand_out == CLOCK,
+            process=None if kind.per_utube and not delayed else step.db.notifier.name, **values,
         )
     ]  # fmt: skip
     if kind.per_utube:
-        calls.append(_heads(step, tube))
+        calls.append(_heads(step, tube, queues))
     if capacity is not None:  # puts check the capacity one after the other
         calls.append(step.call(step.Q.lock_capacity, tube=no))
         calls.append(step.call(step.Q.admit, tube=no, capacity=capacity))
     return calls
 
 
-_SHAPED = ("utube", "ttl", "ttr", "delay", "pri", "extra", "reply_to", "group_name", "group_no", "unstarted")
-_shape = attrgetter("rank1", "rank2", *(name.removesuffix("_name") for name in _SHAPED))
+_OPTIONS = ("ttl", "ttr", "delay", "pri", "extra", "reply_to", "group_no", "unstarted")
+_TERMS = [(number, term) for number in "12" for term in ("base", "clock", "newest")]
+_COLUMNS = (*_OPTIONS, "group_name", *(term + number for number, term in _TERMS))
+_shape = attrgetter(*_OPTIONS, "group", "rank1", "rank2")
+_columns = attrgetter(*_OPTIONS, "group", *(f"rank{number}.{term}" for number, term in _TERMS))
 
 
-def _one(items: Sequence[T]) -> Sequence[T]:
-    """Return only the first item if all are equal, otherwise all."""
-    return items[:1] if items.count(items[0]) == len(items) else items
+def _heads(step: PostgresStep, tube: Tube, queues: Iterable[str], acked: Iterable[int] = ()) -> Call:
+    values = {"limit": tube.utube_limit, "fair": tube.fair, "process": step.db.notifier.name}
+    return step.call(step.on(tube).heads, tube=tube.no, queues=list(queues), acked=list(acked), **values)
 
 
-def _heads(step: PostgresStep, tube: Tube, *, acked: bool = False) -> Call:
-    values = {"limit": tube.utube_limit, "fair": tube.fair, "acked": acked, "process": step.db.notifier.name}
-    return step.call(step.on(tube).heads, tube=tube.no, **values)
+def _counted(names: Iterable[str | None]) -> dict[str, int]:
+    """Return how often each micro-queue occurs, in locking order."""
+    return dict(sorted(Counter(name or NO_UTUBE for name in names).items()))
 
 
 def _promoted(step: PostgresStep, rows: list[Row]) -> int:
@@ -118,7 +116,7 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     server, notifier, clock = database.server, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not server.prepares:
         return None
-    query, lives_query, make = database.queries.durable.put_plain, database.queries.tube_lives, record_maker(entry)
+    query, make = database.queries.durable.put_plain, record_maker(entry)
     shape = {
         "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
         "extra": entry.extra,
@@ -128,11 +126,10 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
         now = None if clock is None else clock()
         try:
             rows = server.send([(query, {**shape, "data": payload, "process": notifier.name, "now": now})])[0]
-        except StoreError as error:  # nextval fails if the tube was hidden just now
-            lives = type(error) is not StoreError or server.send([(lives_query, {"tube": tube.no})], safe=True)[0]
-            if lives:
+        except StoreError as error:
+            if type(error) is not StoreError:
                 raise
-            return None
+            return None  # nextval fails if the tube was hidden just now: the general put finds out
         if not rows:
             return None
         id, created, notified = rows[0]
@@ -170,9 +167,13 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         "key": pks, "held": [move.lease or 0 for move in held], "session": [move.session for move in held],
         "result": [move.result for move in held], "retention": tube.retention, **_groups_of(held, base),
     }  # fmt: skip
-    calls.append(step.call(on.ack_queued if queued else on.ack, **values))
+    queues = dict[str, int]()
     if queued:
-        calls.append(_heads(step, tube, acked=True))
+        seen = [move.seen.utube for move in held if move.seen is not None]
+        queues = _counted(seen if len(seen) == len(held) else (row[0] for row in step.rows(on.queues_of, ids=pks)))
+    calls.append(step.call(on.ack, queues=list(queues), **values))
+    if queued:
+        calls.append(_heads(step, tube, queues, queues.values()))
     try:
         answers = step.run(calls)[at:]
     except Conflict:
@@ -206,13 +207,11 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     calls = step.locks(tube, *(other for other, _ in works))
     if delta.whole and (delta.rows or delta.groups or works):  # a put alone stores nothing if the tube is gone
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
-    if delta.rows:
-        calls += _lowered(step, tube, delta.rows)
     rows_at = len(calls)
     if delta.rows:
         calls.append(_rows_call(step, delta))
         if tube.kind.per_utube:
-            calls.append(_heads(step, tube))
+            calls.append(_heads(step, tube, _queues(delta)))
     puts: list[tuple[int, Tube, list[Entry]]] = []
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
@@ -244,15 +243,6 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     return flushed
 
 
-def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Changed]) -> list[Call]:
-    """Return the statement that lowers the bounds of a tube to the first task that becomes ready or gets a deadline."""
-    if not bounded(tube):
-        return []
-    head = min((row.before.id for row in rows if row.after.state == "r"), default=None)
-    due = min((row.after.at for row in rows if row.after.state != "-" and row.after.at is not None), default=None)
-    return [] if head is None and due is None else [step.call(step.Q.lower, tube=tube.no, head=head, due=due)]
-
-
 def _rows_call(step: PostgresStep, delta: Delta) -> Call:
     tube, on, queued = delta.tube, step.on(delta.tube), delta.tube.kind.per_utube
     base = first_pk(tube)
@@ -277,10 +267,9 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
         "errors": [record.errors if row.error else None for row, record in zip(rows, after, strict=True)],
         "known": [True if record.errors is not None else None for record in before],
-        "data": [record and record.payload for record in rewritten],
         "address": addresses,
     }
-    for field in ("rank1", "rank2", "pri", "created"):
+    for field in ("rank1", "rank2", "pri", "created", "payload"):
         columns[field] = [record and getattr(record, field) for record in rewritten]
     for field in ("status", "result", "error", "code"):
         columns[field] = [ending and getattr(ending, field) for ending in endings]
@@ -298,11 +287,9 @@ def _rewritten(row: Changed) -> bool:
 
 def _queues(delta: Delta) -> list[str]:
     """Return the micro-queues that a Delta touches, in locking order."""
-    names = {row.before.utube or NO_UTUBE for row in delta.rows}
-    for tube, entries in ((delta.tube, delta.fresh), *delta.works):
-        if tube.no == delta.tube.no:
-            names |= {entry.utube or NO_UTUBE for entry in entries}
-    return sorted(names)
+    rows = [row.before.utube for row in delta.rows]
+    into = [entries for tube, entries in ((delta.tube, delta.fresh), *delta.works) if tube.no == delta.tube.no]
+    return list(_counted([*rows, *(entry.utube for entries in into for entry in entries)]))
 
 
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:

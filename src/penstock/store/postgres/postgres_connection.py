@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl
 
 import msgspec
 import psycopg
@@ -91,30 +91,23 @@ class Location(msgspec.Struct, frozen=True):
 
 def locate(url: str) -> Location:
     """Parse a URL. Raises BadValue if the driver or penstock does not understand it. Opens no connection."""
-    parts = urlsplit(url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
-    rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
-    conninfo = _joined(parts._replace(query=rest))
+    base, _, query = url.partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    rest = "&".join(part for part in query.split("&") if part.partition("=")[0] not in _OWN)
     try:
-        known = conninfo_to_dict(conninfo)
+        known = conninfo_to_dict(conninfo := f"{base}?{rest}" if rest else base)
     except psycopg.ProgrammingError as error:
         # The message may quote the password, so only quoted names of parameters are kept.
         said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
         raise BadValue(
             f"store URL {safe_url(url)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
         ) from None
-    own = {name: default for name, (default, _, _) in _OWN.items()}
-    own |= {name: value for name, value in given if name in _OWN}
+    own = {name: given.get(name, default) for name, (default, _, _) in _OWN.items()}
     for name, (_, allowed, wanted) in _OWN.items():
         if not allowed.fullmatch(own[name]):
             raise BadValue(f"parameter {name}={shown(own[name])} of store URL {safe_url(url)}: use {wanted}")
     place = f"PostgreSQL {known.get('host') or 'local socket'}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
     return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
-
-
-def _joined(parts: SplitResult) -> str:
-    """Join the parts of a URL. urlunsplit alone would turn postgresql:///jobs into postgresql:/jobs."""
-    return f"{parts.scheme}://{parts.netloc}{urlunsplit(parts._replace(scheme='', netloc=''))}"
 
 
 def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
@@ -141,20 +134,21 @@ class PostgresServer(Server[Link]):
         return self.location.notify
 
     def open(self, seconds: float = 0, begin: Callable[[Link], None] = lambda link: None) -> Link:
-        ends, prepare = time.monotonic() + seconds, 1 if self.prepares else None
-        settings: dict[str, Any] = {"autocommit": True, "fallback_application_name": "penstock"}
-        if seconds:
-            settings["connect_timeout"] = max(round(seconds), 2)
+        ends = time.monotonic() + seconds
+        settings: dict[str, Any] = {"connect_timeout": max(round(seconds), 2)} if seconds else {}
         while True:
             try:
-                link = Link.connect(self.location.conninfo, prepare_threshold=prepare, **settings)
+                link = Link.connect(
+                    self.location.conninfo, autocommit=True, prepare_threshold=None,
+                    fallback_application_name="penstock", **settings,
+                )  # fmt: skip
+                link.each = self.each
                 try:
                     begin(link)
+                    return link
                 except BaseException:
                     link.close()
                     raise
-                link.each = self.each
-                return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
                     raise self.translated(error) from error
@@ -162,7 +156,7 @@ class PostgresServer(Server[Link]):
 
     def connect(self, seconds: float = 0) -> Link:
         link = self.open(seconds, self._begin)
-        link.wire.prepares = self.prepares  # only now, when the tables exist: a failed PREPARE leaves its name in use
+        link.prepares = self.prepares  # only now, when the tables exist: a failed PREPARE leaves its name in use
         return link
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
@@ -232,7 +226,7 @@ class BoundServer(PostgresServer):
             )
         self.location, self.place, self.queries = own.location, own.place, own.queries
         self._db = connection
-        self._wire = Wire(connection)
+        self._wire = Wire(connection.pgconn)
         try:
             found = self._joined()
         except SchemaMismatch:

@@ -15,10 +15,15 @@ coalesce(:now::bigint, $server_clock)
 = ANY (:texts::text[])
 -- fragment: key
 pk + 0
+-- fragment: low
+-- No ready task of the tube t has a lower id.
+CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.heads), 1) ELSE 1 END
+-- fragment: soonest
+-- No task of the tube t has an earlier deadline.
+CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.dues), 1) ELSE 1 END
 -- fragment: first_moment
--- Starts at the tube's bound; a kind without bounds starts at 1.
-(SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= CASE WHEN t.heads_no = t.heads::oid
-    THEN coalesce(pg_sequence_last_value(t.dues), 1) ELSE 1 END ORDER BY k.at LIMIT 1)
+-- penstock_timer
+(SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= $soonest ORDER BY k.at LIMIT 1)
 
 -- the store
 
@@ -30,9 +35,9 @@ CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT 
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 -- name: settings
 -- With `local`, until the end of the transaction.
-SELECT set_config(name, setting, :local) FROM ROWS u(name text, setting text);
+SELECT set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
 -- name: settings_now
-SELECT array_agg(current_setting(name) ORDER BY place) FROM ROWS u(name text, place ordinality);
+SELECT array_agg(current_setting(name) ORDER BY place) FROM unnest(:name::text[]) WITH ORDINALITY u(name, place);
 -- name: relax
 -- The commit does not wait for the disk, so this transaction may be lost in a crash of the server.
 SELECT set_config('synchronous_commit', 'off', true);
@@ -183,27 +188,22 @@ ON CONFLICT (tube, process) DO UPDATE SET until = excluded.until RETURNING 1;
 pg_advisory_lock('penstock_counter'::regclass::oid::integer, :tube)
 -- fragment: lowered
 pg_advisory_unlock('penstock_counter'::regclass::oid::integer, :tube)
--- fragment: lower_dues
--- To the first deadline of the tasks that are put or leased: soonest(at, dues).
-lowered AS (SELECT $lower, CASE WHEN at < pg_sequence_last_value(dues) THEN setval(dues, at) END, $lowered FROM soonest
-    WHERE at < pg_sequence_last_value(dues))
--- name: lower
-SELECT $lower, CASE WHEN :head::bigint < pg_sequence_last_value(heads) THEN setval(heads, greatest(:head, 1)) END,
-CASE WHEN :due::bigint < pg_sequence_last_value(dues) THEN setval(dues, greatest(:due, 1)) END, $lowered
-FROM penstock_tube WHERE no = :tube
-AND (:head::bigint < pg_sequence_last_value(heads) OR :due::bigint < pg_sequence_last_value(dues));
--- fragment: bounds
-CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(heads), 1) ELSE 1 END AS low,
-CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 1) ELSE 1 END AS soonest
+-- fragment: lower_bounds
+-- To the first task that becomes ready again, and to the first deadline that is set: soonest(head, heads, at, dues).
+lowered AS (SELECT $lower, CASE WHEN head < pg_sequence_last_value(heads) THEN setval(heads, greatest(head, 1)) END,
+    CASE WHEN at < pg_sequence_last_value(dues) THEN setval(dues, greatest(at, 1)) END, $lowered FROM soonest
+    WHERE head < pg_sequence_last_value(heads) OR at < pg_sequence_last_value(dues))
+-- fragment: no_head
+NULL::bigint AS head, NULL::regclass AS heads
 -- name: raise_bounds
 -- Raises both bounds, under the tube's exclusive lock: to the first ready task, but at most a thousand tasks further,
 -- and to the first deadline, or to `due` if there is none.
-WITH b AS MATERIALIZED (SELECT heads, dues, $bounds FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL),
+WITH b AS MATERIALIZED (SELECT heads, dues, $low AS low, $soonest AS soonest, $first_moment AS first
+    FROM penstock_tube t WHERE no = :tube AND heads IS NOT NULL),
 passed AS MATERIALIZED (SELECT f.pk, f.state FROM b CROSS JOIN LATERAL (SELECT pk, state FROM penstock_task
     WHERE pk >= (:tube::bigint << 40 | b.low) AND pk < (:tube::bigint + 1) << 40 ORDER BY pk LIMIT 1000) f),
 found AS MATERIALIZED (SELECT b.*, coalesce((SELECT min(pk) FROM passed WHERE state = 'r'),
-    (SELECT max(pk) + 1 FROM passed)) & 1099511627775 AS head, coalesce((SELECT k.at FROM penstock_task k
-    WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1), :due::bigint) AS due FROM b),
+    (SELECT max(pk) + 1 FROM passed)) & 1099511627775 AS head, coalesce(first, :due::bigint) AS due FROM b),
 known AS (UPDATE penstock_tube SET heads_no = heads WHERE no = :tube AND heads_no IS DISTINCT FROM heads::oid)
 SELECT setval(heads, greatest(head, low)), setval(dues, greatest(due, soonest)) FROM found;
 -- name: lower_all
@@ -231,17 +231,18 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
     ON CONFLICT (tube, utube) DO UPDATE SET taken = l.taken + excluded.taken, heads = l.heads + excluded.heads,
     waiting = l.waiting + excluded.waiting, idle = false,
     turn = CASE WHEN excluded.turn > 0 AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0
-        THEN greatest(excluded.turn, l.turn + 1) ELSE l.turn END RETURNING utube)
--- fragment: pass_queues
--- Passes the names of micro-queues to the statement `heads`, which follows.
-set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
+        THEN greatest(excluded.turn, l.turn + 1) ELSE l.turn END)
+-- fragment: lock_queues
+locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name FOR UPDATE) q)
 -- fragment: of_tube
 pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
--- fragment: putting
+-- name: insert
+-- Puts tasks, those of micro-queues as waiting: `queues` and how many tasks each gets (`waits`); `heads` must follow.
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
 -- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if an
 -- address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
-room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
+WITH room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
     last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
     WHERE :marked AND tube = :tube RETURNING last_ms AS ms, last_seq - new AS seq),
@@ -263,32 +264,26 @@ new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, addre
     CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
     ELSE e.address END, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr,
     e.pri, e.utube, e.extra, e.data, e.reply_to, e.group_name, e.group_no
-    FROM (SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea, place ordinality |
+    FROM (SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea | place integer |
         address text | utube text | ttl bigint, ttr bigint, delay bigint | pri integer, base1 double precision,
         clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
-        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e
--- fragment: put
-n.clock, n.ms, n.seq, n.awaited, CASE WHEN n.awaited THEN $notify END, (SELECT array_agg(pk) FROM new)
--- name: insert
-WITH $putting RETURNING pk),
-soonest AS MATERIALIZED (SELECT n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_dues
-SELECT $put, (SELECT count(*) FROM lowered) FROM n;
--- name: insert_queued
--- Puts tasks into micro-queues as waiting; the statement `heads` must follow.
-WITH $putting RETURNING pk, utube, state), s AS (SELECT utube, 0 AS taken, 0 AS heads, count(*) AS waiting,
-    (SELECT clock FROM n) AS clock FROM new WHERE state = 'q' GROUP BY utube), $came SELECT $put, $pass_queues FROM n;
+        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e RETURNING pk),
+s AS (SELECT q.utube, 0 AS taken, 0 AS heads, q.waiting, n.clock
+    FROM n CROSS JOIN unnest(:queues::text[], :waits::integer[]) q(utube, waiting)), $came,
+soonest AS MATERIALIZED (SELECT $no_head, n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_bounds
+SELECT n.clock, n.ms, n.seq, n.awaited, CASE WHEN n.awaited THEN $notify END, (SELECT array_agg(pk) FROM new),
+(SELECT count(*) FROM lowered) FROM n;
 
 -- micro-queues
 
 -- name: heads
 -- The rule of micro-queues, applied to locked ones: exactly the first (limit - taken) ready tasks of each are heads. A
--- separate statement, so that its snapshot is younger than the locks. It also subtracts the tasks that an ack removed
--- (`acked`), and deletes empty micro-queues whose turn no longer matters. Returns how many tasks became takeable, and
+-- separate statement, so that its snapshot is younger than the locks. It also subtracts the tasks of each that an ack
+-- removed (`acked`), and deletes empty micro-queues whose turn no longer matters. Returns how many tasks became takeable, and
 -- whether other processes were notified. (SELECT 'r') keeps the planner from using penstock_ready.
 WITH q AS MATERIALIZED (SELECT l.*, greatest(least(:limit - l.taken, l.ready), 0) AS room,
         l.taken = 0 AND l.ready = 0 AS empty, NOT :fair OR l.turn < $now AS over
-    FROM unnest(nullif(current_setting('penstock.utubes', true), '')::text[],
-        CASE WHEN :acked THEN nullif(current_setting('penstock.acked', true), '')::integer[] END) u(utube, acked) CROSS JOIN LATERAL (
+    FROM unnest(:queues::text[], :acked::integer[]) u(utube, acked) CROSS JOIN LATERAL (
     SELECT l.ctid AS place, l.utube, l.turn, l.taken - coalesce(u.acked, 0) AS taken, l.heads + l.waiting AS ready,
     l.heads, l.waiting FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube LIMIT 1) l),
 c AS MATERIALIZED (SELECT l.turn, k.pk, k.state, row_number() OVER (
@@ -320,13 +315,12 @@ WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED)
 -- The clock; the tube and its bounds; the live session; the next deadline; and whether the take may hand out tasks here
 -- (`free`): not if an earlier tube of the same call had a task (`mark`), nor if something is due, unless forced.
 c AS MATERIALIZED (SELECT $now AS clock),
-b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $bounds,
+b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $low AS low, $first_moment AS first,
     EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1) AS moving
-    FROM penstock_tube WHERE no = :tube),
+    FROM penstock_tube t WHERE no = :tube),
 l AS MATERIALIZED (SELECT c.clock, b.no, b.paused, b.dues, b.serials, b.low, h.session,
     CASE WHEN b.unbounded THEN '-Infinity'::double precision ELSE 0 END AS least,
-    least(CASE WHEN b.moving THEN 0 END, (SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1),
-        (SELECT min(until) FROM penstock_handle),
+    least(CASE WHEN b.moving THEN 0 END, b.first, (SELECT min(until) FROM penstock_handle),
         (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL)) AS next
     FROM c LEFT JOIN b ON true LEFT JOIN penstock_handle h ON h.id = :handle AND h.until > c.clock),
 ok AS MATERIALIZED (SELECT d.*, d.session IS NOT NULL AND d.paused = 0 AND NOT d.due AND (:mark::text IS NULL
@@ -356,7 +350,7 @@ WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, ok.clock + k.ttr AS at FROM penstock_task k WHERE $takeable
     AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)
     AND k.pk >= (:tube::bigint << 40 | ok.low) AND $uncancelled $in_order SKIP LOCKED) f WHERE ok.free),
-$leased, soonest AS MATERIALIZED (SELECT (SELECT min(at) FROM found) AS at, ok.dues FROM ok), $lower_dues
+$leased, soonest AS MATERIALIZED (SELECT $no_head, ok.dues, (SELECT min(at) FROM found) AS at FROM ok), $lower_bounds
 SELECT $looked, (SELECT count(*) FROM lowered), got.* FROM ok LEFT JOIN got ON true;
 -- fragment: lease_heads
 -- Locks the micro-queue first, and skips locked ones. Not a join: a plan made for few micro-queues would scan all of
@@ -419,10 +413,12 @@ AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease &
 
 -- ack
 
--- fragment: acking
+-- name: ack
+-- By the primary key. Compares the state as text, so that no plan can prefer penstock_held. In micro-queues, whose rows
+-- are locked first, acks all of the tasks or none; `heads` must follow.
 -- Acks tasks of a started group, but never its last one: if the call has all remaining tasks, one is left to the
 -- engine. Groups are passed if all tasks of the call are known: how many tasks of each, and which task to leave.
-c AS MATERIALIZED (SELECT $now AS clock),
+WITH c AS MATERIALIZED (SELECT $now AS clock), $lock_queues,
 g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining >= v.members), '{}') AS open,
     coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), '{}') AS last
     FROM unnest(:groups::integer[], :members::integer[], :lasts::bigint[]) v(number, members, last) CROSS JOIN LATERAL (
@@ -431,8 +427,8 @@ gone AS (DELETE FROM penstock_task k USING ROWS u(key bigint | session integer, 
     WHERE k.pk MATCHES u.key AND k.state::text = 't' AND k.owner = u.session AND u.held IN (0, k.lease)
     AND (k.at IS NULL OR k.at > (SELECT clock FROM c)) AND $no_reply AND k.errors IS NULL
     AND (k.group_no IS NULL OR (k.group_no = ANY ((SELECT open FROM g)::integer[])
-        AND k.pk <> ALL ((SELECT last FROM g)::bigint[])))
--- fragment: acked
+        AND k.pk <> ALL ((SELECT last FROM g)::bigint[]))) AND (SELECT count(*) FROM locked) >= 0
+    RETURNING k.pk, k.address, k.group_no, u.result),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
 fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
@@ -446,19 +442,10 @@ totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
 SELECT totals.acked, totals.kept, CASE WHEN totals.acked < cardinality(:key::bigint[]) OR totals.kept NOT IN (0, totals.acked)
     THEN (SELECT array_agg(pk) FROM gone) END,
 CASE WHEN totals.kept NOT IN (0, totals.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
-totals.notifies, CASE WHEN totals.notifies THEN $notify END
--- name: ack
--- By the primary key. Compares the state as text, so that no plan can prefer penstock_held.
-WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked FROM totals;
--- name: ack_queued
--- Like ack, in micro-queues, whose rows are locked first; `heads` updates their counts.
-WITH locked AS MATERIALIZED (SELECT q.utube FROM (
-    SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:key::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
-    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.utube FOR UPDATE) q),
-$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
-s AS MATERIALIZED (SELECT utube, count(*) AS n FROM gone GROUP BY utube), $acked,
-set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM s), '{}')::text, true),
-set_config('penstock.acked', coalesce((SELECT array_agg(n) FROM s), '{}')::text, true) FROM totals;
+totals.notifies, CASE WHEN totals.notifies THEN $notify END,
+1 / CASE WHEN cardinality(:queues::text[]) > 0 AND totals.acked < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM totals;
+-- name: queues_of
+SELECT utube FROM penstock_task WHERE pk $in_ids;
 -- name: ack_named
 -- penstock_address. Any session may ack delivered messages.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
@@ -485,13 +472,12 @@ SELECT CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM g
 -- Updates or removes the tasks whose guard holds. Keys are in order; each row has a class, whose weights (`w`) are
 -- added to the counters. A NULL in a column of a rewrite keeps the stored value.
 WITH c AS MATERIALIZED (SELECT $now AS clock),
-b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
-locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
-    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name FOR UPDATE) q),
-gone AS MATERIALIZED (SELECT k.*, u.* FROM b CROSS JOIN c CROSS JOIN ROWS u(key bigint, held bigint, due bigint,
+b AS MATERIALIZED (SELECT no, heads, dues FROM penstock_tube WHERE no = :tube),
+$lock_queues,
+gone AS MATERIALIZED (SELECT k.*, u.*, b.heads, b.dues FROM b CROSS JOIN c CROSS JOIN ROWS u(key bigint, held bigint, due bigint,
     at bigint | was text, class integer, state text, attempts integer, owner integer | rank double precision,
     until bigint, expires bigint | reason text, progress double precision, errors bytea, known boolean |
-    rank1 double precision, rank2 double precision, pri integer, created bigint, data bytea | address text,
+    rank1 double precision, rank2 double precision, pri integer, created bigint, payload bytea | address text,
     status text, result bytea, error text, code text) CROSS JOIN LATERAL (
     SELECT k.pk, k.utube, k.state::text AS real, k.errors AS had FROM penstock_task k
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
@@ -503,7 +489,7 @@ removed AS (DELETE FROM penstock_task k USING gone h WHERE k.pk BETWEEN h.pk AND
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
     owner = h.owner, reason = h.reason, progress = h.progress, rank1 = coalesce(h.rank1, k.rank1),
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE coalesce(h.rank2, k.rank2) END, pri = coalesce(h.pri, k.pri),
-    created = coalesce(h.created, k.created), data = coalesce(h.data, k.data), errors = coalesce(h.errors, k.errors)
+    created = coalesce(h.created, k.created), data = coalesce(h.payload, k.data), errors = coalesce(h.errors, k.errors)
     FROM gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state <> '-'),
 s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
     -count(*) FILTER (WHERE real = 'r') AS heads,
@@ -516,8 +502,10 @@ kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error,
     SELECT pk, :tube, address, status, result, error, code, coalesce(errors, had), (SELECT clock FROM c) + :retention
     FROM gone WHERE address IS NOT NULL ON CONFLICT (pk) DO UPDATE SET status = excluded.status,
     result = excluded.result, error = excluded.error, code = excluded.code, errors = excluded.errors,
-    until = excluded.until)
-SELECT c.clock, (SELECT array_agg(pk) FROM gone), CASE WHEN :queued THEN $pass_queues END,
+    until = excluded.until),
+soonest AS MATERIALIZED (SELECT min(pk) FILTER (WHERE state = 'r') & 1099511627775 AS head, heads,
+    min(at) FILTER (WHERE state <> '-') AS at, dues FROM gone GROUP BY heads, dues), $lower_bounds
+SELECT c.clock, (SELECT array_agg(pk) FROM gone), (SELECT count(*) FROM lowered),
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_group
 WITH free AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = :no FOR UPDATE),
@@ -550,12 +538,11 @@ SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
     SELECT * FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) k;
 -- name: due
 -- penstock_timer, starting at the tube's bound
-WITH b AS MATERIALIZED (SELECT $bounds FROM penstock_tube WHERE no = :tube)
+WITH b AS MATERIALIZED (SELECT $soonest AS soonest FROM penstock_tube t WHERE no = :tube)
 SELECT $record FROM (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
     WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f) f ORDER BY at, pk;
 -- name: next_moment
-SELECT $now, least((SELECT k.at FROM (SELECT $bounds FROM penstock_tube WHERE no = :tube) b CROSS JOIN LATERAL (
-    SELECT at FROM penstock_task WHERE tube = :tube AND at >= b.soonest ORDER BY at LIMIT 1) k),
+SELECT $now, least((SELECT $first_moment FROM penstock_tube t WHERE no = :tube),
 (SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
 (SELECT 0 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1));
 

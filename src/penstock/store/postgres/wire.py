@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from itertools import repeat
+from functools import lru_cache, partial
 from struct import Struct
 from typing import Any
 
@@ -29,19 +28,25 @@ from penstock.store.wake import READABLE, Selector
 Row = tuple[Any, ...]
 Encoded = tuple[bytes | None, Format]  # a parameter as it is sent
 
-_TEXT_OID, _BYTEA_OID = 25, 17
-_PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
-# Element types of arrays of numbers: the type's OID, its size, and a function that packs size and value.
-_NUMBERS = {
-    "integer": (23, 4, Struct("!ii").pack), "bigint": (20, 8, Struct("!iq").pack),
-    "double precision": (701, 8, Struct("!id").pack),
+_length = Struct("!i").pack
+
+
+def _blob(item: bytes) -> bytes:
+    return _length(len(item)) + item
+
+
+# Element types of arrays: the type's OID, and a function that packs the length and the value.
+_ELEMENTS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
+    "integer": (23, partial(Struct("!ii").pack, 4)), "bigint": (20, partial(Struct("!iq").pack, 8)),
+    "double precision": (701, partial(Struct("!id").pack, 8)), "boolean": (16, partial(Struct("!i?").pack, 1)),
+    "text": (25, lambda item: _blob(item.encode())), "bytea": (17, _blob),
 }  # fmt: skip
-_ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_NUMBERS)})\[\]")
+_NULL = _length(-1)
+_PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
+_ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_ELEMENTS)})\[\]")
 _ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
 _MATCHES = re.compile(r"MATCHES (\w+\.(\w+))")
-_HEAD = Struct("!iiIii")  # dimensions, whether any item is NULL, the type's OID, number of items, first index
-_length = Struct("!i").pack
-_NULL = (_length(-1),)
+_HEAD = Struct("!iiIii")  # dimensions, flags, the type's OID, number of items, first index
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
 _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
 _INTERVAL = 0.1  # seconds after which a wait for the server notices Ctrl-C
@@ -57,7 +62,7 @@ class Query(str):
 
     sent: bytes
     names: tuple[str, ...]
-    arrays: dict[str, str]  # the types of parameters that are arrays of numbers
+    arrays: dict[str, str]  # the types of parameters that are arrays
     called: bytes
     silent: bool  # whether its answer is ignored
     columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
@@ -94,18 +99,15 @@ class Query(str):
 
     def _formed(self, varied: int) -> str:
         parts = [part for place, part in enumerate(self.columns) if place == 0 or varied >> place - 1 & 1]
-        arrays = dict(
-            sorted([item for part in parts for item in part.items()], key=lambda item: item[1] == "ordinality")
-        )
+        arrays = {name: type for part in parts for name, type in part.items()}
         values = [f":{n}::{t} AS {n}" for part in self.columns for n, t in part.items() if n not in arrays]
         if not varied and _MATCHES.search(self):
             text = _MATCHES.sub(rf"= ANY (:\2::{next(iter(arrays.values()))}[])", self)
             return _ROWS.sub(rf"(SELECT {', '.join(values)}) \1", text)
-        listed = ", ".join(f":{name}::{type}[]" for name, type in arrays.items() if type != "ordinality")
-        numbered = " WITH ORDINALITY" if "ordinality" in arrays.values() else ""
+        listed = ", ".join(f":{name}::{type}[]" for name, type in arrays.items())
         shown = ", ".join([*(f"v.{name}" for name in arrays), *values])
         text = _MATCHES.sub(r"BETWEEN \1 AND \1", self)
-        return _ROWS.sub(rf"(SELECT {shown} FROM unnest({listed}){numbered} v({', '.join(arrays)})) \1", text)
+        return _ROWS.sub(rf"(SELECT {shown} FROM unnest({listed}) v({', '.join(arrays)})) \1", text)
 
 
 Call = tuple[Query, Mapping[str, Any]]
@@ -116,37 +118,22 @@ def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | N
     if query.columns:
         values = dict(values)
         query = query.form(values)
-    if query.arrays:
-        values = {**values, **{name: _numbers(values[name], type) for name, type in query.arrays.items()}}
-    packed = [_DUMPS[type(value := values[name])](value) for name in query.names]
+    arrays = query.arrays
+    packed = [
+        _array(values[name], arrays[name]) if name in arrays else _DUMPS[type(value := values[name])](value)
+        for name in query.names
+    ]
     return query, [value for value, _ in packed], [form for _, form in packed]
 
 
-def _numbers(items: Sequence[Any], kind: str) -> Encoded:
-    """Encode an array of numbers in binary if it has no NULL, because the server reads that faster."""
-    if not items or None in items:
-        return _DUMPS[type(items)](items)
-    oid, size, pack_one = _NUMBERS[kind]
-    head = _HEAD.pack(1, 0, oid, len(items), 1)
-    return head + b"".join(map(pack_one, repeat(size), items)), _BINARY
+def _array(items: Sequence[Any], kind: str) -> Encoded:
+    """Encode an array in binary, because the server reads that faster."""
+    oid, element = _ELEMENTS[kind]
+    packed = [_NULL if item is None else element(item) for item in items] if None in items else map(element, items)
+    return _HEAD.pack(1, 0, oid, len(items), 1) + b"".join(packed), _BINARY
 
 
-def _array(items: Sequence[Any]) -> Encoded:
-    first = next((item for item in items if item is not None), None)
-    if isinstance(first, str):
-        return _blobs(_TEXT_OID, [None if item is None else item.encode() for item in items]), _BINARY
-    if isinstance(first, bytes):
-        return _blobs(_BYTEA_OID, items), _BINARY
-    listed = ",".join(["NULL" if item is None else str(+item) for item in items])
-    return b"{%b}" % listed.encode(), _TEXT
-
-
-def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
-    head = _HEAD.pack(1, 1, oid, len(items), 1)
-    return b"".join([head, *[p for item in items for p in ((_length(len(item)), item) if item is not None else _NULL)]])
-
-
-# Numbers are sent as text, so that the server infers their type; strings, bytes and arrays of these in binary.
+# Single numbers are sent as text, so that the server infers their type.
 _DUMPS: dict[type, Callable[[Any], Encoded]] = {
     type(None): lambda value: (None, _TEXT),
     bool: lambda value: (b"1" if value else b"0", _TEXT),
@@ -154,39 +141,28 @@ _DUMPS: dict[type, Callable[[Any], Encoded]] = {
     float: lambda value: (repr(value).encode(), _TEXT),
     str: lambda value: (value.encode(), _BINARY),
     bytes: lambda value: (value, _BINARY),
-    list: _array,
-    tuple: lambda value: value,  # encoded already
 }
 
 
 class Wire:
-    """Sends statements through a psycopg connection, and tracks which of them are prepared there."""
+    """Sends statements through a connection of psycopg, and tracks which of them are prepared there."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool = False) -> None:
-        self.pgconn: PGconn = connection.pgconn
-        self.prepares = prepares
-        self.connection = connection
-        self.adapters = psycopg.adapters  # not the connection's own: it may be the caller's connection
+    prepares = False
+
+    def __init__(self, pgconn: PGconn) -> None:
+        self.pgconn = pgconn
         self.prepared: set[bytes] = set()
-        self._readable = Selector()
-        self._readable.register(self.pgconn.socket, READABLE)
-        self._rows = Transformer(self)
-
-    def hung_up(self) -> bool:
-        """Return whether the server closed the idle connection. Only polls the socket, where nothing else can
-        arrive."""
-        return bool(self._readable.select(0))
+        self._results = Transformer()
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Send statements together. Returns the rows of each. Outside of a transaction they form one."""
         try:
             return self._run(calls)
-        except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:
-            # psycopg deallocates all statements at a rollback. Nothing was done; psycopg's own must be forgotten, too.
+        except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:  # somebody has deallocated them
             self.prepared.clear()
             if self.pgconn.transaction_status == TransactionStatus.INERROR:  # `undone` deallocates them
                 raise SerializationFailure("prepared statements were lost in a transaction") from error
-            self.connection.execute("DEALLOCATE ALL")
+            self._run([_DEALLOCATE])
             return self._run(calls)
 
     def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
@@ -233,41 +209,44 @@ class Wire:
     def _loaded(self, result: PGresult) -> list[Row]:
         if result.status != _ROWS_CAME:
             return [(result.command_tuples or 0,)]
-        self._rows.set_pgresult(result)
-        return self._rows.load_rows(0, result.ntuples, tuple)
+        self._results.set_pgresult(result)
+        return self._results.load_rows(0, result.ntuples, tuple)
 
 
-class Link(psycopg.Connection[Row]):
+class Link(psycopg.Connection[Row], Wire):
     """A connection that penstock opened."""
 
     def __init__(self, pgconn: PGconn) -> None:
-        super().__init__(pgconn)
-        self.wire = Wire(self)
-        self.hung_up = self.wire.hung_up
+        psycopg.Connection.__init__(self, pgconn)
+        Wire.__init__(self, pgconn)
+        self._readable = Selector()
+        self._readable.register(pgconn.socket, READABLE)
         self.each: Sequence[Call] = ()  # statements sent before those of every call
         self.returned = 0.0  # when it became idle
 
+    def hung_up(self) -> bool:
+        """Return whether the server closed the idle connection. Only polls the socket, where nothing else can
+        arrive."""
+        return bool(self._readable.select(0))
+
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Send statements together, as one transaction or as part of the open one. Returns the rows of each."""
-        return self.wire.run(calls) if not self.each else self.wire.run([*self.each, *calls])[len(self.each) :]
+        return super().run([*self.each, *calls])[len(self.each) :]
 
     def begin(self, *, snapshot: bool) -> None:
         """Begin a transaction. If the client stalls, the server soon ends it and releases its locks."""
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
         idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
-        self.wire.run([(Query(begin), {}), (Query(idle), {})])
+        self._run([(Query(begin), {}), (Query(idle), {})])
 
     def finish(self) -> None:
         """Commit the transaction."""
-        self.wire.run([(Query("COMMIT"), {})])
+        self._run([_COMMIT])
 
     def undone(self) -> bool:
         """Roll back an open transaction after an error. Returns False if the connection broke."""
         if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):
-                self.wire.run([(Query("ROLLBACK"), {})])
-                if not self.wire.prepared:
-                    self.execute("DEALLOCATE ALL")
+                self._run([(Query("ROLLBACK"), {}), *([] if self.prepared else [_DEALLOCATE])])
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
     # for the database of a pool
@@ -277,7 +256,7 @@ class Link(psycopg.Connection[Row]):
         statement is its own transaction; otherwise it begins one."""
         begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
         calls: list[Call] = [_vault_call(sql, arguments)]
-        return self.wire.run(calls if begun else [(_BEGIN, {}), *calls])[-1]
+        return self.run(calls if begun else [_BEGIN, *calls])[-1]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
@@ -292,7 +271,7 @@ class Link(psycopg.Connection[Row]):
         calls: list[Call] = []
         if guard:
             sql, arguments = guard
-            calls += [(_BEGIN, {}), _vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
+            calls += [_BEGIN, _vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
@@ -301,10 +280,12 @@ class Link(psycopg.Connection[Row]):
                 calls.append(_vault_call(f"{head}SELECT * FROM unnest({types}){tail[0]}", columns))
             else:
                 calls += [_vault_call(sql, row) for row in rows]
-        self.wire.run([*calls, (_COMMIT, {})])
+        self.run([*calls, _COMMIT])
 
 
-_BEGIN, _COMMIT = Query("BEGIN"), Query("COMMIT")
+_BEGIN: Call = Query("BEGIN"), {}
+_COMMIT: Call = Query("COMMIT"), {}
+_DEALLOCATE: Call = Query("DEALLOCATE ALL"), {}
 _VALUES = re.compile(r"VALUES \([%s, ]+\)")
 
 
