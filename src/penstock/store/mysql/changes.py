@@ -292,13 +292,16 @@ class Flush:
         same = {name for name, values in fields.items() if values.count(values[0]) == len(values)} - {"i", "c"}
         self._constants = {name: literal(fields.pop(name)[0]) for name in same}
         columns = [f"{name} {_CHANGED[name]} PATH '$[{place}]'" for place, name in enumerate(fields)]
-        self._columns = Raw(", ".join(columns))
+        table = f"JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS ({', '.join(columns)})) j STRAIGHT_JOIN"
+        self._which = {"varying": Raw(table), "which": Raw("k.pk = j.i")}
+        if fields.keys() == {"i", "c"}:  # without a join, the change of a row takes half of the time
+            self._which = {"varying": Raw(""), "which": Raw(f"k.pk IN {literal(fields['i'])}")}
         return msgspec.json.encode(list(zip(*fields.values(), strict=True))).decode()
 
-    def _changing(self, query: str) -> str:
+    def _changing(self, query: str, **values: object) -> str:
         """Return a statement on the changed rows."""
         constants = self._constants
-        return _FIELD.sub(lambda field: constants.get(field[1], field[0]), fill(query, columns=self._columns))
+        return _FIELD.sub(lambda field: constants.get(field[1], field[0]), fill(query, **self._which, **values))
 
     def _row(self, row: Row, number: int) -> tuple[object, ...]:
         """Return the fields of `_CHANGED`."""
@@ -323,7 +326,10 @@ class Flush:
             overtaking = self._tube.utube_limit > 1 or entered
             statements += _enter_queues(self._tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
             statements.append(self._changing(Q.move_in_queues))
-        statements += [self._changing(Q.change_rows), Q.count_changed]
+        # Only if they change: in a join, the server keeps new values of such columns in a table on disk.
+        texts = ", k.reason = j.reason1" * any(row.after.reason != row.before.reason for row in rows)
+        texts += ", k.errors = IFNULL(UNHEX(j.errors1), k.errors)" * any(row.error is not None for row in rows)
+        statements += [self._changing(Q.change_rows, texts=Raw(texts)), Q.count_changed]
         if whole:
             statements.append(require(f"@p_got = {len(rows)}"))
         statements += self._rewrites() + self._outcomes() + self._counters()

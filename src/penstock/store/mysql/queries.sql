@@ -331,10 +331,10 @@ DELETE l FROM $queues WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (N
 
 -- fragment: changed
 -- In one flush, most fields are the same for all rows: such a field is written as a constant instead of j.name, because
--- the server parses JSON slowly. :columns are the others.
-JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS (:columns)) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
+-- the server parses JSON slowly. The table j has the others; if there are none, there is no such table.
+:varying penstock_task k FORCE INDEX (PRIMARY)
 -- fragment: guard
-(k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
+:which AND (k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
 AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now) AND (k.errors IS NULL OR j.known)
 -- name: move_in_queues
 -- Updates the counts of micro-queues. A task that becomes ready is counted as waiting first.
@@ -344,9 +344,7 @@ STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utub
 SET l.taken = l.taken + s.t, l.heads = l.heads - s.r, l.waiting = l.waiting + s.q;
 -- name: change_rows
 UPDATE $changed SET k.state = IF(j.state1 = '-', k.state, j.state1), k.rank2 = j.rank21, k.attempts = j.attempts1,
-k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1, k.reason = j.reason1, k.progress = j.progress1,
-k.errors = IFNULL(UNHEX(j.errors1), k.errors), k.call_no = @p_k
-WHERE $guard;
+k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1, k.progress = j.progress1, k.call_no = @p_k:texts WHERE $guard;
 -- name: count_changed
 SELECT ROW_COUNT() INTO @p_got FROM DUAL;
 -- name: rewrite
@@ -367,4 +365,4 @@ INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.
 -- name: count_all
 INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
 -- name: delete_gone
-DELETE k FROM $changed WHERE j.state1 = '-' AND k.call_no = @p_k;
+DELETE k FROM $changed WHERE :which AND j.state1 = '-' AND k.call_no = @p_k;
