@@ -204,8 +204,7 @@ RARE = {
     "meta", "get_meta", "set_meta", "has_meta", "add_tube", "add_counter", "all_tubes", "tubes_named", "set_tube",
     "hide_tube", "hide_counter", "forget_tube", "forget_counter", "forget_queues", "forget_groups", "forget_outcomes",
     "forget_waiters", "add_session", "add_handle", "all_sessions", "presences", "waits_of", "groups_above",
-    "import_members", "set_group_total", "set_mark", "all_groups", "count_states", "stranded", "orphans",
-    "unsound", "count_queues", "stored_queues", "ready_in_queues", "count_members", "strays", "early_outcomes",
-    "newest_record", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
+    "import_members", "set_group_total", "set_mark", "all_groups", "audited", "stored_queues", "early_outcomes",
+    "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
     "import_task", "import_outcome",
 }  # fmt: skip

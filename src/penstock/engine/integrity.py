@@ -7,7 +7,7 @@ counters, which are derived from the tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -19,8 +19,8 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Counts, Effects, Finding
 from penstock.core.task import UNSTARTED, Record
-from penstock.core.transfer import is_hidden
-from penstock.engine.port import Audit, Members, QueueAudit, Step
+from penstock.core.transfer import TubeCounters, is_hidden
+from penstock.engine.port import Audit, ByIds, Members, QueueAudit, Step
 from penstock.engine.work import Work
 
 
@@ -48,11 +48,48 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     ]
     if found and repair:
         audit = step.audit(tube)
-    counted = counter_problems(audit.counters.counts, Counter(audit.states))
+    counted = counter_problems(audit.counters.counts, audit.states)
     derived = [*audit.others, *queue_problems(tube, audit.queues), *counted, *_last_mark(tube, audit)]
     if repair and (derived or found):
         step.rebuild(tube, audit)
     return [Finding(tube.name, id, what, remedy) for id, what, remedy in found + derived]
+
+
+def audit_of(
+    tube: Tube, records: Iterable[Record], *, sessions: Container[int | None], groups: list[Group], early: list[int],
+    queues: Mapping[str, tuple[int, int, int, int]], counters: TubeCounters,
+) -> Audit:  # fmt: skip
+    """Return the Audit of a tube from its tasks, in id order, whose payloads are not read, and from what is stored
+    beside them. `sessions`: those that may hold tasks. `queues`: taken, heads, waiting and turn of each micro-queue."""
+    audit = Audit(Counter(), [], [], [], {}, groups, {}, [], early, None, counters)
+    numbers, newest = {group.no for group in groups}, None
+    in_queues: dict[str, list[tuple[float, float, int, str]]] = {label: [] for label in queues}
+    for record in records:
+        state, newest = record.state, record
+        audit.states[state] += 1
+        if not tube.kind.leased:
+            audit.unsound.extend([] if repaired(tube, record) is None else [record])
+        elif is_stranded(tube, record):
+            audit.stranded.append(record)
+        elif state == "t" and record.owner not in sessions:
+            audit.orphans.append(record)
+        if record.group_no is not None:
+            audit.members.setdefault(record.group_no, Counter())[state] += 1
+            if record.group_no not in numbers:
+                audit.strays.append(record)
+        if tube.kind.per_utube and record.utube is not None and state in "rqt":
+            place = record.rank1, 0 if tube.fair else record.rank2, record.id, state
+            in_queues.setdefault(record.utube, []).append(place)
+    audits = {label: _audit_queue(found, *queues.get(label, (0, 0, 0, 0))) for label, found in in_queues.items()}
+    return replace(audit, newest=newest, queues=audits)
+
+
+def _audit_queue(
+    found: list[tuple[float, float, int, str]], taken: int, heads: int, waiting: int, turn: int
+) -> QueueAudit:
+    states = Counter(state for *_, state in found)
+    ready = [(id, state) for *_, id, state in sorted(found) if state != "t"]
+    return QueueAudit((states["t"], states["r"], states["q"]), (taken, heads, waiting), turn, ready)
 
 
 Problem = tuple[int | str | None, str, str]
@@ -60,7 +97,7 @@ Problem = tuple[int | str | None, str, str]
 
 def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for record in audit.stranded:
-        yield record.id, stranded(record.state), "make it ready"
+        yield record.id, f"in state {record.state}, which nothing ends", "make it ready"
         if repair:
             step.restore(tube, replace(record, state="r", owner=None, at=record.expires))
     for record in audit.unsound:
@@ -81,8 +118,9 @@ def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Pro
     for record in audit.orphans:
         yield record.id, "taken, but no live session holds it", "release it"
     if repair and audit.orphans:
-        released = Work(step, tube, Effects()).change_each
-        released(audit.orphans, lambda record: came_back(record, step.now, "release"))
+        work = Work(step, tube, Effects())
+        held = work.load(ByIds([record.id for record in audit.orphans]))
+        work.change_each(held, lambda record: came_back(record, step.now, "release"))
 
 
 def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
@@ -94,7 +132,7 @@ def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Pr
 
 def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
     for group in audit.groups:
-        states = Counter(audit.members.get(group.no, {}))
+        states = audit.members.get(group.no, Counter())
         wrong = list(group_problems(group, states))
         for what, remedy in wrong:
             yield None, f"group {group.name}: {what}", remedy
@@ -181,10 +219,12 @@ def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:
         yield None, what, "keep the newest"
 
 
-def stranded(state: str) -> str:
-    """Describe a task of a leased kind that can never become ready: its state is unknown, or it waits for a
+def is_stranded(tube: Tube, record: Record) -> bool:
+    """Return whether a task of a leased kind can never become ready: its state is unknown, or it waits for a
     micro-queue, a time or a group that it does not have."""
-    return f"in state {state}, which nothing ends"
+    queue = tube.kind.per_utube or None
+    waits_for = {"q": queue and record.utube, "~": record.at, "g": record.group_no, "r": 0, "t": 0, "!": 0}
+    return waits_for.get(record.state) is None
 
 
 def repaired(tube: Tube, record: Record) -> tuple[str, Record] | None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -292,19 +293,20 @@ class HandleRow(msgspec.Struct, frozen=True):
 class Audit(msgspec.Struct, frozen=True):
     """Derived data of one tube as stored and as computed from its tasks, which `engine.integrity` compares.
 
-    `states`: number of tasks by state. `stranded`: tasks in a state that they can never leave. `orphans`: taken tasks
-    of a leased kind whose session is gone. `unsound`: tasks of an unleased kind with fields that the kind does not
-    allow. `queues`: counted and stored numbers of each micro-queue. `members`: number of tasks by state, for each group
-    number. `strays`: tasks whose group is gone. `early`: ids of tasks that still exist but already have an outcome.
+    `engine.integrity.audit_of` makes it. `states`: number of tasks by state. `stranded`: tasks in a state that they can
+    never leave. `orphans`: taken tasks of a leased kind whose session is gone. `unsound`: tasks of an unleased kind
+    with fields that the kind does not allow. `queues`: counted and stored numbers of each micro-queue. `members`:
+    number of tasks by state, for each group number. `strays`: tasks whose group is gone. `early`: ids of tasks that
+    still exist but already have an outcome.
     """
 
-    states: dict[str, int]
+    states: Counter[str]
     stranded: list[Record]
     orphans: list[Record]
     unsound: list[Record]
     queues: dict[str, QueueAudit]
     groups: list[Group]
-    members: dict[int, dict[str, int]]
+    members: dict[int, Counter[str]]
     strays: list[Record]
     early: list[int]
     newest: Record | None

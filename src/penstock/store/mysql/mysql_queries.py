@@ -39,7 +39,6 @@ _FRAGMENTS = {
     "never": str(NEVER),
     "time": TIME,
     "unowned": "IFNULL(owner, 0) = 0",
-    "untimed": f"IFNULL(at, {NEVER}) = {NEVER}",
     "record": ", ".join(_RECORD),
     "brief": ", ".join(_RECORD[:-1]),
     "mutable": ", ".join(f"{COLUMNS[field]} = {_GIVEN[field]}" for field in MUTABLE),

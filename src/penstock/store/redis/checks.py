@@ -6,7 +6,7 @@ Repair writes each difference, unless the task or the entry that it depends on h
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import cast
@@ -20,7 +20,7 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Finding
 from penstock.core.task import Record
-from penstock.engine.integrity import Problem, check_tube, heads_wanted
+from penstock.engine.integrity import Problem, audit_of, check_tube, heads_wanted
 from penstock.engine.port import Audit, QueueAudit, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
@@ -315,31 +315,14 @@ class Look:
 
     def audit(self) -> Audit:
         """The facts that `engine.integrity` compares."""
-        leased, records = self.tube.kind.leased, list(self._records.values())
-        members: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        for record in records:
-            if record.group_no is not None:
-                members[record.group_no][record.state] += 1
-        strays = [record for record in records if record.group_no is not None and record.group_no not in self._groups]
-        held = [record for record in records if leased and record.state == "t"]
-        return Audit(
-            states=self._states,
-            stranded=[record for record in records if leased and self._is_stranded(record)],
-            orphans=[record for record in held if b"%d" % (record.owner or 0) not in self._stored["ends"]],
-            unsound=[] if leased else records,
-            queues=self._queues,
-            groups=list(self._groups.values()),
-            members=dict(members),
-            strays=strays,
+        found = audit_of(
+            self.tube, [self._records[id] for id in sorted(self._records)],
+            sessions={int(no) for no in self._stored["ends"]},
+            groups=list(self._groups.values()), queues={}, counters=self._counters,
             early=[id for id in self._outcomes if id in self._records],
-            newest=self._newest(),
-            counters=self._counters,
-            others=[*self._problems, *(said for differs in self.differences for said in self._said(*differs))],
-        )
-
-    def _is_stranded(self, record: Record) -> bool:
-        waits_for = {"q": self.tube.kind.per_utube or None, "~": record.at, "g": record.group_no}
-        return waits_for.get(record.state, 0) is None
+        )  # fmt: skip
+        others = [*self._problems, *(said for differs in self.differences for said in self._said(*differs))]
+        return replace(found, queues=self._queues, others=others)
 
     def _said(self, part: str, field: bytes) -> Iterator[Problem]:
         """The problem with a wrong entry, unless the rules of `engine.integrity` report it."""

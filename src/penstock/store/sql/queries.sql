@@ -3,8 +3,6 @@
 -- A task's pk is tube << 40 | id. The comment of a query names the index that it relies on.
 -- fragment: unowned
 owner IS NULL
--- fragment: untimed
-at IS NULL
 -- fragment: tube
 no, name, kind, options
 -- fragment: key
@@ -278,39 +276,12 @@ JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
 
 -- integrity
 
--- name: count_states
-SELECT state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high GROUP BY state;
--- name: stranded
--- `stranded` in engine/integrity.py explains these states.
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
-OR (state = 'q' AND utube IS NULL) OR (state = '~' AND $untimed) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
--- name: orphans
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND state = 't'
-AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session)) ORDER BY pk;
--- name: unsound
--- Tasks that a tube of an unleased kind must not have; `clocked` is 1 for round tubes.
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (NOT ($unowned)
-OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
-OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN coalesce(taken, 0) ELSE 0 END)) ORDER BY pk;
--- name: count_queues
-SELECT utube, sum(CASE state WHEN 't' THEN 1 ELSE 0 END), sum(CASE state WHEN 'r' THEN 1 ELSE 0 END),
-sum(CASE state WHEN 'q' THEN 1 ELSE 0 END) FROM penstock_task
-WHERE pk > :low AND pk <= :high AND utube IS NOT NULL AND state IN ('t', 'r', 'q') GROUP BY utube;
+-- name: audited
+SELECT $audited FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
 -- name: stored_queues
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = :tube;
--- name: ready_in_queues
-SELECT utube, pk, state, rank1, rank2 FROM penstock_task
-WHERE pk > :low AND pk <= :high AND utube IS NOT NULL AND state IN ('r', 'q') ORDER BY utube, rank1, pk;
--- name: count_members
-SELECT group_no, state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high AND group_no IS NOT NULL
-GROUP BY group_no, state;
--- name: strays
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND group_no IS NOT NULL
-AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = :tube) ORDER BY pk;
 -- name: early_outcomes
 SELECT o.pk FROM penstock_outcome o JOIN penstock_task k ON k.pk = o.pk WHERE o.tube = :tube ORDER BY o.pk;
--- name: newest_record
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk DESC LIMIT 1;
 -- name: restore
 UPDATE penstock_task SET $mutable, group_name = :group, group_no = :group_no WHERE pk = :pk;
 -- name: set_ready_state

@@ -46,6 +46,7 @@ def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str
         "import": ", ".join(f":{field}" for field in _IMPORTED),
         "no_reply": f"(reply_to IS NULL OR reply_to = '{KEEP_EXPIRY}')", **(fragments or {}),
     }  # fmt: skip
+    known["audited"] = known["record"].replace(f" {COLUMNS['payload']},", " NULL,")
     for place in (package, "penstock.store.sql")[: 1 + shared]:
         for role, section, body in _sections(files(place).joinpath("queries.sql").read_text()):
             into = queries if role == "name" else known

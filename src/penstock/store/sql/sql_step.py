@@ -7,10 +7,10 @@ ack, flush, counters and waiters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -28,7 +28,7 @@ from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
-from penstock.engine.integrity import heads_wanted
+from penstock.engine.integrity import audit_of, heads_wanted
 from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow
 from penstock.engine.port import Row as ChangedRow
 from penstock.engine.sessions import LAPSE_MS
@@ -38,6 +38,8 @@ from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 Row = tuple[Any, ...]
 _FIELDS = len(Record.__struct_fields__)
 _FOREVER = 2**62
+# How many tasks an audit reads at a time.
+_PAGE = 1000
 # The query for each type of selection.
 _LOADS: dict[type, str] = {
     port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members", port.Page: "page",
@@ -382,45 +384,21 @@ class SqlStep:
         return []
 
     def audit(self, tube: Tube) -> Audit:
-        Q, no, ids = self.Q, tube.no, {"tube": tube.no, **span(tube)}  # noqa: N806
-        leased, clocked = tube.kind.leased, int(tube.kind.hand_out == CLOCK)
-        members: dict[int, dict[str, int]] = {}
-        for group, state, count in self.rows(Q.count_members, **ids):
-            members.setdefault(group, {})[state] = int(count)
-        newest = self._records(Q.newest_record, **ids)
-        return Audit(
-            states={state: int(count) for state, count in self.rows(Q.count_states, **ids)},
-            stranded=self._records(Q.stranded, **ids) if leased else [],
-            orphans=self._records(Q.orphans, **ids) if leased else [],
-            unsound=[] if leased else self._records(Q.unsound, clocked=clocked, **ids),
-            queues=self._audit_queues(tube) if tube.kind.per_utube else {},
-            groups=self._groups(Q.all_groups, tube),
-            members=members,
-            strays=self._records(Q.strays, **ids),
-            early=[row[0] & ID_MASK for row in self.rows(Q.early_outcomes, tube=no)],
-            newest=newest[0] if newest else None,
-            counters=self.counters(tube),
-        )
+        Q, no = self.Q, tube.no  # noqa: N806
+        queues = {label: (taken, *rest) for label, taken, *rest in self.rows(Q.stored_queues, tube=no)}
+        return audit_of(
+            tube, self._audited(tube), sessions={session for session, _ in self.rows(Q.all_sessions)},
+            groups=self._groups(Q.all_groups, tube), counters=self.counters(tube), queues=queues,
+            early=[pk & ID_MASK for (pk,) in self.rows(Q.early_outcomes, tube=no)],
+        )  # fmt: skip
 
-    def _records(self, query: str, **values: object) -> list[Record]:
-        return [Record(*row) for row in self.rows(query, **values)]
-
-    def _audit_queues(self, tube: Tube) -> dict[str, QueueAudit]:
-        Q, empty, ids = self.Q, (0, 0, 0), {"tube": tube.no, **span(tube)}  # noqa: N806
-        counted = {label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, **ids)}
-        stored = {label: (tuple(numbers), turn) for label, *numbers, turn in self.rows(Q.stored_queues, tube=tube.no)}
-        ready: dict[str, list[tuple[float, float, int, str]]] = {}
-        for label, pk, state, rank1, rank2 in self.rows(Q.ready_in_queues, **ids):
-            ready.setdefault(label, []).append((rank1, 0 if tube.fair else rank2, pk & ID_MASK, state))
-        return {
-            label: QueueAudit(
-                counted.get(label, empty),
-                cast("tuple[int, int, int]", stored.get(label, (empty, 0))[0]),
-                stored.get(label, (empty, 0))[1],
-                [(id, state) for *_, id, state in sorted(ready.get(label, []))],
-            )
-            for label in counted.keys() | stored.keys()
-        }
+    def _audited(self, tube: Tube) -> Iterator[Record]:
+        """Yield all tasks of a tube in id order, without their payloads."""
+        after: int | None = 0
+        while after is not None:
+            records = [Record(*row) for row in self.rows(self.Q.audited, limit=_PAGE, **span(tube, after))]
+            yield from records
+            after = records[-1].id if records else None
 
     def restore(self, tube: Tube, record: Record) -> None:
         values = {field: getattr(record, field) for field in (*port.MUTABLE, "group", "group_no")}
