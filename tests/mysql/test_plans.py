@@ -20,6 +20,7 @@ MOST = 1_000
 VALUES: dict[str, object] = {
     "now": 5, "limit": 100, "after": 0, "low": 0, "high": 2**62, "group": 1, "start": 0, "elapsed": 0, "count": 100,
     "name": "g1", "session": 1, "utube": "u1", "rank1": 0, "rank2": 0, "pk": 0, "above": 0, "call": 7, "fair": 1,
+    "lease": None, "plain": 1,
 }  # fmt: skip
 # name -> the index of penstock_task, or of the table that it reads
 LOADS = {
@@ -108,7 +109,7 @@ def reads(own: Connection, query: str) -> int:
 def values(tube: int) -> dict[str, object]:
     pks = [tube << 40 | id for id in range(1, 101)]
     return {**VALUES, "tube": tube, "ids": pks, "texts": [f"a{id}" for id in range(1, 101)], "address": "o1",
-            "low": tube << 40, "high": tube << 40 | 2**40 - 1, "held": Raw(fill("pk IN :ids", ids=pks)),
+            "low": tube << 40, "high": tube << 40 | 2**40 - 1,
             "tables": Raw("k"), "queues": Raw("")}  # fmt: skip
 
 

@@ -90,29 +90,16 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     if ended:
         rows = [f"({base | move.id},{tube.no},{literal(name)},{literal(move.result)},@p_until)" for move, name in ended]
         packet += [fill(Q.add_outcomes, rows=Raw(part)) for part in joined(rows)]
-    for held, count in _guards(tube, moves, tied=len(seen) == len(moves)):
-        packet += [fill(Q.ack, held=held, now=Raw(moment)), require(f"ROW_COUNT() = {count}")]
+    leases = dict[tuple[int | None, int | None], list[int]]()
+    for move in moves:
+        leases.setdefault((move.session, move.lease), []).append(base | move.id)
+    values = {"plain": int(len(seen) < len(moves)), "now": Raw(moment)}
+    for (session, lease), pks in leases.items():
+        packet.append(fill(Q.ack, ids=sorted(pks), session=session or -1, lease=lease, **values))
+        packet.append(require(f"ROW_COUNT() = {len(pks)}"))
     if queues:
         packet += [Q.forget_empty_queues, *_make_heads(tube, queues), "SELECT @p_gained"]
     return [*packet, counted], [move for move, _ in ended]
-
-
-def _guards(tube: Tube, moves: Sequence[Move], *, tied: bool) -> list[tuple[Raw, int]]:
-    """Return a condition for the tasks of each lease, and their number. `tied`: they may have a group or an address."""
-    base, leases = first_pk(tube), dict[tuple[int | None, int | None], list[int]]()
-    for move in moves:
-        leases.setdefault((move.session, move.lease), []).append(base | move.id)
-    plain = "" if tied else " AND group_no IS NULL AND address IS NULL"
-    return [
-        (
-            Raw(
-                f"pk IN {literal(sorted(pks))} AND state = 't' AND owner = {session or -1}"
-                f"{'' if lease is None else f' AND lease = {lease}'}{plain}"
-            ),
-            len(pks),
-        )
-        for (session, lease), pks in leases.items()
-    ]
 
 
 class NewTasks:

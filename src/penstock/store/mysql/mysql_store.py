@@ -17,8 +17,8 @@ from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.wire import LONGEST, counted, packed
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
+from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore
-from penstock.store.sql.server_vault import ServerVault
 from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
 Clock = Callable[[], int]

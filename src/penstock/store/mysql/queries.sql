@@ -262,8 +262,10 @@ ORDER BY pk;
 -- ack
 
 -- name: ack
+-- `plain`: only tasks without group and address.
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
-WHERE :held AND at > $now AND $no_reply AND errors IS NULL;
+WHERE pk IN :ids AND state = 't' AND owner = :session AND (:lease IS NULL OR lease = :lease) AND at > $now AND $no_reply
+AND errors IS NULL AND (:plain = 0 OR (group_no IS NULL AND address IS NULL));
 -- name: ack_named
 DELETE penstock_task FROM penstock_task FORCE INDEX (penstock_address)
 WHERE tube = :tube AND address $in_texts AND state = 't' AND owner = 0;

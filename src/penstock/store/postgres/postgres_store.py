@@ -15,8 +15,8 @@ from penstock.store.postgres.postgres_connection import BoundServer, Location, P
 from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
+from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore
-from penstock.store.sql.server_vault import ServerVault
 from penstock.store.sql.sql_queries import load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")

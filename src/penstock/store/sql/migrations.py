@@ -1,8 +1,4 @@
-"""Numbered migrations of a SQL store: `NNNN_word.sql`, applied in order, once each.
-
-A migration is named `NNNN_word.sql` when it must run before new code starts, `NNNN_word_after.sql` when it may
-only run once no old code is running. `migrate` applies those of the first kind when a store is opened.
-"""
+"""Numbered migrations of a SQL store: `NNNN_word.sql`, applied in order, once each, when a store is opened."""
 
 from __future__ import annotations
 

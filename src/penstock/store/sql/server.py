@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from queue import Empty, SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.engine.port import Conflict
 from penstock.errors import (
@@ -284,3 +284,38 @@ class Server(ABC, Generic[C]):
     def after_fork(self) -> None:
         """Forget the parent's connections, which the forked child must not use."""
         self.pool.reset()
+
+
+class _VaultSession:
+    def __init__(self, link: Any) -> None:
+        self.rows, self.change = link.vault_rows, link.change
+        self.guard: tuple[str, Sequence[object]] | None = None
+        self.writes: list[tuple[str, Sequence[Sequence[object]]]] = []
+
+    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        self.writes.append((sql, rows))
+
+    def must_change(self, sql: str, arguments: Sequence[object]) -> None:
+        self.guard = sql, arguments
+
+
+class ServerVault:
+    """A server as a pool's database: implements `store.pool.vault.Database`, except for `queries` and `promise`. Its
+    connections have `vault_rows`, `change` and `finish_with`."""
+
+    def __init__(self, server: Server[Any], label: str, most_bytes: int) -> None:
+        self._server = server
+        self.label, self.most_bytes = label, most_bytes
+        self.close = server.close
+
+    def read(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._server.attempt(lambda link: link.vault_rows(sql, arguments, alone=True), safe=True)
+
+    def run(self, work: Callable[[_VaultSession], T], *, restart: bool = True) -> T:
+        def transaction(link: Any) -> T:
+            session = _VaultSession(link)
+            done = work(session)
+            link.finish_with(session.writes, session.guard)
+            return done
+
+        return self._server.attempt(transaction, safe=True, restart=restart)

@@ -358,24 +358,15 @@ class SqlStep:
         self.change(self.Q.forget_session, no=session)
 
     def sessions(self, no: int | None = None) -> list[SessionRecord]:
-        if no is not None:
-            known = self.find_session(no=no)
-            rows: list[Row] = [] if known is None else [(known.no, known.id)]
-        else:
-            rows = self.rows(self.Q.all_sessions)
-        names = {} if no is not None else {tube.no: tube.name for tube in self.tubes()}
+        names = {tube.no: tube.name for tube in self.tubes()} if no is None else {}
         found = []
-        for number, id in rows:
-            presence = self.rows(self.Q.presences, no=number)
+        for number, id in self.rows(self.Q.all_sessions):
+            presence = self.rows(self.Q.presences, no=number) if no in (None, number) else []
             if presence:
-                held: list[tuple[str, int]] = []
-                waits: list[str] = []
-                if no is None:
-                    pairs = self.rows(self.Q.held, session=number, limit=ID_MASK)
-                    held = [(names[tube], pk & ID_MASK) for tube, pk in pairs]
-                    waits = [row[0] for row in self.rows(self.Q.waits_of, no=number)]
-                host, pid, beat = presence[0]
-                found.append(SessionRecord(id, host, pid, beat, held, waits))
+                held = self.rows(self.Q.held, session=number, limit=ID_MASK) if no is None else []
+                waits = self.rows(self.Q.waits_of, no=number) if no is None else []
+                pairs, (host, pid, beat) = [(names[tube], pk & ID_MASK) for tube, pk in held], presence[0]
+                found.append(SessionRecord(id, host, pid, beat, pairs, [name for (name,) in waits]))
         return found
 
     # integrity
@@ -489,8 +480,8 @@ class SqlStep:
         return self.make_counters(rows[0])
 
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
-        ids = [tube.no for tube in tubes]
-        rows, ready = self.several([(self.Q.counters, {"ids": ids}), (self.Q.ready_since, {"ids": ids})])
+        ids = {"ids": [tube.no for tube in tubes]}
+        rows, ready = self.several([(self.Q.counters, ids), (self.Q.ready_since, ids)])
         found = {row[0]: self.make_counters(row) for row in rows}
         clocked = {tube.no for tube in tubes if tube.kind.hand_out == CLOCK}
         for now, no, *moments in ready:
