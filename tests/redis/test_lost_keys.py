@@ -29,3 +29,35 @@ def test_check_reports_a_lost_name_and_a_lost_meta(store_url: str) -> None:
         assert [finding.what for finding in broker.check()] == [
             "its name is lost, and 5 tasks with it", "its name is lost, and 3 tasks with it",
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)
+def test_lost_names_are_restored(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        broker.tube("t").put_many(range(5))
+        broker.tube("u", shards=2).put_many(range(3))
+        store = broker.runtime.store
+        assert isinstance(store, RedisStore)
+        store._runner.command(TUBES, "names", b"DEL")
+        with penstock.connect(store_url) as other:
+            other.tube("t").put("in a new tube of the name")
+        found = broker.check(repair=True)
+        assert {(each.tube, each.remedy) for each in found} == {("t", "name it t.1"), ("u", "name it u")}
+        assert broker.check() == []
+    with penstock.connect(store_url) as other:
+        assert [len(other.tube(name).tasks()) for name in ("t", "t.1", "u")] == [1, 5, 3]
+
+
+@pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)
+def test_a_lost_count_of_tubes_is_corrected_before_a_new_tube_shares_a_number(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        broker.tube("t").put_many(range(5))
+        broker.tube("u", shards=2).put_many(range(3))
+        store = broker.runtime.store
+        assert isinstance(store, RedisStore)
+        store._runner.command(TUBES, "store", b"DEL")
+        (found,) = broker.check(repair=True)
+        assert found.what == "the count of tubes says 0, so a new tube would share a number"
+        assert broker.check() == []
+        assert broker.tube("v").stats().tasks.total == 0
+        assert [len(broker.tube(name).tasks()) for name in ("t", "u")] == [5, 3]

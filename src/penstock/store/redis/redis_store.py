@@ -472,7 +472,7 @@ class RedisStore(Store):
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         found = [shown for stored, finding in self._stranded(repair, now) for shown in public(stored, [finding])]
         found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
-        return found + self._tubes.lost()
+        return found + self._tubes.check(repair)
 
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         return [

@@ -271,12 +271,14 @@ class Tubes:
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
-    def lost(self) -> list[Finding]:
-        """Tubes whose tasks are stored, but which no call can find: their name or their `meta` was removed."""
-        names = {stored.no: tube.name for tube in self._declared() for stored in self.shards.of(tube)}
+    def check(self, repair: bool) -> list[Finding]:
+        """Tubes that no call can find: their name, their `meta` or the count of tubes was removed."""
+        declared = self._declared()
+        findings = self._check_names(declared, repair)
+        names = {stored.no: tube.name for tube in declared for stored in self.shards.of(tube)}
         # Numbers are given in order. In case the last one is lost too, continue while there are tasks.
         last = int(cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"last")) or 0)
-        findings: list[Finding] = []
+        used = max(names, default=0)
         for first in itertools.count(1, _NUMBERS):
             numbers = range(first, first + _NUMBERS)
             sizes = zip(numbers, self._ask_numbers(numbers, "tasks", b"HLEN"), strict=True)
@@ -286,9 +288,35 @@ class Tubes:
             for (no, size), meta, ghost in zip(filled.items(), metas, dropped, strict=True):
                 if (no not in names or not meta) and not ghost:
                     findings.append(_lost(no, names.get(no), size))
-            if not filled and first + _NUMBERS > max({last, *names}):
-                return findings
-        raise AssertionError("the loop ends where nothing is stored")
+            used = max({used, *filled})
+            if not filled and first + _NUMBERS > max(last, used):
+                break
+        if used > last:
+            what = f"the count of tubes says {last}, so a new tube would share a number"
+            findings.append(Finding(names.get(used, f"number {used}"), None, what, "correct the count"))
+            if repair:
+                self._runner.command(TUBES, "store", b"HINCRBY", b"last", used - last)
+        return findings
+
+    def _check_names(self, declared: Sequence[Tube], repair: bool) -> list[Finding]:
+        """Declared tubes whose name is lost, or was given to another tube since."""
+        if not declared:
+            return []
+        named = cast(
+            "list[bytes | None]", self._runner.command(TUBES, "names", b"HMGET", *(each.name for each in declared))
+        )
+        findings: list[Finding] = []
+        for tube, no in zip(declared, named, strict=True):
+            # A drop removes both at once.
+            if no == str(tube.no).encode() or not self._runner.command(TUBES, "tubes", b"HEXISTS", tube.no):
+                continue
+            name = tube.name if no is None else f"{tube.name}.{tube.no}"
+            findings.append(
+                Finding(tube.name, None, f"no call finds tube number {tube.no} by its name", f"name it {name}")
+            )
+            if repair:
+                self._name("", replace(tube, name=name), self.shards.floor(tube))
+        return findings
 
     def _ask_numbers(self, numbers: Iterable[int], part: str, command: bytes, *words: bytes) -> list[Reply]:
         keys = [self._runner.keys.name(no, part) for no in numbers]
