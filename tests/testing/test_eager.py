@@ -132,6 +132,20 @@ def test_chains_and_groups_run_through(app: App) -> None:
             penstock.chain(add.call(1, 2), app.handler("double", tube="other").call(1)).put()
 
 
+def test_after_an_error_the_rest_of_a_large_group_does_not_run(app: App) -> None:
+    @app.task
+    def note(number: int) -> None:
+        SEEN.append(number)
+        if number < 0:
+            raise ValueError(number)
+
+    with eager(app):
+        with pytest.raises(ValueError, match="-1"), app.group("many") as group:
+            group.put_many([note.call(number) for number in (-1, *range(150))])
+        note.put(7)
+    assert SEEN == [-1, 7]
+
+
 def test_hooks_run_and_the_store_is_restored(app: App) -> None:
     @app.task
     def work() -> None:

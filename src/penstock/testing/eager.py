@@ -45,8 +45,9 @@ def _run_ready(app: App, runner: Broker) -> None:
     except BaseException:
         for info in runner.tubes():
             tube = runner.tube(info.name)
-            for task in tube.tasks("r"):
-                tube.cancel(task.id)
+            while ready := tube.tasks("r"):
+                for task in ready:
+                    tube.cancel(task.id)
         raise
     finally:
         set_run(outer)
