@@ -59,7 +59,7 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
             queues=list(queues), waits=list(queues.values()), queued=kind.per_utube, fair=tube.fair,
             ready=len(entries) - delayed, delayed=delayed, soonest=min(moments, default=None), later=SUPERSEDED_MS,
             marked=marked, place=list(range(1, len(entries) + 1)) if marked else [], named=kind.hand_out == CLOCK,
-            process=None if kind.per_utube and not delayed else step.db.notifier.name, **values,
+            **({"process": None} if kind.per_utube and not delayed else {}), **values,
         )
     ]  # fmt: skip
     if kind.per_utube:
@@ -78,8 +78,8 @@ _columns = attrgetter(*_OPTIONS, "group", *(f"rank{number}.{term}" for number, t
 
 
 def _heads(step: PostgresStep, tube: Tube, queues: Iterable[str], acked: Iterable[int] = ()) -> Call:
-    values = {"limit": tube.utube_limit, "fair": tube.fair, "process": step.db.notifier.name}
-    return step.call(step.on(tube).heads, tube=tube.no, queues=list(queues), acked=list(acked), **values)
+    values = {"tube": tube.no, "limit": tube.utube_limit, "fair": tube.fair}
+    return step.call(step.on(tube).heads, queues=list(queues), acked=list(acked), **values)
 
 
 def _counted(names: Iterable[str | None]) -> dict[str, int]:
@@ -87,23 +87,13 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(Counter(name or NO_UTUBE for name in names).items()))
 
 
-def _promoted(step: PostgresStep, rows: list[Row]) -> int:
-    """Read the answer of the statement `heads`. Returns how many tasks became takeable."""
-    gained, notified = rows[0]
-    if notified is not None:
-        step.db.notifier.sent()
-    return int(gained)
-
-
 def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]]) -> list[Record]:
     """Return the stored tasks, from the answers to `_put_calls`."""
-    clock, ms, seq, notified, _, pks, *_ = answers[0][0]
+    clock, ms, seq, pks, *_ = answers[0][0]
     step.note_clock(clock)
-    if notified:
-        step.db.notifier.sent()
     records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in zip(entries, pks, strict=True)]
     if tube.kind.per_utube:
-        return mark_queued(records, _promoted(step, answers[1]))
+        return mark_queued(records, answers[1][0][0])
     if ms is not None:
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
     if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is retried with another id
@@ -113,7 +103,7 @@ def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: l
 
 def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
     """Return a function that stores one payload per call; None if the entry is not plain or cannot be prepared."""
-    server, notifier, clock = database.server, database.notifier, database.clock
+    server, clock = database.server, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not server.prepares:
         return None
     query, make = database.queries.durable.put_plain, record_maker(entry)
@@ -125,16 +115,14 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     def put(payload: bytes) -> Record | None:
         now = None if clock is None else clock()
         try:
-            rows = server.send([(query, {**shape, "data": payload, "process": notifier.name, "now": now})])[0]
+            rows = server.send([(query, {**shape, "data": payload, "process": server.notifier.name, "now": now})])[0]
         except StoreError as error:
             if type(error) is not StoreError:
                 raise
             return None  # nextval fails if the tube was hidden just now: the general put finds out
         if not rows:
             return None
-        id, created, notified = rows[0]
-        if notified is not None:
-            notifier.sent()
+        id, created, _ = rows[0]
         database.fold_sometimes(tube)
         return make(id, created, payload)
 
@@ -146,23 +134,17 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
 
 def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     """Ack tasks that need no rule of core."""
-    on, queued, calls = step.on(tube), tube.kind.per_utube, step.locks(tube)
+    on, queued, calls, base = step.on(tube), tube.kind.per_utube, step.locks(tube), first_pk(tube)
     at = len(calls)
-    values: dict[str, Any] = {"tube": tube.no, "process": step.db.notifier.name, "bounded": tube.capacity is not None}
+    values: dict[str, Any] = {"tube": tube.no, "bounded": tube.capacity is not None}
     if not tube.kind.leased:
-        calls.append(step.call(on.ack_named, texts=[move.name for move in moves], **values))
-        acked = Acked({row[0] for row in step.run(calls)[at]})
-        step.count_changes(tube)
-        return acked
+        return _acked(step, tube, [*calls, step.call(on.ack_named, texts=[move.name for move in moves], **values)])
     held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
     if not held or (queued and held[0].verb == "delete"):
         return Acked(set())
-    base = first_pk(tube)
-    pks = [base | move.id for move in held]
     if held[0].verb == "delete":
-        gone = step.run([*calls, step.call(on.delete, key=pks[0], **values)])[at]
-        step.count_changes(tube)
-        return Acked({held[0].id} if gone else set())
+        return _acked(step, tube, [*calls, step.call(on.delete, key=base | held[0].id, **values)])
+    pks = [base | move.id for move in held]
     values |= {
         "key": pks, "held": [move.lease or 0 for move in held], "session": [move.session for move in held],
         "result": [move.result for move in held], "retention": tube.retention, **_groups_of(held, base),
@@ -178,13 +160,17 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         answers = step.run(calls)[at:]
     except Conflict:
         return Acked(set())
-    acked, kept, gone, ended, notified, *_ = answers[0][0]
-    if notified:
-        step.db.notifier.sent()
+    acked, kept, gone, ended, *_ = answers[0][0]
     step.count_changes(tube)
     keys = {pk & ID_MASK for pk in gone or (pks if acked else ())}
-    readied = _promoted(step, answers[1]) if queued else 0
+    readied = answers[1][0][0] if queued else 0
     return Acked(keys, readied, [pk & ID_MASK for pk in ended or ()] if kept < acked else list(keys))
+
+
+def _acked(step: PostgresStep, tube: Tube, calls: list[Call]) -> Acked:
+    rows = step.run(calls)[-1]
+    step.count_changes(tube)
+    return Acked({row[0] for row in rows})
 
 
 def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
@@ -207,11 +193,11 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     calls = step.locks(tube, *(other for other, _ in works))
     if delta.whole and (delta.rows or delta.groups or works):  # a put alone stores nothing if the tube is gone
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
-    rows_at = len(calls)
+    rows_at, queues = len(calls), _queues(delta)
     if delta.rows:
-        calls.append(_rows_call(step, delta))
-        if tube.kind.per_utube:
-            calls.append(_heads(step, tube, _queues(delta)))
+        calls.append(_rows_call(step, delta, queues))
+        if queues:
+            calls.append(_heads(step, tube, queues))
     puts: list[tuple[int, Tube, list[Entry]]] = []
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
@@ -222,7 +208,6 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
     change_group = step.Q.change_group_passing if step.passing else step.Q.change_group
     calls += [step.call(change_group, **group_values(group)) for group in delta.groups]
-    notify_at = len(calls)
     calls += _notify_call(step, delta)
     answers = step.run(calls, safe=step.passing and not delta.whole)
     flushed = Flushed()
@@ -231,21 +216,18 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
-        flushed.note_rows(delta, changed, _promoted(step, answers[rows_at + 1]) if tube.kind.per_utube else None)
+        flushed.note_rows(delta, changed, answers[rows_at + 1][0][0] if queues else None)
     for at, into, entries in puts:
         if not answers[at]:
             raise step.no_such_tube(into)
         records = _stored(step, into, entries, answers[at:])
         flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
-    if answers[notify_at:] and answers[notify_at]:
-        step.db.notifier.sent()
     step.count_changes(tube)
     return flushed
 
 
-def _rows_call(step: PostgresStep, delta: Delta) -> Call:
-    tube, on, queued = delta.tube, step.on(delta.tube), delta.tube.kind.per_utube
-    base = first_pk(tube)
+def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
+    tube, on, queued, base = delta.tube, step.on(delta.tube), delta.tube.kind.per_utube, first_pk(delta.tube)
     rows = sorted(delta.rows, key=lambda row: row.before.id)
     before, after = [row.before for row in rows], [row.after for row in rows]
     classes = RowClasses(rows)
@@ -275,7 +257,7 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
         on.flush_passing if step.passing else on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
-        whole=delta.whole, queued=queued, queues=_queues(delta) if queued else [],
+        whole=delta.whole, queued=queued, queues=queues,
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip
 
@@ -286,17 +268,22 @@ def _rewritten(row: Changed) -> bool:
 
 
 def _queues(delta: Delta) -> list[str]:
-    """Return the micro-queues that a Delta touches, in locking order."""
+    """Return the micro-queues that a Delta touches, in locking order; none if the tube has none."""
+    if not delta.tube.kind.per_utube:
+        return []
     rows = [row.before.utube for row in delta.rows]
     into = [entries for tube, entries in ((delta.tube, delta.fresh), *delta.works) if tube.no == delta.tube.no]
     return list(_counted([*rows, *(entry.utube for entries in into for entry in entries)]))
 
 
 def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
-    """Return the notification for tasks that may have become takeable or ended. New tasks and heads send their own."""
+    """Return the notification for tasks that may have become takeable or ended; none within 10 ms of the last one. New
+    tasks and heads send their own."""
     tube, rows = delta.tube, delta.rows
     ready = any(row.after.state == "~" or (row.after.state == "r" and not tube.kind.per_utube) for row in rows)
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)
     ended = ended or any(row.after.state in OVER for row in delta.groups)
     room = tube.capacity is not None and any(row.after.state == "-" for row in rows)
-    return step.notify_call(tube, always=room, ready=ready, ended=ended)
+    if step.db.server.notifier.name is None or not (room or ready or ended):
+        return []
+    return [step.call(step.Q.notify, tube=tube.no, always=room, ready=ready, ended=ended)]

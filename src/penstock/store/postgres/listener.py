@@ -1,4 +1,4 @@
-"""Notifications between processes: when to send them, and a thread that receives them while a caller waits."""
+"""A thread that receives the notifications of other processes while a caller waits."""
 
 from __future__ import annotations
 
@@ -7,49 +7,17 @@ import select
 import socket
 import threading
 import time
-from uuid import uuid4
 
 import psycopg
 
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
-from penstock.store.postgres.postgres_connection import PostgresServer
+from penstock.store.postgres.postgres_connection import PostgresServer, this_process
 from penstock.store.wake import LINGER_SECONDS, Receiver
 
 # After a notification its sender is silent for a while (`Notifier`). Waiters retry once more after this time, and find
 # what the sender did meanwhile.
 SECOND_LOOK_SECONDS = 0.025
-_PROGRAM = uuid4().hex[:8]
-
-
-def this_process() -> str:
-    """Return this process's name in notifications. It differs after a fork."""
-    return f"{os.getpid()}-{_PROGRAM}"
-
-
-class Notifier:
-    """Limits one broker to a notification every 10 ms, because each notification takes a global lock."""
-
-    _PAUSE_SECONDS = 0.01
-
-    def __init__(self, server: PostgresServer) -> None:
-        self._on, self._bound = server.location.notify, server.bound
-        self._until = 0.0
-
-    @property
-    def name(self) -> str | None:
-        """The sender's name for a notification, or None within the pause.
-
-        Notifications in a caller's transaction are sent at its commit, and this process must receive them, too, so they
-        have another name. They need no pause: the server drops duplicates within a transaction.
-        """
-        if self._on and self._bound:
-            return f"{this_process()}-bound"
-        return this_process() if self._on and time.monotonic() >= self._until else None
-
-    def sent(self) -> None:
-        """Record that a call has sent a notification."""
-        self._until = time.monotonic() + self._PAUSE_SECONDS
 
 
 class Listener(Receiver):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -116,16 +118,51 @@ def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
     return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
 
 
+_PROGRAM = uuid4().hex[:8]
+
+
+def this_process() -> str:
+    """Return this process's name in notifications. It differs after a fork."""
+    return f"{os.getpid()}-{_PROGRAM}"
+
+
+class Notifier:
+    """Limits one broker to a notification every 10 ms, because each notification takes a global lock."""
+
+    _PAUSE_SECONDS = 0.01
+
+    def __init__(self, *, on: bool, bound: bool = False) -> None:
+        self._on, self._bound = on, bound
+        self._until = 0.0
+
+    @property
+    def name(self) -> str | None:
+        """The sender's name for a notification, or None within the pause.
+
+        Notifications in a caller's transaction are sent at its commit, and this process must receive them, too, so they
+        have another name. They need no pause: the server drops duplicates within a transaction.
+        """
+        if self._on and self._bound:
+            return f"{this_process()}-bound"
+        return this_process() if self._on and time.monotonic() >= self._until else None
+
+    def sent(self) -> None:
+        """Record that a call has sent a notification."""
+        self._until = time.monotonic() + self._PAUSE_SECONDS
+
+
 class PostgresServer(Server[Link]):
-    """The server of one store. `begin` initializes each new connection of the pool."""
+    """The server of one store or, if `bare`, of a pool's database, which needs no settings."""
 
     errors = (psycopg.Error,)
 
-    def __init__(self, location: Location, begin: Callable[[Link], None] = lambda link: None) -> None:
+    def __init__(self, location: Location, *, bare: bool = False) -> None:
         self.location = location
         self.queries = Queries(location.quoted, location.channel)
-        self._begin = begin
-        self.each: Sequence[Call] = ()  # statements sent before those of every call
+        self.notifier = Notifier(on=location.notify)
+        self._bare = bare
+        # Statements that are sent before those of every call.
+        self._each = () if bare or location.notify else (settings_call(self.queries, local=True),)
         super().__init__(location.pool_size, location.place)
 
     @property
@@ -133,7 +170,7 @@ class PostgresServer(Server[Link]):
         """Whether statements may be prepared: not behind a proxy that pools transactions, where sessions change."""
         return self.location.notify
 
-    def open(self, seconds: float = 0, begin: Callable[[Link], None] = lambda link: None) -> Link:
+    def open(self, seconds: float = 0) -> Link:
         ends = time.monotonic() + seconds
         settings: dict[str, Any] = {"connect_timeout": max(round(seconds), 2)} if seconds else {}
         while True:
@@ -142,26 +179,43 @@ class PostgresServer(Server[Link]):
                     self.location.conninfo, autocommit=True, prepare_threshold=None,
                     fallback_application_name="penstock", **settings,
                 )  # fmt: skip
-                link.each = self.each
-                try:
-                    begin(link)
-                    return link
-                except BaseException:
-                    link.close()
-                    raise
+                link.each = self._each
+                return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
                     raise self.translated(error) from error
             time.sleep(0.1)
 
     def connect(self, seconds: float = 0) -> Link:
-        link = self.open(seconds, self._begin)
+        link = self.open(seconds)
+        try:
+            with self.translating():
+                self._begin(link)
+        except BaseException:
+            link.close()
+            raise
         link.prepares = self.prepares  # only now, when the tables exist: a failed PREPARE leaves its name in use
         return link
 
+    def _begin(self, link: Link) -> None:
+        """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
+        if self._bare:
+            return
+        ask = self.queries
+        if self.location.notify:
+            link.run([settings_call(ask, local=False)])
+        for (no,) in link.run([(ask.broken, {})])[0]:
+            with link.transaction():
+                if link.run([(ask.mend, {"tube": no})])[0]:
+                    link.run([(ask.empty, {"tube": no})])
+
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction. Returns the rows of each. Raises Conflict if a guard fails."""
-        return self.attempt(lambda link: link.run(calls), safe=safe)
+        answers = self.attempt(lambda link: link.run(calls), safe=safe)
+        for (query, _), rows in zip(calls, answers, strict=True):
+            if query.notifies and rows and rows[0][-1] is not None:
+                self.notifier.sent()
+        return answers
 
     def conflict(self, error: Exception) -> Conflict | None:
         return Conflict() if isinstance(error, CONFLICTS) else None
@@ -225,6 +279,7 @@ class BoundServer(PostgresServer):
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
         self.location, self.place, self.queries = own.location, own.place, own.queries
+        self.notifier = Notifier(on=own.location.notify, bound=True)
         self._db = connection
         self._wire = Wire(connection.pgconn)
         try:
@@ -242,9 +297,9 @@ class BoundServer(PostgresServer):
         query, settings = settings_call(self.queries, local=True)
         try:
             with self._db.transaction():
-                (before,), _ = self._wire.run([(self.queries.settings_now, settings), (query, settings)])
+                before = self._wire.run([(query, settings)])[0]
                 yield self._wire
-                self._wire.run([(query, {**settings, "setting": before[0]})])
+                self._wire.run([(query, {**settings, "setting": [row[0] for row in before]})])
         except psycopg.Error as error:
             raise self.conflict(error) or self.translated(error) from error
 

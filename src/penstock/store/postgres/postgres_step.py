@@ -25,7 +25,7 @@ from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
-from penstock.store.postgres.listener import this_process
+from penstock.store.postgres.postgres_connection import this_process
 from penstock.store.postgres.wire import Call, Query, Row
 from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
@@ -64,9 +64,11 @@ class PostgresStep(ServerStep):
         return rows
 
     def call(self, query: str, **values: object) -> Call:
-        """Return a statement with its values, including `now`."""
+        """Return a statement with its values, including the clock and, for a notification, its sender."""
         assert isinstance(query, Query)
         values["now"] = self.given
+        if "process" in query.names:
+            values.setdefault("process", self.db.server.notifier.name)
         return query, values
 
     def rows(self, query: str, **values: object) -> list[Row]:
@@ -105,13 +107,6 @@ class PostgresStep(ServerStep):
         text = query.replace("{sequence}", sequence).replace("{tube}", str(abs(no)))
         return Query(text.replace("{most}", str(ID_MASK if sequence == "ids" else 2**63 - 1))), {}
 
-    def write_tube(
-        self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
-    ) -> None:
-        super().write_tube(tube, name=name, given=given, paused=paused)
-        if paused is False:
-            self._notify(tube, always=True)
-
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
@@ -119,8 +114,6 @@ class PostgresStep(ServerStep):
             busy = super().hide_tube(tube, name, given, waiting=waiting)
             if busy is None:
                 self.run([self._sequence(self.Q.drop_sequence, "ids", tube.no)])
-        if busy is None:
-            self._notify(tube, ended=True)
         return busy
 
     def forget_tube(self, tube: Tube) -> None:
@@ -128,18 +121,6 @@ class PostgresStep(ServerStep):
             super().forget_tube(tube)
             sequences = ("ids", "serials", "heads", "dues")
             self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
-
-    def notify_call(self, tube: Tube, *, always: bool = False, ready: bool = False, ended: bool = False) -> list[Call]:
-        """Return the statement that notifies other processes of a change; none within 10 ms of the last one."""
-        process = self.db.notifier.name
-        if process is None or not (always or ready or ended):
-            return []
-        return [self.call(self.Q.notify, process=process, tube=tube.no, always=always, ready=ready, ended=ended)]
-
-    def _notify(self, tube: Tube, *, always: bool = False, ended: bool = False) -> None:
-        calls = self.notify_call(tube, always=always, ended=ended)
-        if calls and self.run(calls, safe=True)[0]:
-            self.db.notifier.sent()
 
     def make_counters(self, row: Row) -> TubeCounters:
         _, last, ms, seq, serial, paused, _, *numbers = row

@@ -10,10 +10,10 @@ from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import Store, finish_drops
 from penstock.store.postgres.changes import plain_put
-from penstock.store.postgres.listener import Listener, Notifier
-from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate, settings_call
+from penstock.store.postgres.listener import Listener
+from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate
 from penstock.store.postgres.postgres_step import PostgresStep
-from penstock.store.postgres.wire import Link, Row
+from penstock.store.postgres.wire import Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore
@@ -36,7 +36,6 @@ class PostgresStore(ServerStore):
     ) -> None:
         super().__init__(server, identity, clock, listener)
         self.queries = server.queries
-        self.notifier = Notifier(server)
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
@@ -62,19 +61,7 @@ class PostgresStore(ServerStore):
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
     """Open the store in a schema; create or migrate it if needed."""
     location = locate(url)
-
-    def begin(db: Link) -> None:
-        """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
-        if location.notify:
-            db.run([settings])
-        for (no,) in db.run([(ask.broken, {})])[0]:
-            with db.transaction():
-                if db.run([(ask.mend, {"tube": no})])[0]:
-                    db.run([(ask.empty, {"tube": no})])
-
-    server = PostgresServer(location, begin)
-    ask, settings = server.queries, settings_call(server.queries, local=not location.notify)
-    server.each = () if location.notify else (settings,)
+    server = PostgresServer(location)
     listener = Listener(server) if location.notify else None
     try:
         place = f"schema {location.schema} of {location.place}"
@@ -137,7 +124,7 @@ class PostgresVault(ServerVault):
     def __init__(self, url: str) -> None:
         location = locate(url)
         # The server limits both a value and the message that contains it to 2^30 bytes.
-        super().__init__(PostgresServer(location), location.place, 2**30 - 2**20)
+        super().__init__(PostgresServer(location, bare=True), location.place, 2**30 - 2**20)
         placed = f"{location.quoted}.penstock_pool_"
         queries = vars(load_queries("penstock.store.pool", fragments=_VAULT))
         self.queries = SimpleNamespace(

@@ -25,6 +25,16 @@ CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.dues)
 -- penstock_timer
 (SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= $soonest ORDER BY k.at LIMIT 1)
 
+-- fragment: others_wait
+(:process::text IS NOT NULL AND EXISTS (
+    SELECT 1 FROM penstock_waiter w WHERE w.tube = :tube AND w.process <> :process))
+-- fragment: others_watch
+(:process::text IS NOT NULL AND EXISTS (SELECT 1 FROM penstock_watching w WHERE w.tube = :tube
+    AND w.process <> :process AND w.until > $server_clock))
+-- fragment: notify
+-- Always in the last column: see PostgresServer.send.
+CASE WHEN :process::text IS NOT NULL THEN pg_notify('{channel}', :process) END
+
 -- the store
 
 -- name: lock_schema
@@ -34,10 +44,8 @@ CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT 
 -- name: server
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 -- name: settings
--- With `local`, until the end of the transaction.
-SELECT set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
--- name: settings_now
-SELECT array_agg(current_setting(name) ORDER BY place) FROM unnest(:name::text[]) WITH ORDINALITY u(name, place);
+-- Returns the settings as they were. With `local`, the new ones hold until the end of the transaction.
+SELECT current_setting(name), set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
 -- name: relax
 -- The commit does not wait for the disk, so this transaction may be lost in a crash of the server.
 SELECT set_config('synchronous_commit', 'off', true);
@@ -96,7 +104,13 @@ UPDATE penstock_counter SET tube = -tube, last_id = greatest(last_id, (SELECT co
     FROM penstock_tube WHERE no = :tube)) WHERE tube = :tube;
 -- name: hide_tube
 -- The sequence of the tube's ids is dropped afterwards: see put_plain.
-UPDATE penstock_tube SET no = -no, name = :name, options = :options, ids = NULL WHERE no = :tube;
+WITH hidden AS (UPDATE penstock_tube SET no = -no, name = :name, options = :options, ids = NULL WHERE no = :tube
+    RETURNING 1)
+SELECT count(*), CASE WHEN $others_watch THEN $notify END FROM hidden;
+-- name: set_tube
+WITH done AS (UPDATE penstock_tube SET name = coalesce(:name, name), options = coalesce(:options, options),
+    paused = coalesce(:paused::smallint, paused) WHERE no = :tube RETURNING 1)
+SELECT count(*), CASE WHEN :paused = 0 THEN $notify END FROM done;
 -- name: forget_counter
 WITH forgotten AS (DELETE FROM penstock_delta WHERE tube = :tube),
 unbroken AS (DELETE FROM penstock_unbroken WHERE tube = abs(:tube)),
@@ -158,14 +172,6 @@ SELECT 1 / CASE WHEN $stored > :capacity THEN 0 ELSE 1 END;
 
 -- notifications
 
--- fragment: others_wait
-(:process::text IS NOT NULL AND EXISTS (
-    SELECT 1 FROM penstock_waiter w WHERE w.tube = :tube AND w.process <> :process))
--- fragment: others_watch
-(:process::text IS NOT NULL AND EXISTS (SELECT 1 FROM penstock_watching w WHERE w.tube = :tube
-    AND w.process <> :process AND w.until > $server_clock))
--- fragment: notify
-pg_notify('{channel}', :process)
 -- name: notify
 -- Notifies if `always`, or if another process waits for a task (`ready`) or for an end (`ended`).
 SELECT $notify WHERE :always OR (:ready AND $others_wait) OR (:ended AND $others_watch);
@@ -183,16 +189,15 @@ ON CONFLICT (tube, process) DO UPDATE SET until = excluded.until RETURNING 1;
 
 -- bounds: where takes start to scan (see penstock_tube)
 
--- fragment: lower
--- One caller at a time, so that no higher bound overwrites a lower one. Released before the end of the transaction.
-pg_advisory_lock('penstock_counter'::regclass::oid::integer, :tube)
--- fragment: lowered
-pg_advisory_unlock('penstock_counter'::regclass::oid::integer, :tube)
+-- fragment: bounds_lock
+'penstock_counter'::regclass::oid::integer, :tube
 -- fragment: lower_bounds
--- To the first task that becomes ready again, and to the first deadline that is set: soonest(head, heads, at, dues).
-lowered AS (SELECT $lower, CASE WHEN head < pg_sequence_last_value(heads) THEN setval(heads, greatest(head, 1)) END,
-    CASE WHEN at < pg_sequence_last_value(dues) THEN setval(dues, greatest(at, 1)) END, $lowered FROM soonest
-    WHERE head < pg_sequence_last_value(heads) OR at < pg_sequence_last_value(dues))
+-- To the first task that becomes ready again, and to the first deadline that is set: soonest(head, heads, at, dues). One
+-- caller at a time, so that no higher bound overwrites a lower one; the lock does not last until the commit.
+lowered AS (SELECT pg_advisory_lock($bounds_lock),
+    CASE WHEN head < pg_sequence_last_value(heads) THEN setval(heads, greatest(head, 1)) END,
+    CASE WHEN at < pg_sequence_last_value(dues) THEN setval(dues, greatest(at, 1)) END, pg_advisory_unlock($bounds_lock)
+    FROM soonest WHERE head < pg_sequence_last_value(heads) OR at < pg_sequence_last_value(dues))
 -- fragment: no_head
 NULL::bigint AS head, NULL::regclass AS heads
 -- name: raise_bounds
@@ -246,8 +251,7 @@ WITH room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS be
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
     last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
     WHERE :marked AND tube = :tube RETURNING last_ms AS ms, last_seq - new AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, $others_wait AS awaited,
-    m.*, room.new, 1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
+n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, m.*, room.new, 1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) THEN 0
     WHEN :capacity::bigint IS NULL THEN 1 WHEN $stored + room.new > :capacity THEN 0 ELSE 1 END AS admitted
     FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
@@ -271,8 +275,8 @@ new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, addre
 s AS (SELECT q.utube, 0 AS taken, 0 AS heads, q.waiting, n.clock
     FROM n CROSS JOIN unnest(:queues::text[], :waits::integer[]) q(utube, waiting)), $came,
 soonest AS MATERIALIZED (SELECT $no_head, n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_bounds
-SELECT n.clock, n.ms, n.seq, n.awaited, CASE WHEN n.awaited THEN $notify END, (SELECT array_agg(pk) FROM new),
-(SELECT count(*) FROM lowered) FROM n;
+SELECT n.clock, n.ms, n.seq, (SELECT array_agg(pk) FROM new), (SELECT count(*) FROM lowered),
+CASE WHEN $others_wait THEN $notify END FROM n;
 
 -- micro-queues
 
@@ -436,14 +440,12 @@ fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     WHERE no BETWEEN n.group_no AND n.group_no),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
     SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL),
-totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept,
-    :process::text IS NOT NULL AND count(*) > 0 AND (:bounded OR (count(address) > 0 AND $others_watch)) AS notifies
-    FROM gone)
+totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept FROM gone)
 SELECT totals.acked, totals.kept, CASE WHEN totals.acked < cardinality(:key::bigint[]) OR totals.kept NOT IN (0, totals.acked)
     THEN (SELECT array_agg(pk) FROM gone) END,
 CASE WHEN totals.kept NOT IN (0, totals.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
-totals.notifies, CASE WHEN totals.notifies THEN $notify END,
-1 / CASE WHEN cardinality(:queues::text[]) > 0 AND totals.acked < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM totals;
+1 / CASE WHEN cardinality(:queues::text[]) > 0 AND totals.acked < cardinality(:key::bigint[]) THEN 0 ELSE 1 END,
+CASE WHEN totals.acked > 0 AND (:bounded OR (totals.kept > 0 AND $others_watch)) THEN $notify END FROM totals;
 -- name: queues_of
 SELECT utube FROM penstock_task WHERE pk $in_ids;
 -- name: ack_named
@@ -454,17 +456,17 @@ gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk
     AND k.state::text = 't' AND k.owner IS NULL RETURNING k.address),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
-SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
+SELECT address, CASE WHEN :bounded THEN $notify END FROM gone;
 -- name: delete
 -- Deletes one task in any state, by the primary key, in a tube without micro-queues. A task with an address, a group or
 -- a reply is left to the engine.
 WITH gone AS (DELETE FROM penstock_task k USING penstock_tube t WHERE t.no = :tube AND k.pk = :key AND k.address IS NULL
     AND k.group_no IS NULL AND k.reply_to IS NULL AND (k.expires IS NULL OR k.expires > $now)
-    RETURNING k.state),
+    RETURNING k.pk & 1099511627775 AS id, k.state),
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done, delete_calls)
     SELECT :tube::integer, -(state = 'r')::integer, -(state = 't')::integer, -(state = '~')::integer,
     -(state = '!')::integer, 1, 1 FROM gone)
-SELECT CASE WHEN :bounded AND :process::text IS NOT NULL THEN $notify END FROM gone;
+SELECT id, CASE WHEN :bounded THEN $notify END FROM gone;
 
 -- changes
 

@@ -65,6 +65,7 @@ class Query(str):
     arrays: dict[str, str]  # the types of parameters that are arrays
     called: bytes
     silent: bool  # whether its answer is ignored
+    notifies: bool  # whether its last column may be a notification
     columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
     forms: dict[int, Query]
 
@@ -76,6 +77,7 @@ class Query(str):
         made.arrays = dict(_ARRAY.findall(text))
         made.called = called.encode()
         made.silent = called.rpartition(".")[2].startswith(("open", "lock_handle", "relax"))
+        made.notifies = "pg_notify(" in text
         rows = _ROWS.search(text)
         parts = rows[2].split("|") if rows else []
         made.columns = [dict(column.strip().split(maxsplit=1) for column in part.split(",")) for part in parts]
