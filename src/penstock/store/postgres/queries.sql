@@ -484,7 +484,7 @@ gone AS MATERIALIZED (SELECT k.*, u.*, b.heads, b.dues FROM b CROSS JOIN c CROSS
     SELECT k.pk, k.utube, k.state::text AS real, k.errors AS had FROM penstock_task k
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
     AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank AND (k.errors IS NULL OR u.known)
-    AND (NOT :queued OR k.utube = ANY ((SELECT array_agg(utube) FROM locked)::text[])
+    AND (NOT :queued OR k.utube IN (SELECT utube FROM locked)
         OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0) FOR UPDATE) k
     WHERE u.until IS NULL OR u.until > c.clock),
 removed AS (DELETE FROM penstock_task k USING gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state = '-'),
