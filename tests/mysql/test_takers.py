@@ -132,7 +132,7 @@ def test_the_last_of_two_handles_that_leave_at_once_ends_their_session(
     joined = store.join(Presence("a", "host", 1, "here"), None, 60_000)
     store.join(Presence("b", "host", 2, "here"), joined.id, 60_000)
     step.link = server.connection  # so that nothing is committed
-    step.remove_handle(step.handles(["a"])[0], step.now)
+    step.remove_handle("a", joined.session)
     leaving = begin(lambda: store.leave(["b"]))
     until(lambda: leaving.done() or _waits_for_a_row(own))
     server.end(commit=True)

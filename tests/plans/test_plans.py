@@ -117,8 +117,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "forget_handle_waiters": (NAMED, ("PRIMARY KEY (handle=?)",)),
     "lapsed_handles": (NAMED, ("penstock_handle_until (until<?)",)),
     "ended_sessions": (NAMED, ("penstock_lingering (until",)),
-    "session_by_id": (NAMED, ("(id=?)", _OF_SESSION)),
-    "session_by_no": (NAMED, (_SESSION, _OF_SESSION)),
+    "live_session": (NAMED, ("(id=?)", _OF_SESSION)),
     "resume_session": (NAMED, (_SESSION,)),
     "lock_session": (NAMED, (_SESSION,)),
     "linger": (NAMED, (_SESSION, _OF_SESSION)),
@@ -205,6 +204,6 @@ RARE = {
     "hide_tube", "hide_counter", "forget_tube", "forget_counter", "forget_queues", "forget_groups", "forget_outcomes",
     "forget_waiters", "add_session", "add_handle", "all_sessions", "presences", "waits_of", "groups_above",
     "import_members", "set_group_total", "set_mark", "all_groups", "audited", "stored_queues", "early_outcomes",
-    "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
-    "import_task", "import_outcome",
+    "forget_early_outcomes", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
+    "forget_stray_waiters", "import_task", "import_outcome",
 }  # fmt: skip

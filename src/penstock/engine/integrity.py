@@ -1,13 +1,13 @@
 """Cross-checks of everything stored: find, report and, on request, repair states that must not exist.
 
-Findings come in the order in which they must be repaired: states, leases, groups and outcomes, then micro-queues and
-counters, which are derived from the tasks.
+Findings come in the order in which they must be repaired: states, leases and groups, then what is derived from the
+tasks, such as micro-queues and counters.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -23,6 +23,9 @@ from penstock.core.transfer import TubeCounters, is_hidden
 from penstock.engine.port import Audit, ByIds, Members, QueueAudit, Step
 from penstock.engine.work import Work
 
+#: The problem with an outcome of a task that still exists, after the id.
+EARLY_OUTCOME = "has an outcome, but is still there", "forget the outcome"
+
 
 def check(step: Step, *, repair: bool) -> list[Finding]:
     """Return all findings. With `repair`, repair each."""
@@ -32,8 +35,6 @@ def check(step: Step, *, repair: bool) -> list[Finding]:
     for tube in step.tubes():
         if not is_hidden(tube.name):
             found += check_tube(step, tube, repair=repair)
-    for name, handle in step.stray_waiters(forget=repair):
-        found.append(Finding(name, None, f"handle {handle} waits here and is gone", "forget it"))
     return found
 
 
@@ -43,7 +44,6 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     found = [
         *_states(step, tube, audit, repair),
         *_orphans(step, tube, audit, repair),
-        *_outcomes(step, tube, audit, repair),
         *_groups(step, tube, audit, repair),
     ]
     if found and repair:
@@ -56,12 +56,12 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
 
 
 def audit_of(
-    tube: Tube, records: Iterable[Record], *, sessions: Container[int | None], groups: list[Group], early: list[int],
-    queues: Mapping[str, tuple[int, int, int, int]], counters: TubeCounters,
+    tube: Tube, records: Iterable[Record], *, sessions: Container[int | None], groups: list[Group],
+    queues: Mapping[str, tuple[int, int, int, int]], counters: TubeCounters, others: Sequence[Problem],
 ) -> Audit:  # fmt: skip
     """Return the Audit of a tube from its tasks, in id order, whose payloads are not read, and from what is stored
     beside them. `sessions`: those that may hold tasks. `queues`: taken, heads, waiting and turn of each micro-queue."""
-    audit = Audit(Counter(), [], [], [], {}, groups, {}, [], early, None, counters)
+    audit = Audit(Counter(), [], [], [], {}, groups, {}, [], None, counters, others)
     numbers, newest = {group.no for group in groups}, None
     in_queues: dict[str, list[tuple[float, float, int, str]]] = {label: [] for label in queues}
     for record in records:
@@ -121,13 +121,6 @@ def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Pro
         work = Work(step, tube, Effects())
         held = work.load(ByIds([record.id for record in audit.orphans]))
         work.change_each(held, lambda record: came_back(record, step.now, "release"))
-
-
-def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
-    for id in audit.early:
-        yield id, "has an outcome, but is still there", "forget the outcome"
-    if repair and audit.early:
-        step.drop_outcomes(tube, audit.early)
 
 
 def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:

@@ -40,7 +40,7 @@ from penstock.core.kind import Kind
 from penstock.core.lease import CALL_BITS
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Effects, Lease, MicroQueue, Presence, SessionRecord
+from penstock.core.results import Blocked, Effects, Joined, Lease, MicroQueue, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
@@ -273,31 +273,13 @@ class Acked(msgspec.Struct, frozen=True):
     beside: Effects | None = None
 
 
-class SessionRow(NamedTuple):
-    """A session, and when it ends without another heartbeat or join."""
-
-    no: int
-    id: str
-    end: int
-
-
-class HandleRow(msgspec.Struct, frozen=True):
-    """A handle of a session. It has lapsed once the clock reaches `until`."""
-
-    id: str
-    session: int
-    locus: str
-    until: int
-
-
 class Audit(msgspec.Struct, frozen=True):
     """Derived data of one tube as stored and as computed from its tasks, which `engine.integrity` compares.
 
     `engine.integrity.audit_of` makes it. `states`: number of tasks by state. `stranded`: tasks in a state that they can
     never leave. `orphans`: taken tasks of a leased kind whose session is gone. `unsound`: tasks of an unleased kind
     with fields that the kind does not allow. `queues`: counted and stored numbers of each micro-queue. `members`:
-    number of tasks by state, for each group number. `strays`: tasks whose group is gone. `early`: ids of tasks that
-    still exist but already have an outcome.
+    number of tasks by state, for each group number. `strays`: tasks whose group is gone.
     """
 
     states: Counter[str]
@@ -308,7 +290,6 @@ class Audit(msgspec.Struct, frozen=True):
     groups: list[Group]
     members: dict[int, Counter[str]]
     strays: list[Record]
-    early: list[int]
     newest: Record | None
     counters: TubeCounters
     #: Other problems of derived data, as (id, what, remedy). `rebuild` repairs them.
@@ -365,11 +346,9 @@ class Step(Protocol):
         otherwise it returns None. It holds the tube's exclusive lock, so nothing can change in between.
         """
 
-    def forget_tube(self, tube: Tube) -> None:
-        """Remove an empty tube's row, counters, micro-queues, groups, outcomes and waiters."""
-
-    def clear_tube(self, tube: Tube) -> None:
-        """Remove the micro-queues, groups, outcomes and waiters of a tube, and set its counters to no stored tasks."""
+    def clear_tube(self, tube: Tube, *, forget: bool) -> None:
+        """Remove the micro-queues, groups, outcomes and waiters of a tube without tasks. `forget`: also remove its row
+        and counters; otherwise set these to no stored tasks."""
 
     # reading
     def load(self, tube: Tube, select: Select) -> Loaded:
@@ -453,26 +432,18 @@ class Step(Protocol):
         """Rename an importing tube and add the call counters. Returns False if the name is in use."""
 
     # sessions
-    def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
-        """Return a session by its public id or its number, or None."""
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
+        """Add a handle to a new session, or to the live one with that id. Raises NotFound if there is none."""
 
-    def add_session(self, id: str, ttr: int) -> int:
-        """Add a session. Returns its number."""
+    def beat(self, handles: Sequence[str]) -> set[str]:
+        """Extend the handles that have not lapsed to `sessions.LAPSE_MS` from now. Returns their ids."""
 
-    def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        """Add a handle to a session and clear the session's end time. Raises Conflict if the session has ended."""
+    def end_handles(self, handles: Sequence[str], locus: str | None) -> None:
+        """Remove these handles (with `locus`, only those with that locus) and their waiters. The last handle of a
+        session sets the session's end time to its `ttr` from now."""
 
-    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        """Extend the handles that have not lapsed to `lapse_ms` from now. Returns their ids."""
-
-    def handles(self, ids: Sequence[str]) -> list[HandleRow]:
-        """Return the handles with these ids."""
-
-    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
-        """Return lapsed handles, earliest first, and the numbers of sessions whose end time has passed."""
-
-    def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        """Remove a handle and its waiters. The last handle sets its session's end time to `moment` plus `ttr`."""
+    def ended_sessions(self) -> list[int]:
+        """Remove lapsed handles as of their lapse. Returns the sessions whose end time has passed, earliest first."""
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
         """Return up to `limit` tasks that a session holds, by tube."""
@@ -497,10 +468,5 @@ class Step(Protocol):
         """Write a repaired task without updating counters or micro-queues; the caller rebuilds them afterwards."""
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        """Recompute the counters (from `audit`), the micro-queues and their heads from the tasks."""
-
-    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
-        """Delete outcomes of tasks that still exist."""
-
-    def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
-        """Return waiters (tube name, handle) whose handle is gone; with `forget`, delete them."""
+        """Recompute the counters (from `audit`), the micro-queues and their heads from the tasks, and repair
+        `audit.others`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from uuid import uuid4
 
 import msgspec
 
@@ -17,7 +16,7 @@ from penstock.core.lease import call_of
 from penstock.core.lifecycle import came_back, lost, undone
 from penstock.core.names import shown
 from penstock.core.options import Tube
-from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, lapsed
+from penstock.core.results import ADVANCE_STEP, Effects
 from penstock.core.task import Record
 from penstock.engine.port import Step
 from penstock.engine.work import Work
@@ -59,39 +58,18 @@ def _at_start() -> int:
 LAPSE_MS = _at_start()
 
 
-def join(step: Step, presence: Presence, session: str | None, ttr: int) -> Joined:
-    """Begin a session, or join the live one with that id. Raises NotFound if it is unknown or has lapsed."""
-    if session is None:
-        id = str(uuid4())
-        no = step.add_session(id, ttr)
-    else:
-        found = step.find_session(id=session)
-        if found is None or found.end <= step.now:
-            raise lapsed(session)
-        no, id = found.no, found.id
-    step.add_handle(presence, no, step.now + LAPSE_MS)
-    return Joined(no, id)
-
-
 def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effects) -> None:
     """End these handles. With `locus`, end only handles with that locus; their processes are dead."""
     end_lapsed(step, effects)  # handles that lapsed earlier end as of that time, not now
-    for handle in step.handles(handles):
-        if locus in (None, handle.locus):
-            step.remove_handle(handle, step.now)
+    step.end_handles(handles, locus)
     end_lapsed(step, effects, dead=locus is not None)
 
 
 def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
     """End lapsed handles, then sessions past their end time, and release their tasks. With `dead`, the tasks get one
     more error."""
-    handles, ended = step.lapsed()
     end = lost if dead else came_back
-    for handle in handles:
-        step.remove_handle(handle, handle.until)
-    if handles:
-        ended = step.lapsed()[1]
-    for session in ended:
+    for session in step.ended_sessions():
         while held := step.held(session, ADVANCE_STEP):
             for tube, loaded in held:
                 work = Work(step, tube, effects)

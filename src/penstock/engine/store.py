@@ -220,7 +220,7 @@ class Store(ABC):
                         work.reply(str(to), reply_payload(record, Ending("deleted")))
                 work.flush(erase_upto=records[-1].id)
                 return True
-            step.forget_tube(tube)
+            step.clear_tube(tube, forget=True)
         return False
 
     def write_tube(
@@ -564,11 +564,11 @@ class Store(ABC):
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
         """Begin a session, or join the live one with that id. Raises NotFound if it is unknown or has lapsed."""
-        return self._run(lambda step, _: sessions.join(step, presence, session, ttr), now=now)
+        return self._run(lambda step, _: step.join(presence, session, ttr), now=now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         """Send the heartbeat of these handles. Returns those still valid; the sessions of the others have ended."""
-        alive = self._run(lambda step, _: step.beat(handles, sessions.LAPSE_MS), now=now)
+        alive = self._run(lambda step, _: step.beat(handles), now=now)
         if self.lost:
             with suppress(StoreError):  # the next heartbeat retries
                 self._undo_lost(Effects(), now, again=True)
@@ -644,11 +644,8 @@ class Store(ABC):
             if records:
                 Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
                 return True
-            if forget:
-                step.forget_tube(tube)
-                return False
-            step.clear_tube(tube)
-            if transfer.is_frozen(tube):
+            step.clear_tube(tube, forget=forget)
+            if transfer.is_frozen(tube) and not forget:
                 step.write_tube(tube, given=transfer.erased_options(tube))
             return False
 

@@ -22,7 +22,7 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Audit, Conflict, Handed, HandleRow, Request
+from penstock.engine.port import Audit, Conflict, Handed, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process
@@ -116,11 +116,12 @@ class PostgresStep(ServerStep):
                 self.run([self._sequence(self.Q.drop_sequence, "ids", tube.no)])
         return busy
 
-    def forget_tube(self, tube: Tube) -> None:
+    def clear_tube(self, tube: Tube, *, forget: bool) -> None:
         with self.together():
-            super().forget_tube(tube)
-            sequences = ("ids", "serials", "heads", "dues")
-            self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
+            super().clear_tube(tube, forget=forget)
+            if forget:
+                sequences = ("ids", "serials", "heads", "dues")
+                self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
 
     def make_counters(self, row: Row) -> TubeCounters:
         _, last, ms, seq, serial, paused, _, *numbers = row
@@ -161,15 +162,15 @@ class PostgresStep(ServerStep):
 
     # sessions
 
-    def remove_handle(self, handle: HandleRow, moment: int) -> None:
-        lapsed = moment == handle.until
-        lock = self.Q.lock_handle_at_once if lapsed else self.Q.lock_handle  # a take of the handle may be running
+    def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
+        # A take of the handle may be running.
+        lock = self.Q.lock_handle if lapse is None else self.Q.lock_handle_at_once
         try:
             with self.together():
-                self.rows(lock, handle=handle.id)
-                super().remove_handle(handle, moment)
+                self.rows(lock, handle=id)
+                super().remove_handle(id, session, lapse)
         except Conflict:
-            if not lapsed:
+            if lapse is None:
                 raise
 
     # integrity

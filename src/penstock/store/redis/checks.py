@@ -20,7 +20,7 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Finding
 from penstock.core.task import Record
-from penstock.engine.integrity import Problem, audit_of, check_tube, heads_wanted
+from penstock.engine.integrity import EARLY_OUTCOME, Problem, audit_of, check_tube, heads_wanted
 from penstock.engine.port import Audit, QueueAudit, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
@@ -99,11 +99,6 @@ class CheckStep(RedisStep):
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         """As the port says."""
         self.write(self.look.repairs())
-
-    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
-        """As the port says."""
-        keys = map(task_key, ids)
-        self.write([([self.look.unchanged(key)], [("HDEL", "outcomes", key)]) for key in keys])
 
     def write(self, items: Iterable[Item]) -> None:
         """Write each item whose guards hold."""
@@ -283,7 +278,10 @@ class Look:
                 kept[ends] = float(group.until or self._now)
         ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
         for id, outcome in self._outcomes.items():
-            if id not in self._records and task_key(id) not in ending:
+            if id in self._records:
+                self._problems.append((id, *EARLY_OUTCOME))
+                del self._wanted["outcomes"][task_key(id)]
+            elif task_key(id) not in ending:
                 self._problems.append((id, "its outcome has no end", "set its end"))
                 kept[b"o" + task_key(id)] = float(outcome.until)
 
@@ -319,10 +317,9 @@ class Look:
             self.tube, [self._records[id] for id in sorted(self._records)],
             sessions={int(no) for no in self._stored["ends"]},
             groups=list(self._groups.values()), queues={}, counters=self._counters,
-            early=[id for id in self._outcomes if id in self._records],
+            others=[*self._problems, *(said for differs in self.differences for said in self._said(*differs))],
         )  # fmt: skip
-        others = [*self._problems, *(said for differs in self.differences for said in self._said(*differs))]
-        return replace(found, queues=self._queues, others=others)
+        return replace(found, queues=self._queues)
 
     def _said(self, part: str, field: bytes) -> Iterator[Problem]:
         """The problem with a wrong entry, unless the rules of `engine.integrity` report it."""
@@ -348,7 +345,7 @@ class Look:
         for part, field in self.differences:
             stored, wanted = self._stored[part].get(field), self._wanted[part].get(field)
             scored, key = part in queries.SORTED, None
-            if part == "tasks" or part in _INDEXES:
+            if part in ("tasks", "outcomes", *_INDEXES):
                 key = field[-6:]
             elif part == "addresses" and not self._is_span(field):
                 key = wanted or stored

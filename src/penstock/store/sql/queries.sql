@@ -220,12 +220,10 @@ SELECT taken, heads, waiting FROM penstock_utube WHERE tube = :tube AND utube = 
 SELECT k.pk, k.lease FROM penstock_task k LEFT JOIN penstock_group g ON g.no = k.group_no
 WHERE k.pk $in_ids AND k.state = 't' AND k.owner = :session AND (k.at IS NULL OR k.at > $now)
 AND (g.state IS NULL OR g.state <> 'cancelling');
--- fragment: session
-no, id, coalesce(until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no) + ttr)
--- name: session_by_id
-SELECT $session FROM penstock_session s WHERE id = :id;
--- name: session_by_no
-SELECT $session FROM penstock_session s WHERE no = :no;
+-- name: live_session
+-- A session without an end ends when its last handle has lapsed and its ttr is over.
+SELECT no FROM penstock_session s WHERE id = :id
+AND coalesce(until, (SELECT coalesce(max(h.until), 0) FROM penstock_handle h WHERE h.session = s.no) + ttr) > $now;
 -- name: all_sessions
 SELECT no, id FROM penstock_session ORDER BY no;
 -- name: add_session
@@ -235,15 +233,15 @@ INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + :
 UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR until > $now);
 -- name: add_handle
 INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until)
-VALUES (:id, :session, :host, :pid, :locus, $now, :until);
+VALUES (:handle, :session, :host, :pid, :locus, $now, $now + :lapse);
 -- name: handles
-SELECT id, session, locus, until FROM penstock_handle WHERE id $in_texts ORDER BY id;
+SELECT id, session, locus FROM penstock_handle WHERE id $in_texts ORDER BY id;
 -- name: beat
 UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id $in_texts AND until > $now;
 -- name: beating
 SELECT id FROM penstock_handle WHERE id $in_texts AND until > $now;
 -- name: lapsed_handles
-SELECT id, session, locus, until FROM penstock_handle WHERE until <= $now ORDER BY until, id;
+SELECT id, session, until FROM penstock_handle WHERE until <= $now ORDER BY until, id;
 -- name: ended_sessions
 SELECT no FROM penstock_session WHERE until <= $now ORDER BY until, no;
 -- name: linger
@@ -281,7 +279,10 @@ SELECT $audited FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk L
 -- name: stored_queues
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = :tube;
 -- name: early_outcomes
-SELECT o.pk FROM penstock_outcome o JOIN penstock_task k ON k.pk = o.pk WHERE o.tube = :tube ORDER BY o.pk;
+SELECT o.pk FROM penstock_outcome o JOIN penstock_task k ON k.pk = o.pk WHERE o.pk > :low AND o.pk <= :high ORDER BY o.pk;
+-- name: forget_early_outcomes
+DELETE FROM penstock_outcome WHERE pk > :low AND pk <= :high
+AND pk IN (SELECT pk FROM penstock_task WHERE pk > :low AND pk <= :high);
 -- name: restore
 UPDATE penstock_task SET $mutable, group_name = :group, group_no = :group_no WHERE pk = :pk;
 -- name: set_ready_state
@@ -290,8 +291,9 @@ UPDATE penstock_task SET state = :state, rank2 = CASE WHEN :fair = 1 THEN :turn 
 INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn)
 VALUES (:tube, :utube, :taken, :heads, :waiting, :turn);
 -- name: stray_waiters
-SELECT w.tube, w.handle FROM penstock_waiter w
-WHERE NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.id = w.handle);
+SELECT handle FROM penstock_waiter WHERE tube = :tube AND handle NOT IN (SELECT id FROM penstock_handle) ORDER BY handle;
+-- name: forget_stray_waiters
+DELETE FROM penstock_waiter WHERE tube = :tube AND handle NOT IN (SELECT id FROM penstock_handle);
 
 -- transfer
 

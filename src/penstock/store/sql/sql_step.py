@@ -23,15 +23,24 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import UNDONE
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
-from penstock.core.results import STATE_COUNTER, Counts, Effects, Lease, MicroQueue, Presence, SessionRecord
+from penstock.core.results import (
+    STATE_COUNTER,
+    Counts,
+    Effects,
+    Joined,
+    Lease,
+    MicroQueue,
+    Presence,
+    SessionRecord,
+    lapsed,
+)
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
-from penstock.engine import port
-from penstock.engine.integrity import audit_of, heads_wanted
-from penstock.engine.port import Audit, Conflict, GroupRow, HandleRow, Loaded, QueueAudit, SessionRow
+from penstock.engine import port, sessions
+from penstock.engine.integrity import EARLY_OUTCOME, audit_of, heads_wanted
+from penstock.engine.port import Audit, GroupRow, Loaded, QueueAudit
 from penstock.engine.port import Row as ChangedRow
-from penstock.engine.sessions import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 
@@ -147,21 +156,16 @@ class SqlStep:
             self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
         return None
 
-    def forget_tube(self, tube: Tube) -> None:
-        with self.together():
-            self._forget_content(tube)
-            self.change(self.Q.forget_counter, tube=tube.no)
-            self.change(self.Q.forget_tube, tube=tube.no)
-
-    def clear_tube(self, tube: Tube) -> None:
-        with self.together():
-            self._forget_content(tube)
-            self.set_counts(tube, {})
-
-    def _forget_content(self, tube: Tube) -> None:
+    def clear_tube(self, tube: Tube, *, forget: bool) -> None:
         Q = self.Q  # noqa: N806
-        for query in (Q.forget_queues, Q.forget_groups, Q.forget_outcomes, Q.forget_waiters):
-            self.change(query, tube=abs(tube.no))
+        with self.together():
+            for query in (Q.forget_queues, Q.forget_groups, Q.forget_outcomes, Q.forget_waiters):
+                self.change(query, tube=abs(tube.no))
+            if forget:
+                self.change(Q.forget_counter, tube=tube.no)
+                self.change(Q.forget_tube, tube=tube.no)
+            else:
+                self.set_counts(tube, {})
 
     def must_live(self, tube: Tube) -> None:
         """Raise NoSuchTube if the tube was dropped or moved."""
@@ -306,46 +310,45 @@ class SqlStep:
 
     # sessions
 
-    def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
-        found = self.rows(self.Q.session_by_no, no=no) if id is None else self.rows(self.Q.session_by_id, id=id)
-        return SessionRow(*found[0]) if found else None
-
-    def add_session(self, id: str, ttr: int) -> int:
-        self.change(self.Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)
-        found = self.find_session(id=id)
-        assert found is not None
-        return found.no
-
-    def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
+        id = session or str(uuid4())
         with self.together():
-            if not self.change(self.Q.resume_session, no=session):
-                raise Conflict
-            self.change(self.Q.add_handle, session=session, until=until, **who)
+            if session is None:
+                self.change(self.Q.add_session, id=id, ttr=ttr, lapse=sessions.LAPSE_MS)
+            found = self.rows(self.Q.live_session, id=id)
+            if not found or not self.change(self.Q.resume_session, no=found[0][0]):
+                raise lapsed(session)
+            who = asdict(presence)
+            self.change(self.Q.add_handle, session=found[0][0], lapse=sessions.LAPSE_MS, **who)
+        return Joined(found[0][0], id)
 
-    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        beat = self.Q.beat, {"texts": handles, "lapse": lapse_ms}
+    def beat(self, handles: Sequence[str]) -> set[str]:
+        beat = self.Q.beat, {"texts": handles, "lapse": sessions.LAPSE_MS}
         return {row[0] for row in self.several([beat, (self.Q.beating, {"texts": handles})])[-1]}
 
-    def handles(self, ids: Sequence[str]) -> list[HandleRow]:
-        return [HandleRow(*row) for row in self.rows(self.Q.handles, texts=ids)]
+    def end_handles(self, handles: Sequence[str], locus: str | None) -> None:
+        for id, session, of in self.rows(self.Q.handles, texts=handles):
+            if locus in (None, of):
+                self.remove_handle(id, session)
 
-    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+    def ended_sessions(self) -> list[int]:
         handles, ended = self.several([(self.Q.lapsed_handles, {}), (self.Q.ended_sessions, {})])
-        return [HandleRow(*row) for row in handles], [row[0] for row in ended]
+        for id, session, until in handles:
+            self.remove_handle(id, session, until)
+        return [no for (no,) in (self.rows(self.Q.ended_sessions) if handles else ended)]
 
-    def remove_handle(self, handle: HandleRow, moment: int) -> None:
+    def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
+        """Remove a handle that leaves now, or that lapsed at `lapse` and has sent no heartbeat since."""
         with self.together():
-            self.rows(self.Q.lock_session, no=handle.session)  # so that one of two last handles sees that it is last
-            # A lapsed handle may have sent a heartbeat since it was read.
-            until = handle.until if moment == handle.until else _FOREVER
-            found = self.rows(self.Q.presence_of, id=handle.id, until=until)
+            self.rows(self.Q.lock_session, no=session)  # so that one of two last handles sees that it is last
+            found = self.rows(self.Q.presence_of, id=id, until=_FOREVER if lapse is None else lapse)
             if not found:
                 return
             host, pid, beat = found[0]
-            self.change(self.Q.forget_handle, id=handle.id)  # first: it waits for a take that may register a waiter
-            self.change(self.Q.forget_handle_waiters, id=handle.id)
-            self.change(self.Q.linger, no=handle.session, moment=moment, host=host, pid=pid, beat=beat)
+            self.change(self.Q.forget_handle, id=id)  # first: it waits for a take that may register a waiter
+            self.change(self.Q.forget_handle_waiters, id=id)
+            moment = self.now if lapse is None else lapse
+            self.change(self.Q.linger, no=session, moment=moment, host=host, pid=pid, beat=beat)
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
         pks: dict[int, list[int]] = {}
@@ -377,10 +380,12 @@ class SqlStep:
     def audit(self, tube: Tube) -> Audit:
         Q, no = self.Q, tube.no  # noqa: N806
         queues = {label: (taken, *rest) for label, taken, *rest in self.rows(Q.stored_queues, tube=no)}
+        early = [(pk & ID_MASK, *EARLY_OUTCOME) for (pk,) in self.rows(Q.early_outcomes, **span(tube))]
+        waiters = self.rows(Q.stray_waiters, tube=no)
         return audit_of(
             tube, self._audited(tube), sessions={session for session, _ in self.rows(Q.all_sessions)},
             groups=self._groups(Q.all_groups, tube), counters=self.counters(tube), queues=queues,
-            early=[pk & ID_MASK for (pk,) in self.rows(Q.early_outcomes, tube=no)],
+            others=[*early, *((None, f"handle {id} waits here and is gone", "forget it") for (id,) in waiters)],
         )  # fmt: skip
 
     def _audited(self, tube: Tube) -> Iterator[Record]:
@@ -397,6 +402,8 @@ class SqlStep:
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         with self.together():
+            self.change(self.Q.forget_early_outcomes, **span(tube))
+            self.change(self.Q.forget_stray_waiters, tube=tube.no)
             if tube.kind.per_utube:
                 self.change(self.Q.forget_queues, tube=tube.no)
                 for label, queue in audit.queues.items():
@@ -424,16 +431,6 @@ class SqlStep:
         if mark is not None:
             self.change(self.Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
-    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
-        self.change(self.Q.drop_outcomes, ids=[first_pk(tube) | id for id in ids])
-
-    def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
-        rows = self.rows(self.Q.stray_waiters)
-        names = {tube.no: tube.name for tube in self.tubes()} if rows else {}
-        for _, handle in rows if forget else ():
-            self.change(self.Q.forget_handle_waiters, id=handle)
-        return [(names.get(no, ""), handle) for no, handle in rows]
-
     # transfer
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
@@ -449,7 +446,8 @@ class SqlStep:
                 for one in batch.outcomes
             ]
             if tasks or kept:
-                self.drop_outcomes(tube, [one.id for one in batch.outcomes])  # of an earlier, interrupted import
+                kept_pks = [values["pk"] for _, values in kept]
+                self.change(Q.drop_outcomes, ids=kept_pks)  # of an earlier, interrupted import
                 self.several([*tasks, *kept])
             for no, count in sorted(new.members.items()):
                 self.change(self.Q.import_members, no=no, count=count)
