@@ -40,7 +40,7 @@ from penstock.core.kind import Kind
 from penstock.core.lease import CALL_BITS
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Effects, Joined, Lease, MicroQueue, Presence, SessionRecord
+from penstock.core.results import Blocked, Effects, Joined, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
@@ -312,8 +312,6 @@ class Step(Protocol):
     def now(self) -> int:
         """The clock of this step, read at its start or, on a server, at its first load."""
 
-    #: Whether to try a decision first without loading, because a round trip costs more than a conflict.
-    optimistic: bool
     #: Whether `ack` can also delete one task by its id, if no rule of core applies.
     deletes: bool
     #: Whether replies to other tubes go to `Delta.posts`, because those tubes may be on another server.
@@ -370,29 +368,17 @@ class Step(Protocol):
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         """Return the counters of several tubes by number, with `waits`, in one round trip. Omits missing tubes."""
 
-    def counters(self, tube: Tube) -> TubeCounters:
-        """Return the last ids and the counters. Raises NoSuchTube."""
-
-    def queue(self, tube: Tube, utube: str) -> MicroQueue:
-        """Return the counts of a micro-queue."""
+    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
+        """Return the last ids and the counters, also those of these micro-queues. Raises NoSuchTube."""
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """Count the takeable tasks before this one; may stop at 1,000."""
-
-    def next_at(self, tube: Tube) -> int | None:
-        """Return the next deadline of the tube and of sessions; 0 if tasks must still follow their group."""
 
     def overdue(self) -> tuple[list[Tube], bool, str]:
         """Return the tubes whose tasks, groups or outcomes are due, whether a session is due, and `Overdue.altered`.
         One query, with one index seek per tube and index."""
 
     # hot
-    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        """Store tasks without address and group, in order. Raises TubeFull and stores none if they exceed the capacity.
-
-        Messages of a reliable tube get their ids here (`core.ids.next_marks`).
-        """
-
     def take(self, request: Request) -> Handed:
         """Lease tasks, or hand them out by the rules of the kind (`core.lifecycle`), and count them."""
 
@@ -416,7 +402,8 @@ class Step(Protocol):
     # changes
     def flush(self, delta: Delta) -> Flushed:
         """Write a Delta as one atomic change: also store the outcomes of rows with an ending and an address (for
-        `tube.retention`), supersede outcomes of addresses that are put again, and update the counters."""
+        `tube.retention`), supersede outcomes of addresses that are put again, and update the counters. New messages of
+        a reliable tube get their ids here (`core.ids.next_marks`)."""
 
     def open_group(self, tube: Tube, name: str) -> Group:
         """Return the live group of that name; create it if there is none."""

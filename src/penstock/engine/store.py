@@ -70,7 +70,7 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
 from penstock.engine.port import Conflict, Page, Request, Step
-from penstock.engine.work import Work, put_linked
+from penstock.engine.work import Work, must_hold, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class Store(ABC):
         for attempt in range(_ATTEMPTS):
             try:
                 with self.step(tubes, write=write, size=size, now=now) as step:
-                    return call(step, attempt == 0 and step.optimistic)
+                    return call(step, attempt == 0)
             except Conflict:
                 if attempt:
                     time.sleep(random.random() * _PAUSE * attempt)
@@ -254,23 +254,24 @@ class Store(ABC):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         """Store all entries in order, or raise TubeFull and store none. Does not advance the tube."""
-        effects = Effects()
-        if linked(entries):
-
-            def put(step: Step, guess: bool) -> list[Record]:
-                return put_linked(Work(step, tube, effects), entries, guess=guess and self.remote)
-
-            return Stored(self._run(put, (tube,), now=now), effects)
-        put_plain = self.plain_put(tube, entries[0]) if now is None and len(entries) == 1 else None
+        effects, links = Effects(), linked(entries)
+        put_plain = None if links or len(entries) != 1 or now is not None else self.plain_put(tube, entries[0])
         record = None if put_plain is None else put_plain(entries[0].payload)
         if record is not None:
-            records = [record]
-        else:
-            records = self._run(lambda step, _: step.insert(tube, entries), (tube,), now=now)
-        effects.events = [Event(tube.no, "put", record) for record in records]
-        if ready := sum(record.state == "r" for record in records):
-            effects.readied[tube.no] = ready
-        return Stored(records, effects)
+            return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
+
+        def put(step: Step, guess: bool) -> list[Record]:
+            work, guess = Work(step, tube, effects), guess and self.remote
+            if links:
+                return put_linked(work, entries, guess=guess)
+            if self.remote and not guess:
+                step.groups(tube, name="")  # raises NoSuchTube, for which a flush may have raised Conflict
+            if not guess:
+                must_hold(step, tube, len(entries))
+            work.put(entries)
+            return work.flush()[1]
+
+        return Stored(self._run(put, (tube,), now=now), effects)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -375,7 +376,10 @@ class Store(ABC):
         def advance(step: Step, _: bool) -> Advanced:
             more = self._apply_due(step, tube, effects, limit)
             more = step.sweep(tube, ADVANCE_STEP) or more
-            return Advanced(more, _until(step.next_at(tube), step.now), effects)
+            look = step.take(Request((tube,), 0, "", forced=1))  # takes nothing, but returns the next deadline
+            if look.before is not None:
+                effects.add(look.before)
+            return Advanced(more, _until(look.next_at, step.now), effects)
 
         return self._run(advance, (tube,), now=now)
 
@@ -454,11 +458,7 @@ class Store(ABC):
         return self._counters(tube, utubes) if isinstance(tube, Tube) else self._counters_of(tube)
 
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
-        def read(step: Step) -> TubeCounters:
-            found = step.counters(tube)
-            return replace(found, micro_queues=[step.queue(tube, utube) for utube in utubes]) if utubes else found
-
-        return self._read(read, tube)
+        return self._read(lambda step: step.counters(tube, utubes), tube)
 
     def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         return self._read(lambda step: step.counters_of(tubes)) if tubes else {}

@@ -321,7 +321,8 @@ class Work:
             effects.removed[no] = effects.removed.get(no, 0) + gone
         for tube, records in ((self.tube, flushed.fresh), *flushed.works):
             if records:
-                effects.events += [Event(tube.public_no, "put", tube.shown(record)) for record in records]
+                no, shown = tube.public_no, tube.shown
+                effects.events += [Event(no, "put", shown(record)) for record in records]
         if delta.groups:
             effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
         if flushed.beside is not None:

@@ -80,10 +80,6 @@ class MysqlStep(ServerStep):
         if last_id:
             self.change(Q.raise_last, tube=tube.no, last=last_id)
 
-    def next_at(self, tube: Tube) -> int | None:
-        ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]
-        return None if int(moment) == NEVER else int(moment)
-
     # reading
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:

@@ -163,8 +163,6 @@ WHERE tube = :tube AND address $in_texts AND until > @p_now + :most;
 LEAST(IFNULL((SELECT MIN(until) FROM penstock_handle), $never), IFNULL((SELECT MIN(until) FROM penstock_session), $never),
 IFNULL((SELECT MIN(at) FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = @p_t), $never),
 IF(EXISTS (SELECT 1 FROM penstock_group WHERE tube = @p_t AND moving = 1), 0, $never))
--- name: next_moment
-SELECT $next FROM DUAL;
 -- name: look
 -- The next deadline (MIN is one index seek), and shared locks that keep the handle and the tube until the commit.
 SELECT t.no, t.paused, h.session, $next INTO @p_no, @p_paused, @p_ses, @p_next FROM (SELECT 1) o

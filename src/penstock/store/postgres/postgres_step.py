@@ -150,11 +150,6 @@ class PostgresStep(ServerStep):
             self.run([*self.locks(tube), self.call(self.Q.add_group, tube=tube.no, name=name)], safe=True)
         return found[0]
 
-    def next_at(self, tube: Tube) -> int | None:
-        clock, moment = self.rows(self.on(tube).next_moment, tube=tube.no)[0]
-        self.note_clock(clock)
-        return moment if moment is None or moment > self.now else self.soon
-
     @property
     def soon(self) -> int:
         """When to retry passed deadlines: at once if this step applied some; later if another client is at it."""

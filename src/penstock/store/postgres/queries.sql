@@ -543,10 +543,6 @@ SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
 WITH b AS MATERIALIZED (SELECT $soonest AS soonest FROM penstock_tube t WHERE no = :tube)
 SELECT $record FROM (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
     WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f) f ORDER BY at, pk;
--- name: next_moment
-SELECT $now, least((SELECT $first_moment FROM penstock_tube t WHERE no = :tube),
-(SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
-(SELECT 0 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1));
 
 -- sessions
 

@@ -75,7 +75,6 @@ _FULL, _CONFLICT = -1, -2
 class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
-    optimistic = True
     deletes = True
     posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import Effects
-from penstock.core.task import Entry, Record
+from penstock.core.task import Record
 from penstock.engine import port
-from penstock.engine.port import Conflict, Delta, Handed, Request
+from penstock.engine.port import Conflict, Handed, Request
 from penstock.engine.sessions import LostTake, give_back
 from penstock.engine.store import Store
-from penstock.engine.work import must_hold
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server
 from penstock.store.sql.sql_step import Row, SqlStep
@@ -122,7 +121,6 @@ class Lost(LostTake, kw_only=True):
 class ServerStep(SqlStep):
     """A step on a server. With `held`, the whole step is one transaction, on one snapshot if it is read-only."""
 
-    optimistic = True
     #: A put in flight while a taker registers may not notify it, so the taker retries after this time.
     settling_ms: int | None = None
 
@@ -195,20 +193,7 @@ class ServerStep(SqlStep):
             raise self.no_such_tube(tube)
         return results
 
-    # puts and takes
-
-    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        if not entries:
-            return []
-        step = cast(port.Step, self)
-        try:
-            records = step.flush(Delta(tube, fresh=list(entries))).fresh
-        except Conflict:
-            self.must_live(tube)
-            must_hold(step, tube, len(entries))
-            raise
-        self.note_clock(records[0].created)
-        return records
+    # takes
 
     def take(self, request: Request) -> Handed:
         """Lease or hand out tasks of the first tube that has any.

@@ -74,7 +74,6 @@ class SqlStep:
     #: The named queries of the store.
     Q: SimpleNamespace
     now: int
-    optimistic = False
     deletes = False
     posts = False
 
@@ -293,10 +292,6 @@ class SqlStep:
         found = {row[0]: row[1] for row in self.rows(self.Q.held_leases, ids=pks, session=session)}
         return [found.get(pk) == lease for pk, (_, _, lease) in zip(pks, leases, strict=True)]
 
-    def queue(self, tube: Tube, utube: str) -> MicroQueue:
-        found = self.rows(self.Q.queue, tube=tube.no, utube=utube)
-        return MicroQueue(utube, *found[0]) if found else MicroQueue(utube, 0, 0, 0)
-
     def ahead(self, tube: Tube, record: Record) -> int:
         place = {"rank1": record.rank1, "rank2": record.rank2, "pk": first_pk(tube) | record.id}
         return int(self.rows(self.Q.ahead, tube=tube.no, **place)[0][0])
@@ -471,11 +466,13 @@ class SqlStep:
 
     # what a store adds
 
-    def counters(self, tube: Tube) -> TubeCounters:
+    def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters:
         rows = self.rows(self.Q.counters, ids=[tube.no])
         if not rows:
             raise self.no_such_tube(tube)
-        return self.make_counters(rows[0])
+        queues = [(utube, self.rows(self.Q.queue, tube=tube.no, utube=utube)) for utube in utubes]
+        found = [MicroQueue(utube, *(rows[0] if rows else (0, 0, 0))) for utube, rows in queues]
+        return replace(self.make_counters(rows[0]), micro_queues=found)
 
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         ids = {"ids": [tube.no for tube in tubes]}

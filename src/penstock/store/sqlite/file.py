@@ -6,9 +6,9 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 
@@ -17,8 +17,6 @@ import apsw
 from penstock.core.names import safe_url, shown
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
-
-T = TypeVar("T")
 
 # SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when two connections write and checkpoint at once.
 _SAFE_SQLITE = (3, 51, 3)
@@ -142,8 +140,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
-        # Two processes may be opening a new file at once.
-        if _retry_while_busy(lambda: db.pragma("journal_mode", "wal"), busy) != "wal":
+        if _log_ahead(db, busy) != "wal":
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )
@@ -153,16 +150,14 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     return db
 
 
-def _retry_while_busy(step: Callable[[], T], busy: BusyHandler) -> T:
-    """Repeat a step while the file is busy: SQLite does not call the handler if a step reads before it writes."""
-    tries = 0
-    while True:
-        try:
-            return step()
-        except apsw.BusyError:
-            if not busy(tries):
-                raise
-        tries += 1
+def _log_ahead(db: apsw.Connection, busy: BusyHandler, tries: int = 0) -> object:
+    """Use a write-ahead log. Two processes may be opening a new file at once: SQLite does not call the handler then."""
+    try:
+        return db.pragma("journal_mode", "wal")
+    except apsw.BusyError:
+        if not busy(tries):
+            raise
+    return _log_ahead(db, busy, tries + 1)
 
 
 def refuse_network(path: Path) -> None:

@@ -33,7 +33,6 @@ from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.engine.store import Store, finish_drops
-from penstock.engine.work import must_hold
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
@@ -245,7 +244,6 @@ class SqliteStep(SqlStep):
     """A transaction from `__enter__` to `__exit__`. What it has read cannot change before it ends."""
 
     Q = Q
-    optimistic = True
     deletes = True
 
     def __init__(
@@ -293,18 +291,10 @@ class SqliteStep(SqlStep):
         if not self.db.changes():
             raise self.no_such_tube(tube)
 
-    def next_at(self, tube: Tube) -> int | None:
-        moment: int | None = self.execute(Q.look, (tube.no, "")).get[0]
-        return moment
-
     def damage(self) -> list[str]:
         return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
 
     # put
-
-    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        must_hold(self, tube, len(entries))
-        return self._store(tube, entries)[0]
 
     def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
         """Insert new tasks. Returns their records, and how many more tasks can be taken."""
