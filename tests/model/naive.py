@@ -7,7 +7,7 @@ applies what is due in a tube when the tube is used. `handles` makes these calls
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
@@ -19,16 +19,6 @@ from penstock.core.kind import find_kind
 
 LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
-_TIMES = ("pri", "ttl", "ttr", "delay")
-# kind -> its options, its order, and whether it has micro-queues; a custom kind declares the same
-KINDS: dict[str, tuple[Iterable[str], tuple[str, ...], bool]] = {
-    "fifo": ((), ("id",), False),
-    "fifottl": (_TIMES, ("pri", "id"), False),
-    "utube": ((), ("id",), True),
-    "utubettl": (_TIMES, ("pri", "id"), True),
-    "round": (("id", "ttl"), ("id",), False),
-    "reliable": ((), ("id",), False),
-}
 
 
 def ms(seconds: float | None) -> int:
@@ -146,10 +136,8 @@ class Tube:
 
     def __init__(self, model: Model, name: str, kind: str, options: dict[str, Any]) -> None:
         self.model, self.name, self.kind, self.options = model, name, kind, options
-        own = None if kind in KINDS else find_kind(kind)
-        self.accepts, self.order, self.per_utube = (
-            KINDS[kind] if own is None else (own.accepts, own.order, own.per_utube)
-        )
+        declared = find_kind(kind)  # tests/core/test_kind.py has the declarations of the built-in kinds
+        self.accepts, self.order, self.per_utube = declared.accepts, declared.order, declared.per_utube
         self.leased = kind not in ("round", "reliable")
         self.fair = bool(options.get("fair"))
         self.items: list[Item] = []
@@ -260,26 +248,15 @@ class Tube:
 
     def move(self, item: Item, status: Status, due: float = inf) -> None:
         """Change a status: a task that would be ready waits for its group, and fair micro-queues take turns."""
-        was_idle, served = self.is_idle(item.utube), item.status == READY and status == TAKEN
+        busy = any(other.utube == item.utube and other.status in (READY, TAKEN) for other in self.items)
+        served = item.status == READY and status == TAKEN
         if status == READY and item.group is not None and item.group.state == "open":
             status = DELAYED
         item.status, item.due = status, due
         if status != TAKEN:
             item.owner = None
-        if self.fair and (served or (was_idle and status == READY)):
+        if self.fair and (served or (status == READY and not busy)):
             self.turns[item.utube] = max(self.now, self.turns.get(item.utube, 0) + 1)
-        self.forget_turns()
-
-    def is_idle(self, utube: str | None) -> bool:
-        return not any(item.utube == utube and item.status in (READY, TAKEN) for item in self.items)
-
-    def forget_turns(self) -> None:
-        """Forget the turn of an idle micro-queue once it is past, so that it returns as a new one."""
-        self.turns = {
-            micro_queue: turn
-            for micro_queue, turn in self.turns.items()
-            if turn >= self.now or not self.is_idle(micro_queue)
-        }
 
     def tell(self, item: Item, *events: str, count: int = 1) -> None:
         for event in events:
@@ -340,7 +317,6 @@ class Tube:
                 self.tell(item, "delay")
         self.outcomes = {address: kept for address, kept in self.outcomes.items() if kept[1] > self.now}
         self.groups = [group for group in self.groups if group.until > self.now]
-        self.forget_turns()
 
     def settle(self, item: Item, verb: str, session: Session | None, lease: int | None, value: Any) -> bool:
         """Settle as the holder of the live lease. Bury, delete and cancel need no lease; a given one must be live."""
