@@ -80,13 +80,6 @@ class Due(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """Taken tasks above an id, in id order."""
-
-    after: int
-    limit: int
-
-
 class Buried(msgspec.Struct, frozen=True):
     """Buried tasks, in take order."""
 
@@ -109,7 +102,7 @@ class Page(msgspec.Struct, frozen=True):
     upto: int | None = None
 
 
-Select = ByIds | ByNames | Due | Taken | Buried | Members | Page | Listing
+Select = ByIds | ByNames | Due | Buried | Members | Page | Listing
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -312,8 +305,6 @@ class Step(Protocol):
     def now(self) -> int:
         """The clock of this step, read at its start or, on a server, at its first load."""
 
-    #: Whether `ack` can also delete one task by its id, if no rule of core applies.
-    deletes: bool
     #: Whether replies to other tubes go to `Delta.posts`, because those tubes may be on another server.
     posts: bool
 
@@ -388,7 +379,7 @@ class Step(Protocol):
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """Ack the tasks whose lease matches their move, that have no errors and no reply, and are not the last of their
-        group.
+        group. A single move may be a delete by id, which a database may leave to the engine.
 
         Stores the outcome of a task with an address. Counts down started groups, but never to zero: the engine handles
         a task that may be the last of its group, and tasks of groups that are not started. In a reliable tube, moves

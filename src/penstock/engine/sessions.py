@@ -85,36 +85,27 @@ class LostTake(msgspec.Struct):
     tubes: Sequence[Tube]
     handle: str
     call: int
+    waiter: int | None = None  # the number of the blocked caller that it may have registered
     since: float = msgspec.field(default_factory=time.monotonic)
     looked: bool = False
 
 
-class LostTakes:
+class LostTakes(dict[int, LostTake]):
     """The lost takes of one store in this process, by call."""
-
-    def __init__(self) -> None:
-        self._takes: dict[int, LostTake] = {}
-
-    def add(self, lost: LostTake) -> None:
-        """Remember a take whose answer was lost."""
-        self._takes[lost.call] = lost
 
     def left(self, *, again: bool) -> list[LostTake]:
         """Return the takes that were not undone yet; with `again`, also those that may still reach the server."""
-        return [lost for lost in list(self._takes.values()) if again or not lost.looked] if self._takes else []
+        return [lost for lost in list(self.values()) if again or not lost.looked] if self else []
 
     def looked(self, lost: LostTake) -> None:
         """Record that the tasks leased by this take were released. Forgets the take once it is old enough."""
         lost.looked = True
         if time.monotonic() - lost.since > LOOK_SECONDS:
-            self._takes.pop(lost.call, None)
+            self.pop(lost.call, None)
 
     def leased(self, record: Record) -> bool:
         """Return whether one of the lost takes leased this task."""
-        return record.state == "t" and call_of(record.lease) in self._takes
-
-    def __bool__(self) -> bool:
-        return bool(self._takes)
+        return record.state == "t" and call_of(record.lease) in self
 
 
 def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:

@@ -65,7 +65,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
-from penstock.core.select import Deliveries, Listing, Sweep
+from penstock.core.select import Deliveries, Find, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
@@ -311,8 +311,7 @@ class Store(ABC):
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # on a server, what an attempt wrote before a conflict stays written
             if left is None:
-                hot = step.deletes or moves[0].verb == "ack"
-                left = list(ack_plain(step, tube, moves, records, effects) if hot else range(len(moves)))
+                left = list(ack_plain(step, tube, moves, records, effects))
             guess = guess and (self.remote or len(moves) == 1)  # locally, loading many costs less than a wrong guess
             while left:
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
@@ -341,7 +340,7 @@ class Store(ABC):
             while True:
                 work = Work(step, tube, effects)
                 wanted = ADVANCE_STEP if sweep.count is None else min(sweep.count - len(settled), ADVANCE_STEP)
-                records = work.load(port.Buried(wanted) if kicks else port.Taken(after, wanted))
+                records = work.load(port.Buried(wanted) if kicks else Find("t", after, wanted))
                 settled.extend(work.change_each(records, decide))
                 if len(records) < ADVANCE_STEP:
                     return
@@ -611,7 +610,7 @@ class Store(ABC):
         tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
         for tube in tubes.values():
             with suppress(NoSuchTube), self.step((tube,), write=False, now=now) as step:
-                held = step.load(tube, port.Taken(0, ADVANCE_STEP)).records
+                held = step.load(tube, Find("t", 0, ADVANCE_STEP)).records
                 stranded = [record for record in held if self.lost.leased(record)]
                 found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
         if repair and found:

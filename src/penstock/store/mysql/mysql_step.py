@@ -12,11 +12,12 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
+from penstock.engine.sessions import LostTake
 from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE, Answer
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, literal, packed
-from penstock.store.sql.server_step import Looked, Lost, ServerStep
+from penstock.store.sql.server_step import Looked, ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Row, first_pk
 
@@ -130,7 +131,7 @@ class MysqlStep(ServerStep):
             packet.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
         return packet
 
-    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
+    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
         packet = [
             fill(Q.lock_handle, handle=lost.handle),
             fill(Q.remove_waiter, handle=lost.handle, number=lost.waiter, condition=unregister),
@@ -158,7 +159,7 @@ class MysqlStep(ServerStep):
         the engine."""
         held = [move for move in moves if 0 < move.id <= ID_MASK] if tube.kind.leased else list(moves)
         seen = [move.seen for move in held if move.seen is not None]
-        if not held or (tube.kind.per_utube and len(seen) < len(held)):
+        if not held or held[0].verb == "delete" or (tube.kind.per_utube and len(seen) < len(held)):
             return Acked(set())
         acked = self._ack_one(tube, held[0]) if len(held) == 1 else None
         if acked is None:

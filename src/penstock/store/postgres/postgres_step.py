@@ -23,11 +23,12 @@ from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, Handed, Request
+from penstock.engine.sessions import LostTake
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process
 from penstock.store.postgres.wire import Call, Query, Row
-from penstock.store.sql.server_step import BUSY_MS, Looked, Lost, ServerStep
+from penstock.store.sql.server_step import BUSY_MS, Looked, ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _LOOKED = 7
 class PostgresStep(ServerStep):
     """Sends statements together. With `held`, the whole step is one transaction on one connection."""
 
-    deletes = True
     settling_ms = 25
 
     #: Whether the flush skips locked rows, on which another process works.
@@ -218,7 +218,7 @@ class PostgresStep(ServerStep):
             if len(found) < size:
                 return
 
-    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
+    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
         """Take the exclusive lock of the handle first, so that the take is no longer running."""
         leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "always": unregister, "mark": "none"}
         calls = [self.call(self.Q.lock_handle, handle=lost.handle)]

@@ -75,7 +75,6 @@ _FULL, _CONFLICT = -1, -2
 class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
-    deletes = True
     posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 
@@ -121,9 +120,9 @@ class RedisStep:
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
             case port.Members(group, limit, unstarted):
                 return self._members(tube, group, b"u" if unstarted else b"m", limit)
-            case port.Taken(after, limit):
-                ids = self._taken_ids(tube, after)
-                return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
+            case Find("t", after, limit) if tube.kind.leased:
+                held = self._pages(tube, self._taken_ids(tube, after), limit)
+                return Loaded(list(islice((record for record in held if record.state == "t"), limit)), {})
             case port.Page(after, limit, None):
                 return Loaded(self._page(tube, after, limit), {})
             case port.Page(_, limit, upto):  # any tasks up to that id
@@ -202,15 +201,15 @@ class RedisStep:
             yield [(id, value) for id, value in pairs if value is not None]
         listed.pop(which, None)
 
-    def _pages(self, tube: Tube, ids: Sequence[int]) -> Iterator[Record]:
-        for start in range(0, len(ids), PAGE):
-            yield from self.load(tube, ByIds(ids[start : start + PAGE])).records
+    def _pages(self, tube: Tube, ids: Sequence[int], size: int = PAGE) -> Iterator[Record]:
+        for start in range(0, len(ids), size):
+            yield from self.load(tube, ByIds(ids[start : start + size])).records
 
     def _taken_ids(self, tube: Tube, after: int) -> list[int]:
         """The ids above `after` of the tasks that were taken when this step first asked."""
         if not self._taken:
             found = cast("list[bytes]", self._runner.command(tube.no, "taken", b"ZRANGE", 0, -1))
-            self._taken = [task_id(member) for member in found]
+            self._taken = sorted(task_id(member) for member in found)
         return [id for id in self._taken if id > after]
 
     def _read(self, tube: Tube, *words: Argument) -> Loaded:

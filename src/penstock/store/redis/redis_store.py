@@ -299,7 +299,7 @@ class RedisStore(Store):
                 taken = self._take(tubes, wanted, now, effects)
             return taken
         except OutcomeUnknown:
-            self.lost.add(LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call))
+            self.lost[wanted.call] = LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call)
             raise
 
     def _undo_lost(self, effects: Effects, now: int | None, *, again: bool = False) -> None:

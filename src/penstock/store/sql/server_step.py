@@ -112,12 +112,6 @@ class Looked(NamedTuple):
     rank: float | None = None
 
 
-class Lost(LostTake, kw_only=True):
-    """A take whose answer was lost, and the number of the waiter that it may have registered."""
-
-    waiter: int | None
-
-
 class ServerStep(SqlStep):
     """A step on a server. With `held`, the whole step is one transaction, on one snapshot if it is read-only."""
 
@@ -207,8 +201,8 @@ class ServerStep(SqlStep):
             try:
                 handed = self.take_once(request, call)
             except OutcomeUnknown:
-                lost = Lost(request.tubes, request.handle, call, waiter=None if blocked is None else waiter)
-                self._database.lost.add(lost)
+                unsure = None if blocked is None else waiter
+                self._database.lost[call] = LostTake(request.tubes, request.handle, call, unsure)
         handed.before = before
         if handed.records:
             self.count_changes(request.tubes[0])
@@ -256,12 +250,11 @@ class ServerStep(SqlStep):
     def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
         """Undo takes whose answers were lost: release the tasks they leased, and unregister their waiters."""
         for lost in self._database.lost.left(again=again):
-            assert isinstance(lost, Lost)
             unregister = lost.waiter is not None and lost.waiter not in self._database.waiting
             for tube, records in zip(lost.tubes, self.leased_by(lost, unregister=unregister), strict=True):
                 give_back(cast(port.Step, self), tube, records, effects)
             self._database.lost.looked(lost)
 
-    def leased_by(self, lost: Lost, *, unregister: bool) -> list[list[Record]]:
+    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
         """Wait until a lost take is no longer running. Returns the tasks that it leased in each of its tubes."""
         raise NotImplementedError

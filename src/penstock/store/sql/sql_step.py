@@ -51,7 +51,7 @@ _FOREVER = 2**62
 _PAGE = 1000
 # The query for each type of selection.
 _LOADS: dict[type, str] = {
-    port.Due: "due", port.Taken: "find_taken", port.Buried: "buried", port.Members: "members", port.Page: "page",
+    port.Due: "due", port.Buried: "buried", port.Members: "members", port.Page: "page",
     Holders: "holders",
 }  # fmt: skip
 _FOUND = {None: "find_all", "r": "find_ready", "~": "find_delayed", "!": "find_buried"}
@@ -74,7 +74,6 @@ class SqlStep:
     #: The named queries of the store.
     Q: SimpleNamespace
     now: int
-    deletes = False
     posts = False
 
     def rows(self, query: str, **values: object) -> list[Row]:
@@ -221,7 +220,7 @@ class SqlStep:
     ) -> tuple[str, dict[str, object]]:
         """Return the query for a selection, from `queries` if given, and its values."""
         Q, values = queries or self.Q, {"tube": tube.no, **asdict(select)}  # noqa: N806
-        if isinstance(select, (port.Taken, port.Page, Find)):
+        if isinstance(select, (port.Page, Find)):
             values |= span(tube, select.after, getattr(select, "upto", None))
         match select:
             case port.ByIds(ids):

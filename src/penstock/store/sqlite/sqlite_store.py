@@ -244,7 +244,6 @@ class SqliteStep(SqlStep):
     """A transaction from `__enter__` to `__exit__`. What it has read cannot change before it ends."""
 
     Q = Q
-    deletes = True
 
     def __init__(
         self, connection: Connection, transaction: Transaction, clock: Callable[[], int], now: int | None
