@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -47,15 +48,10 @@ def read_lapse() -> int:
     return round(seconds * 1000)
 
 
-def _at_start() -> int:
-    try:
-        return read_lapse()
-    except BadValue:  # `connect` raises it again, where the program can handle it
-        return _DEFAULT
-
-
 #: A session of this process lapses after this time without a heartbeat. The variable is read once, at import.
-LAPSE_MS = _at_start()
+LAPSE_MS = _DEFAULT
+with suppress(BadValue):  # `connect` raises it again, where the program can handle it
+    LAPSE_MS = read_lapse()
 
 
 def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effects) -> None:

@@ -17,9 +17,9 @@ from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE, Answer
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.wire import Raw, fill, literal, packed
-from penstock.store.sql.server_step import Looked, ServerStep
+from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import Row, first_pk
+from penstock.store.sql.sql_step import Looked, Row, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore

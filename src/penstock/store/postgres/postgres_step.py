@@ -28,8 +28,9 @@ from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process
 from penstock.store.postgres.wire import Call, Query, Row
-from penstock.store.sql.server_step import BUSY_MS, Looked, ServerStep
+from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
+from penstock.store.sql.sql_step import BUSY_MS, Looked
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore

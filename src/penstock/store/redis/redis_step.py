@@ -135,7 +135,7 @@ class RedisStep:
             case Find(status, after, limit):
                 return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
             case Holders(utube, limit):
-                held = [record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube]
+                held = (record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube)
                 return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
             case _:
                 raise NotImplementedError(select)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from random import random
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
-from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import Effects
 from penstock.core.task import Record
@@ -29,8 +28,6 @@ from penstock.store.sql.sql_step import Row, SqlStep
 
 # The server's clock is estimated from its last answer, and read again once that answer is older than this.
 CLOCK_SECONDS = 10.0
-# When to retry a take whose tasks other takers had locked.
-BUSY_MS = 20
 
 
 class Watcher(Protocol):
@@ -100,18 +97,6 @@ class ServerStore(Store):
         self.server.close()
 
 
-class Looked(NamedTuple):
-    """What a take found in one tube. `no` is None if the tube is gone, `session` is None if the handle is gone.
-    `next_at`: the next deadline, 0 while tasks must follow a group. `rank`: that of a round tube's first element."""
-
-    no: int | None
-    session: int | None
-    clock: int
-    next_at: int | None
-    records: list[Record]
-    rank: float | None = None
-
-
 class ServerStep(SqlStep):
     """A step on a server. With `held`, the whole step is one transaction, on one snapshot if it is read-only."""
 
@@ -170,11 +155,6 @@ class ServerStep(SqlStep):
             self._now = moment
             self._database.note_clock(moment)
 
-    @property
-    def soon(self) -> int:
-        """When to retry passed deadlines that were not applied."""
-        return self.now
-
     def count_changes(self, tube: Tube) -> None:
         """Sometimes fold the counters, after a call that added differences."""
         if self.link is None:
@@ -219,33 +199,6 @@ class ServerStep(SqlStep):
         """Try a take once. Its leases get the number `call`. If it finds nothing, it registers a blocked caller,
         again for "unregister_if_found"."""
         raise NotImplementedError
-
-    def handed(self, request: Request, looks: Sequence[Looked]) -> Handed:
-        """Combine what a take found in each of its tubes, in order, into its result."""
-        nexts: list[int] = []
-        handed = Handed()
-        for place, (tube, look) in enumerate(zip(request.tubes, looks, strict=True)):
-            if look.no is None:
-                raise self.no_such_tube(tube)
-            self.note_clock(look.clock)
-            if look.next_at is not None and look.next_at <= look.clock:
-                if place >= request.forced:
-                    return Handed(due=tube)
-                nexts.append(self.soon)
-            elif look.next_at is not None:
-                nexts.append(look.next_at)
-            if look.session is None:
-                handed.alive = False
-                break
-            handed.records = look.records
-            if handed.records:
-                handed.tube = tube
-                break
-            if look.rank is not None:
-                wait = round_wait_ms(tube, look.rank, self.now)
-                nexts.append(self.now + (BUSY_MS if wait is None else wait))
-        handed.next_at = min(nexts, default=None)
-        return handed
 
     def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
         """Undo takes whose answers were lost: release the tasks they leased, and unregister their waiters."""

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby, takewhile
 from operator import attrgetter
@@ -26,7 +26,7 @@ from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK
-from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
+from penstock.core.lifecycle import Move, delivered, dispatched, round_limit
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Description
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
@@ -36,7 +36,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
-from penstock.store.sql.sql_step import SqlStep, first_pk, group_values
+from penstock.store.sql.sql_step import Looked, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
@@ -342,31 +342,22 @@ class SqliteStep(SqlStep):
     # take
 
     def take(self, request: Request) -> Handed:
-        nexts: list[int] = []
-        handed = Handed()
-        for place, tube in enumerate(request.tubes):
-            row = self.execute(Q.look, (tube.no, request.handle)).get
-            if row is None:
-                raise self.no_such_tube(tube)
-            moment, session, paused = row
-            if moment is not None:
-                if moment <= self.now and place >= request.forced:
-                    return Handed(due=tube)
-                nexts.append(moment)
-            if session is None:
-                handed.alive = False
-                break
-            if not paused and place + 1 >= request.forced:
-                handed.records = self._hand_out(tube, request, session)
-            if handed.records:
-                handed.tube = tube
-                break
-            if (moment := self._next_hand_out(tube)) is not None:
-                nexts.append(moment)
-        handed.next_at = min(nexts, default=None)
-        if handed.alive and request.blocked is not None:
+        handed = self.handed(request, self._looks(request))
+        if request.blocked is not None and handed.alive and handed.due is None:
             self._register(request, bool(handed.records))
         return handed
+
+    def _looks(self, request: Request) -> Iterator[Looked]:
+        now = self.now
+        for place, tube in enumerate(request.tubes):
+            no, moment, session, paused = self.execute(Q.look, (tube.no, request.handle)).get or (None,) * 4
+            due = moment is not None and moment <= now and place >= request.forced
+            records, rank = list[Record](), None
+            if session is not None and not paused and not due:
+                records = self._hand_out(tube, request, session) if request.wanted(place) else []
+                if tube.kind.hand_out == CLOCK:
+                    rank = self.execute(Q.first_rank, (tube.no,)).get
+            yield Looked(no, session, now, moment, records, rank)
 
     def _hand_out(self, tube: Tube, request: Request, session: int) -> list[Record]:
         if not tube.kind.leased:
@@ -419,12 +410,6 @@ class SqliteStep(SqlStep):
         old = list(takewhile(lambda record: (record.taken or 0) + elapsed <= self.now, (Record(*row) for row in rows)))
         rows.close()
         return self._hand_over(tube, old, new=False)
-
-    def _next_hand_out(self, tube: Tube) -> int | None:
-        """When the first element of a round tube may be handed out; None if that is now, or if there is no element."""
-        rank = self.execute(Q.first_rank, (tube.no,)).get if tube.kind.hand_out == CLOCK else None
-        wait = None if rank is None else round_wait_ms(tube, rank, self.now)
-        return None if wait is None else self.now + wait
 
     def _register(self, request: Request, came: bool) -> None:
         for tube in request.tubes:
