@@ -19,23 +19,12 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Counts, Effects, Finding
 from penstock.core.task import UNSTARTED, Record
-from penstock.core.transfer import TubeCounters, is_hidden
+from penstock.core.transfer import TubeCounters
 from penstock.engine.port import Audit, ByIds, Members, QueueAudit, Step
 from penstock.engine.work import Work
 
 #: The problem with an outcome of a task that still exists, after the id.
 EARLY_OUTCOME = "has an outcome, but is still there", "forget the outcome"
-
-
-def check(step: Step, *, repair: bool) -> list[Finding]:
-    """Return all findings. With `repair`, repair each."""
-    found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in step.damage()]
-    if found:
-        return found  # the other data cannot be trusted, and a repair could lose more
-    for tube in step.tubes():
-        if not is_hidden(tube.name):
-            found += check_tube(step, tube, repair=repair)
-    return found
 
 
 def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
@@ -197,12 +186,8 @@ def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Problem]:
         "done": counts.put - states.total(),  # tasks that were put and are no longer stored
     }
     for name, number in true.items():
-        if getattr(counts, name) != number:
-            yield (
-                None,
-                f"the counter {name} says {getattr(counts, name)}, and it should be {number}",
-                f"set it to {number}",
-            )
+        if (stored := getattr(counts, name)) != number:
+            yield None, f"the counter {name} says {stored}, and it should be {number}", f"set it to {number}"
 
 
 def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:

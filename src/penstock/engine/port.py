@@ -436,9 +436,6 @@ class Step(Protocol):
         """Return live sessions, oldest first, with held tasks and waits; or only session `no`, without these."""
 
     # integrity
-    def damage(self) -> list[str]:
-        """Return the damage that the database itself reports. If there is any, no other data can be trusted."""
-
     def audit(self, tube: Tube) -> Audit:
         """Return the Audit of one tube, read at one point in time."""
 

@@ -601,8 +601,12 @@ class Store(ABC):
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         """Cross-check everything stored. With `repair`, repair what is wrong."""
-        found = [finding for _, finding in self._stranded(repair, now)]
-        return found + self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
+
+        def check(step: Step, _: bool) -> list[Finding]:
+            return [found for tube in all_tubes(step) for found in integrity.check_tube(step, tube, repair=repair)]
+
+        stranded = [finding for _, finding in self._stranded(repair, now)]
+        return stranded + self._run(check, write=repair, size=2, now=now)
 
     def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
         """Find tasks leased by takes of this process whose answers were lost, and that are not released yet."""

@@ -419,9 +419,6 @@ class SqlStep:
 
     # integrity
 
-    def damage(self) -> list[str]:
-        return []
-
     def audit(self, tube: Tube) -> Audit:
         Q, no = self.Q, tube.no  # noqa: N806
         queues = {label: (taken, *rest) for label, taken, *rest in self.rows(Q.stored_queues, tube=no)}

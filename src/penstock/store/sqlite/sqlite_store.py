@@ -28,7 +28,7 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move, delivered, dispatched, round_limit
 from penstock.core.options import Tube
-from penstock.core.results import STATE_COUNTER, Description
+from penstock.core.results import STATE_COUNTER, Description, Finding
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
@@ -133,6 +133,13 @@ class SqliteStore(Store):
             advice.append(f"only {free >> 20} MiB are free for {path}: make room before puts fail")
         promise = PROMISES[self._connection.durable.synchronous]
         return Description("SQLite", apsw.sqlite_lib_version(), path, promise, schema, advice)
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+        with self._connection.reading as db:
+            damage = [what for (what,) in db.execute("PRAGMA quick_check(10)") if what != "ok"]
+        # Of a damaged file, the other data cannot be trusted, and a repair could lose more.
+        found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in damage]
+        return found or super().check(repair, now=now)
 
     def now(self) -> int:
         return self._clock()
@@ -289,9 +296,6 @@ class SqliteStep(SqlStep):
         self.execute(add_counts(*names), (last_id, *[counts[name] for name in names], tube.no))
         if not self.db.changes():
             raise self.no_such_tube(tube)
-
-    def damage(self) -> list[str]:
-        return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
 
     # put
 
