@@ -244,7 +244,6 @@ class Handed(msgspec.Struct):
     """The result of a take. `next_at`: the next deadline in the tubes visited, including sessions and round elements.
 
     `due`: the tube in which something is due; then nothing was leased. `alive` is False if the handle is gone.
-    `before`: effects of undoing earlier takes whose answers were lost.
     """
 
     tube: Tube | None = None
@@ -252,7 +251,6 @@ class Handed(msgspec.Struct):
     next_at: int | None = None
     due: Tube | None = None
     alive: bool = True
-    before: Effects | None = None
 
 
 class Acked(msgspec.Struct, frozen=True):

@@ -287,10 +287,10 @@ class Store(ABC):
 
         def take(step: Step, _: bool) -> Taken:
             forced = 0
+            if self.lost:
+                step.undo_lost(effects, again=False)
             while True:
                 handed = step.take(Request(tubes, count, handle, max_pri, blocked, waiter, forced))
-                if handed.before is not None:
-                    effects.add(handed.before)
                 if handed.due is None:
                     break
                 self._apply_due(step, handed.due, effects)
@@ -376,8 +376,6 @@ class Store(ABC):
             more = self._apply_due(step, tube, effects, limit)
             more = step.sweep(tube, ADVANCE_STEP) or more
             look = step.take(Request((tube,), 0, "", forced=1))  # takes nothing, but returns the next deadline
-            if look.before is not None:
-                effects.add(look.before)
             return Advanced(more, _until(look.next_at, step.now), effects)
 
         return self._run(advance, (tube,), now=now)

@@ -172,18 +172,15 @@ class ServerStep(SqlStep):
     def take(self, request: Request) -> Handed:
         """Lease or hand out tasks of the first tube that has any.
 
-        If the connection breaks, undo what the take may have done, and retry it.
+        Raises Conflict if the connection breaks: the engine undoes what the take may have done, and retries it.
         """
-        before, blocked, waiter, handed = Effects(), request.blocked, request.waiter, None
-        while handed is None:
-            self.undo_lost(before)
-            call = port.new_call()
-            try:
-                handed = self.take_once(request, call)
-            except OutcomeUnknown:
-                unsure = None if blocked is None else waiter
-                self._database.lost[call] = LostTake(request.tubes, request.handle, call, unsure)
-        handed.before = before
+        blocked, waiter, call = request.blocked, request.waiter, port.new_call()
+        try:
+            handed = self.take_once(request, call)
+        except OutcomeUnknown as error:
+            unsure = None if blocked is None else waiter
+            self._database.lost[call] = LostTake(request.tubes, request.handle, call, unsure)
+            raise Conflict from error
         if handed.records:
             self.count_changes(request.tubes[0])
         if handed.due is None and blocked is not None:
@@ -200,7 +197,7 @@ class ServerStep(SqlStep):
         again for "unregister_if_found"."""
         raise NotImplementedError
 
-    def undo_lost(self, effects: Effects, *, again: bool = False) -> None:
+    def undo_lost(self, effects: Effects, *, again: bool) -> None:
         """Undo takes whose answers were lost: release the tasks they leased, and unregister their waiters."""
         for lost in self._database.lost.left(again=again):
             unregister = lost.waiter is not None and lost.waiter not in self._database.waiting
