@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -253,6 +254,17 @@ class Handed(msgspec.Struct):
     alive: bool = True
 
 
+class LostTake(msgspec.Struct):
+    """A take whose answer was lost. It may have leased tasks."""
+
+    tubes: Sequence[Tube]
+    handle: str
+    call: int
+    waiter: int | None = None  # the number of the blocked caller that it may have registered
+    since: float = msgspec.field(default_factory=time.monotonic)
+    looked: bool = False
+
+
 class Acked(msgspec.Struct, frozen=True):
     """The tasks that a hot ack removed, by id or, in a reliable tube, by name; how many tasks became takeable; and the
     ids whose outcome is kept. `judged`: the other tasks cannot be acked at all. `beside`: further effects."""
@@ -384,9 +396,9 @@ class Step(Protocol):
         identify tasks by name.
         """
 
-    def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Release tasks leased by takes whose answers were lost (`engine.sessions`). With `again`, also recheck takes
-        that were undone before, because their request may have reached the server late."""
+    def leased_by(self, lost: LostTake) -> list[list[Record]]:
+        """Wait until a take whose answer was lost is no longer running, and unregister the caller that it may have
+        registered. Returns the tasks that it leased in each of its tubes. A local database loses no answers."""
 
     # changes
     def flush(self, delta: Delta) -> Flushed:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-
-import msgspec
 
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import came_back, lost, undone
 from penstock.core.names import shown
-from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, Effects
 from penstock.core.task import Record
-from penstock.engine.port import Step
+from penstock.engine.port import LostTake, Step
 from penstock.engine.work import Work
 from penstock.errors import BadValue
 
@@ -75,17 +72,6 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
         step.forget_session(session)
 
 
-class LostTake(msgspec.Struct):
-    """A take whose answer was lost. It may have leased tasks."""
-
-    tubes: Sequence[Tube]
-    handle: str
-    call: int
-    waiter: int | None = None  # the number of the blocked caller that it may have registered
-    since: float = msgspec.field(default_factory=time.monotonic)
-    looked: bool = False
-
-
 class LostTakes(dict[int, LostTake]):
     """The lost takes of one store in this process, by call."""
 
@@ -93,17 +79,15 @@ class LostTakes(dict[int, LostTake]):
         """Return the takes that were not undone yet; with `again`, also those that may still reach the server."""
         return [lost for lost in list(self.values()) if again or not lost.looked] if self else []
 
-    def looked(self, lost: LostTake) -> None:
-        """Record that the tasks leased by this take were released. Forgets the take once it is old enough."""
-        lost.looked = True
-        if time.monotonic() - lost.since > LOOK_SECONDS:
-            self.pop(lost.call, None)
+    def undo(self, step: Step, effects: Effects, *, again: bool) -> None:
+        """Release the tasks leased by these takes, without counting the attempt. Forgets takes that are old enough."""
+        for take in self.left(again=again):
+            for tube, records in zip(take.tubes, step.leased_by(take), strict=True):
+                Work(step, tube, effects).change_each(records, lambda record: undone(record, step.now))
+            take.looked = True
+            if time.monotonic() - take.since > LOOK_SECONDS:
+                self.pop(take.call, None)
 
     def leased(self, record: Record) -> bool:
         """Return whether one of the lost takes leased this task."""
         return record.state == "t" and call_of(record.lease) in self
-
-
-def give_back(step: Step, tube: Tube, records: Iterable[Record], effects: Effects) -> None:
-    """Release these tasks without counting the attempt."""
-    Work(step, tube, effects).change_each(records, lambda record: undone(record, step.now))

@@ -288,7 +288,7 @@ class Store(ABC):
         def take(step: Step, _: bool) -> Taken:
             forced = 0
             if self.lost:
-                step.undo_lost(effects, again=False)
+                self.lost.undo(step, effects, again=False)
             while True:
                 handed = step.take(Request(tubes, count, handle, max_pri, blocked, waiter, forced))
                 if handed.due is None:
@@ -572,7 +572,9 @@ class Store(ABC):
         return alive
 
     def _undo_lost(self, effects: Effects, now: int | None, *, again: bool) -> None:
-        self._run(lambda step, _: step.undo_lost(effects, again=again), now=now)
+        tubes = [tube for lost in self.lost.left(again=again) for tube in lost.tubes]
+        if tubes:
+            self._run(lambda step, _: self.lost.undo(step, effects, again=again), tubes, now=now)
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         """End these handles. The last handle of a session ends it: its tasks are released, after its ttr if it has one.

@@ -11,8 +11,7 @@ from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, Request
-from penstock.engine.sessions import LostTake
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, LostTake, Request
 from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE, Answer
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
@@ -131,7 +130,8 @@ class MysqlStep(ServerStep):
             packet.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
         return packet
 
-    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
+    def leased_by(self, lost: LostTake) -> list[list[Record]]:
+        unregister = not self.is_registered(lost.waiter)
         packet = [
             fill(Q.lock_handle, handle=lost.handle),
             fill(Q.remove_waiter, handle=lost.handle, number=lost.waiter, condition=unregister),

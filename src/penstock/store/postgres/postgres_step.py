@@ -22,8 +22,7 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Audit, Conflict, Handed, Request
-from penstock.engine.sessions import LostTake
+from penstock.engine.port import Audit, Conflict, Handed, LostTake, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process
@@ -219,11 +218,11 @@ class PostgresStep(ServerStep):
             if len(found) < size:
                 return
 
-    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
+    def leased_by(self, lost: LostTake) -> list[list[Record]]:
         """Take the exclusive lock of the handle first, so that the take is no longer running."""
-        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "always": unregister, "mark": "none"}
+        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "mark": "none"}
         calls = [self.call(self.Q.lock_handle, handle=lost.handle)]
-        calls.append(self.call(self.Q.leave, handle=lost.handle, **leave))
+        calls.append(self.call(self.Q.leave, handle=lost.handle, always=not self.is_registered(lost.waiter), **leave))
         mine = {"handle": lost.handle, "call": lost.call}
         calls += [self.call(self.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
         return [[Record(*row) for row in rows] for rows in self.run(calls, safe=True)[2:]]

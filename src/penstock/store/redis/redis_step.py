@@ -243,14 +243,17 @@ class RedisStep:
             records[place] = replace(records[place], group=None, group_no=None)
         return Loaded(self._with_errors(tube, records), found)
 
-    def leased_by(self, tube: Tube, handle: str, call: int) -> list[Record]:
-        """The tasks that a handle leased by one take call and still holds."""
-        session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", handle))
+    def leased_by(self, lost: port.LostTake) -> list[list[Record]]:
+        """As the port says."""
+        return [self._leased_in(tube, lost) for tube in lost.tubes]
+
+    def _leased_in(self, tube: Tube, lost: port.LostTake) -> list[Record]:
+        session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", lost.handle))
         if session is None:
             return []
         held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
         ids = [task_id(member) for member in cast("list[bytes]", held)]
-        return [record for record in self._pages(tube, ids) if call_of(record.lease) == call]
+        return [record for record in self._pages(tube, ids) if call_of(record.lease) == lost.call]
 
     def _with_errors(self, tube: Tube, records: list[Record]) -> list[Record]:
         flagged = [place for place, record in enumerate(records) if record.errors is not None]

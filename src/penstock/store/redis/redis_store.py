@@ -53,11 +53,10 @@ from penstock.core.transfer import (
 )
 from penstock.engine import port
 from penstock.engine.port import Conflict, Step
-from penstock.engine.sessions import LostTake, LostTakes, give_back
+from penstock.engine.sessions import LostTakes
 from penstock.engine.store import Store, ack_plain
 from penstock.engine.work import Work, put_linked
 from penstock.errors import (
-    NoSuchTube,
     OutcomeUnknown,
     SchemaMismatch,
     StoreError,
@@ -288,7 +287,7 @@ class RedisStore(Store):
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()
         if self.lost:
-            self._undo_lost(effects, now)
+            self._undo_lost(effects, now, again=False)
         met = self._steps.unreadable
         try:
             taken = self._take(tubes, wanted, now, effects)
@@ -299,17 +298,9 @@ class RedisStore(Store):
                 taken = self._take(tubes, wanted, now, effects)
             return taken
         except OutcomeUnknown:
-            self.lost[wanted.call] = LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call)
+            leased = [tube for tube in tubes if tube.kind.leased]
+            self.lost[wanted.call] = port.LostTake(leased, handle, wanted.call)
             raise
-
-    def _undo_lost(self, effects: Effects, now: int | None, *, again: bool = False) -> None:
-        """Release what was leased by takes whose answers were lost."""
-        for lost in self.lost.left(again=again):
-            for tube in lost.tubes:
-                step = self.step((tube,), now=now)
-                with suppress(NoSuchTube):
-                    give_back(cast(Step, step), tube, step.leased_by(tube, lost.handle, lost.call), effects)
-            self.lost.looked(lost)
 
     def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
         """Take from the first tube that has work."""

@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from random import random
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 from penstock.core.options import Tube
-from penstock.core.results import Effects
-from penstock.core.task import Record
 from penstock.engine import port
-from penstock.engine.port import Conflict, Handed, Request
-from penstock.engine.sessions import LostTake, give_back
+from penstock.engine.port import Conflict, Handed, LostTake, Request
 from penstock.engine.store import Store
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server
@@ -197,14 +194,6 @@ class ServerStep(SqlStep):
         again for "unregister_if_found"."""
         raise NotImplementedError
 
-    def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Undo takes whose answers were lost: release the tasks they leased, and unregister their waiters."""
-        for lost in self._database.lost.left(again=again):
-            unregister = lost.waiter is not None and lost.waiter not in self._database.waiting
-            for tube, records in zip(lost.tubes, self.leased_by(lost, unregister=unregister), strict=True):
-                give_back(cast(port.Step, self), tube, records, effects)
-            self._database.lost.looked(lost)
-
-    def leased_by(self, lost: LostTake, *, unregister: bool) -> list[list[Record]]:
-        """Wait until a lost take is no longer running. Returns the tasks that it leased in each of its tubes."""
-        raise NotImplementedError
+    def is_registered(self, waiter: int | None) -> bool:
+        """Whether this blocked caller is registered by another take than the one whose answer was lost."""
+        return waiter is None or waiter in self._database.waiting

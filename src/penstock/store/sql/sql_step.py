@@ -26,7 +26,6 @@ from penstock.core.refusals import tube_missing
 from penstock.core.results import (
     STATE_COUNTER,
     Counts,
-    Effects,
     Joined,
     Lease,
     MicroQueue,
@@ -39,7 +38,7 @@ from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
 from penstock.engine.integrity import EARLY_OUTCOME, audit_of, heads_wanted
-from penstock.engine.port import Audit, GroupRow, Handed, Loaded, QueueAudit, Request
+from penstock.engine.port import Audit, GroupRow, Handed, Loaded, LostTake, QueueAudit, Request
 from penstock.engine.port import Row as ChangedRow
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
@@ -313,9 +312,6 @@ class SqlStep:
         queries = (self.Q.sweep_outcomes, self.Q.sweep_groups, self.Q.forget_idle_queues)
         return max([self.change(query, tube=tube.no, limit=limit) for query in queries]) >= limit
 
-    def undo_lost(self, effects: Effects, *, again: bool) -> None:
-        """Do nothing: no answer of a local database is lost."""
-
     # takes
 
     @property
@@ -352,6 +348,9 @@ class SqlStep:
                 nexts.append(self.now + (BUSY_MS if wait is None else wait))
         handed.next_at = min(nexts, default=None)
         return handed
+
+    def leased_by(self, lost: LostTake) -> list[list[Record]]:
+        raise NotImplementedError  # no answer of a local database is lost
 
     # sessions
 
