@@ -76,7 +76,7 @@ class PoolTubes(Tubes):
         super().__init__(runner, shards)
         self._vault = vault
 
-    def lost(self) -> list[Finding]:
+    def check(self, repair: bool) -> list[Finding]:
         """Nothing: the database knows every tube, and an index that lacks one of its keys is rebuilt."""
         return []
 
