@@ -229,7 +229,7 @@ def pack_outcome(kept: Kept) -> bytes:
 
 
 def micro_queue_name(utube: str) -> bytes:
-    """The name of a micro-queue in the hash of micro-queues and, before letter and place, in the queue."""
+    """The name of a micro-queue in the hash of micro-queues and, before a place, in the queue."""
     return _packed_text(utube, 1)
 
 
@@ -255,8 +255,7 @@ def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple
     if record.at is not None:
         yield "due", key, record.at
     if tube.kind.per_utube and state in "rq":
-        letter = b"h" if state == "r" else b"w"
-        yield "queue", micro_queue_name(record.utube or "") + letter + one + (b"" if tube.fair else two) + key, 0
+        yield "queue", micro_queue_name(record.utube or "") + one + (b"" if tube.fair else two) + key, 0
     if record.group_no is not None:
         yield "members", task_key(record.group_no) + b"m" + key, 0
         if state == UNSTARTED:

@@ -1,8 +1,9 @@
 -- part: micro_queues
 -- Only for tubes with micro-queues: which ready tasks are heads, and whose turn it is, as penstock.core.micro_queue defines.
--- micro_queues: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of the heads (h) and waiting (w)
--- tasks by micro-queue and place, which is rank and key. idle: empty micro-queues of a fair tube whose turn still matters,
--- by turn. The name of a micro-queue is always preceded by its length, as in tasks.
+-- micro_queues: micro-queue -> taken, heads, waiting, turn. queue: a sorted set, all scores 0, of all ready tasks by
+-- micro-queue and place, which is rank and key; so the heads of a micro-queue are the first of its tasks. idle: empty
+-- micro-queues of a fair tube whose turn still matters, by turn. The name of a micro-queue is always preceded by its length,
+-- as in tasks.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
 -- A task that becomes ready is stored as waiting. Before a script reads the ready index, and at its end, settle_micro_queues
 -- makes the first (limit - taken) ready tasks of each micro-queue that the script touched its heads.
@@ -10,30 +11,30 @@
 fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
 local micro_queues = {}
 
-local function read_micro_queue(stored)
-  if not stored then return false end
-  local micro_queue = {}
-  micro_queue.taken, micro_queue.heads, micro_queue.waiting, micro_queue.turn = struct.unpack('>I4I4I4I6', stored)
-  return micro_queue
+-- `added`: how many tasks became ready in this step.
+local function new_micro_queue(taken, heads, waiting, turn)
+  return { taken = taken, heads = heads, waiting = waiting, turn = turn, added = 0, touched = false, unseen = 0 }
 end
+
+local function read_micro_queue(stored) return stored and new_micro_queue(struct.unpack('>I4I4I4I6', stored)) end
 
 -- The name of the micro-queue, with its length, at this position of a stored task or of a tail.
 local function name_at(value, place) return string.sub(value, place, place + (string.byte(value, place) or 0)) end
 
 -- The names of the micro-queues of stored tasks, or of the tails after a place; reads all of these micro-queues at once.
 load_micro_queues = function(values, tails_from)
-  local names, asked, wanted = {}, {}, {}
+  local names, wanted = {}, {}
   for i = (tails_from or 0) + 1, #values do
     local value, name = values[i], nil
     local flags = not tails_from and value and string.byte(value, 2)
     if tails_from then
       name = name_at(value, 1)
     elseif flags then
-      name = band(flags, 16) ~= 0 and name_at(value, texts_place(flags)) or '\0'
+      name = flags % 32 >= 16 and name_at(value, texts_place(flags)) or '\0'
     end
     names[i] = name
-    if name and micro_queues[name] == nil and not asked[name] then
-      asked[name], wanted[#wanted + 1] = true, name
+    if name and micro_queues[name] == nil then
+      micro_queues[name], wanted[#wanted + 1] = false, name
     end
   end
   for i, stored in ipairs(read_many(k_micro_queues, wanted)) do micro_queues[wanted[i]] = read_micro_queue(stored) end
@@ -44,7 +45,7 @@ end
 local function micro_queue_of(name, new)
   local micro_queue = micro_queues[name]
   if micro_queue == nil then micro_queue = read_micro_queue(redis.call('HGET', k_micro_queues, name)) end
-  if not micro_queue and new then micro_queue = { taken = 0, heads = 0, waiting = 0, turn = 0 } end
+  if not micro_queue and new then micro_queue = new_micro_queue(0, 0, 0, 0) end
   micro_queues[name] = micro_queue
   return micro_queue
 end
@@ -55,15 +56,6 @@ local function next_turn(micro_queue) return math.max(now, micro_queue.turn + 1)
 
 queue_place = function(key, rec)
   return sortable(rec.rank1) .. (second and not fair and sortable(rec.rank2) or '') .. key
-end
-
--- Whether one place is before another. Lua's string comparison cannot be used: it depends on the server's locale.
-local function before(place, other)
-  for at = 1, #place - 6, 8 do
-    local one, two = number_of(string.sub(place, at)), number_of(string.sub(other, at))
-    if one ~= two then return one < two end
-  end
-  return id_of(place) < id_of(other)
 end
 
 -- Update the micro-queue of a task that changes its state; `old_place`: its former place, if its ranks have changed.
@@ -78,16 +70,14 @@ update_micro_queue = function(key, rec, before_state, old_place)
   end
   if before_state == 't' then
     micro_queue.taken = micro_queue.taken - 1
-  elseif before_state == 'r' then
-    micro_queue.heads = micro_queue.heads - 1
-    remove_from('ZREM', k_queue, lead .. 'h' .. (old_place or place))
-  elseif before_state == 'q' then
-    micro_queue.waiting = micro_queue.waiting - 1
-    remove_from('ZREM', k_queue, lead .. 'w' .. (old_place or place))
+  elseif before_state == 'r' or before_state == 'q' then
+    local counter = before_state == 'r' and 'heads' or 'waiting'
+    micro_queue[counter] = micro_queue[counter] - 1
+    remove_from('ZREM', k_queue, lead .. (old_place or place))
   end
   if rec.state == 'r' then
-    rec.state, micro_queue.waiting = 'q', micro_queue.waiting + 1
-    add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
+    rec.state, micro_queue.waiting, micro_queue.added = 'q', micro_queue.waiting + 1, micro_queue.added + 1
+    add_to('ZADD', k_queue, '0', lead .. place)
   elseif rec.state == 't' then
     micro_queue.taken = micro_queue.taken + 1
     if fair then micro_queue.turn, micro_queue.turned = next_turn(micro_queue), true end
@@ -102,21 +92,21 @@ local entered = {} -- arguments of ZADD for the queue
 enter_micro_queue = function(lead, rec, start, key, last)
   local micro_queue, n = micro_queues[lead] or micro_queue_of(lead, true), #entered
   if fair and empty(micro_queue) then micro_queue.turn = next_turn(micro_queue) end
+  entered[n + 1], entered[n + 2] = '0', lead .. start .. key
+  micro_queue.added = micro_queue.added + 1
   if micro_queue.waiting == 0 and micro_queue.taken + micro_queue.heads < limit then
     if micro_queue.heads == 0 or micro_queue.worst then micro_queue.worst = math.max(micro_queue.worst or rec.rank1, rec.rank1) end
     micro_queue.heads = micro_queue.heads + 1
-    entered[n + 1], entered[n + 2] = 0, lead .. 'h' .. start .. key
     return 'r', micro_queue.turn
   end
   micro_queue.waiting = micro_queue.waiting + 1
-  entered[n + 1], entered[n + 2] = 0, lead .. 'w' .. start .. key
   -- Usually the task is behind the heads, the last of which was put by the same call.
   local behind = last or (micro_queue.worst and (rec.rank1 > micro_queue.worst or (rec.rank1 == micro_queue.worst and #start == 8)))
   if not behind or micro_queue.taken + micro_queue.heads < limit then micro_queue.touched = true end
   return 'q', 0
 end
 
-local function rank_of(place) return string.find(place, '\128\0\0\0\0\0\0\0', 1, true) == 1 and 0 or number_of(place) end
+local function rank_of(place) return string.sub(place, 1, 8) == '\128\0\0\0\0\0\0\0' and '0' or number_of(place) end
 
 -- Write a ready task as a head (r) or as a waiting one (q), if its bytes are as expected. Unless the tube is fair, this
 -- changes only its state.
@@ -144,46 +134,41 @@ local function restate(place, value, from, to, turn)
   return true
 end
 
-local function demote(micro_queue, lead, place)
-  micro_queue.heads = micro_queue.heads - 1
-  remove_from('ZREM', k_queue, lead .. 'h' .. place)
-  if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then -- else a repair corrects it
-    micro_queue.waiting = micro_queue.waiting + 1
-    add_to('ZADD', k_queue, 0, lead .. 'w' .. place)
-  end
-end
-
-local function places_in(lead, letter, behind, most)
-  local found = redis.call('ZRANGEBYLEX', k_queue, '[' .. lead .. letter, '(' .. lead .. behind, 'LIMIT', 0, most)
-  for i, name in ipairs(found) do found[i] = string.sub(name, #lead + 2) end
+-- Some places in a micro-queue, in order, after the first ones.
+local function places_in(lead, skip, most)
+  if most <= 0 then return {} end
+  local found = redis.call('ZRANGEBYLEX', k_queue, '[' .. lead, '(' .. lead .. '\255\255', 'LIMIT', skip, most)
+  for i, name in ipairs(found) do found[i] = string.sub(name, #lead + 1) end
   return found
 end
 
--- Demote heads that exceed the limit or were overtaken. Adds the places that become heads to `chosen`.
-local function choose_heads(lead, micro_queue, chosen)
-  local slots = math.max(0, limit - micro_queue.taken)
-  local waiting = micro_queue.waiting > 0 and slots > 0 and places_in(lead, 'w', 'x', slots) or {}
-  local heads = {}
-  if micro_queue.heads > 0 and (#waiting > 0 or micro_queue.turned or micro_queue.heads > slots) then
-    heads = places_in(lead, 'h', 'i', micro_queue.heads)
-  end
-  local free = slots - micro_queue.heads
-  for _ = free, -1 do demote(micro_queue, lead, table.remove(heads)) end
-  free = math.max(0, free)
-  for _, place in ipairs(waiting) do
-    if free > 0 then
-      free = free - 1
-    elseif #heads > 0 and before(place, heads[#heads]) then
-      demote(micro_queue, lead, table.remove(heads))
-    else
-      break
+local function slots_of(micro_queue) return math.max(0, limit - micro_queue.taken) end
+
+-- Add the tasks that must be heads to `first`, without those that are heads already: only tasks that this step added can
+-- have overtaken these, and after a hand-out a fair micro-queue moves behind the others, with its remaining heads.
+local function look_at_first(lead, micro_queue, first)
+  local slots, heads = slots_of(micro_queue), micro_queue.heads
+  local known = (micro_queue.added > 0 or micro_queue.turned) and 0 or math.min(heads, slots)
+  micro_queue.unseen = heads - known
+  if micro_queue.waiting == 0 and heads <= slots and not micro_queue.turned then
+    micro_queue.unseen = 0
+  else
+    for _, place in ipairs(places_in(lead, known, slots - known)) do
+      local n = #first.keys + 1
+      first.keys[n], first.places[n], first.leads[n] = key_in(place), place, lead
     end
-    chosen[#chosen + 1] = { micro_queue, lead, place }
   end
-  if micro_queue.turned then -- after a hand-out, a fair micro-queue moves behind the others with its remaining heads
-    for _, place in ipairs(heads) do restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'r', micro_queue.turn) end
+end
+
+-- Demote the heads that are not among the first tasks.
+local function demote_others(lead, micro_queue)
+  for _, place in ipairs(places_in(lead, slots_of(micro_queue), micro_queue.heads + micro_queue.added)) do
+    if micro_queue.unseen == 0 then break end
+    if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then
+      micro_queue.heads, micro_queue.waiting = micro_queue.heads - 1, micro_queue.waiting + 1
+      micro_queue.unseen = micro_queue.unseen - 1
+    end
   end
-  micro_queue.touched, micro_queue.turned, micro_queue.worst = false, false, nil
 end
 
 settle_micro_queues = function()
@@ -191,21 +176,30 @@ settle_micro_queues = function()
   call_with('ZADD', k_queue, entered)
   entered = {}
   repeat
-    local chosen, keys, stale = {}, {}, false
+    local first, stale = { keys = {}, places = {}, leads = {} }, false
     gather()
-    for name, micro_queue in pairs(micro_queues) do
-      if micro_queue and micro_queue.touched then choose_heads(name, micro_queue, chosen) end
+    for lead, micro_queue in pairs(micro_queues) do
+      if micro_queue and micro_queue.touched then look_at_first(lead, micro_queue, first) end
     end
-    for i, one in ipairs(chosen) do keys[i] = key_in(one[3]) end
-    for i, value in ipairs(read_many(k_tasks, keys)) do
-      local micro_queue, lead, place = unpack(chosen[i])
-      remove_from('ZREM', k_queue, lead .. 'w' .. place)
-      if restate(place, value, 'q', 'r', micro_queue.turn) then
+    for i, value in ipairs(read_many(k_tasks, first.keys)) do
+      local lead, place = first.leads[i], first.places[i]
+      local micro_queue = micro_queues[lead]
+      if string.byte(value or '') == 114 then -- r
+        micro_queue.unseen = micro_queue.unseen - 1
+        if micro_queue.turned then restate(place, value, 'r', 'r', micro_queue.turn) end
+      elseif restate(place, value, 'q', 'r', micro_queue.turn) then
         micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
-        add_to('ZADD', k_queue, 0, lead .. 'h' .. place)
       else -- a repair corrects it, but it must not block the tasks behind it
+        remove_from('ZREM', k_queue, lead .. place)
         readable(key_in(place), value)
-        micro_queue.touched, stale = true, true
+        micro_queue.stale, stale = true, true
+      end
+    end
+    for lead, micro_queue in pairs(micro_queues) do
+      if micro_queue and micro_queue.touched then
+        if micro_queue.unseen > 0 then demote_others(lead, micro_queue) end
+        micro_queue.touched, micro_queue.stale = micro_queue.stale, nil
+        if not micro_queue.touched then micro_queue.turned, micro_queue.worst, micro_queue.added = false, nil, 0 end
       end
     end
     flush_gathered()
@@ -219,7 +213,7 @@ take_head = function(lead, name, value)
   local micro_queue = micro_queue_of(lead, true)
   if band(flags, 8) ~= 0 then rank1 = struct.unpack('>d', value, texts_place(flags) - 20) end
   micro_queue.heads, micro_queue.taken = micro_queue.heads - 1, micro_queue.taken + 1
-  remove_from('ZREM', k_queue, lead .. 'h' .. sortable(rank1) .. name)
+  remove_from('ZREM', k_queue, lead .. sortable(rank1) .. name)
 end
 
 ack_taken = function(lead)
