@@ -18,40 +18,46 @@
 -- KEYS: members
 local over = meta[5] and now + struct.unpack('>I6', meta[5])
 local lead, members = over and struct.pack('>I6', over) .. '\4done', {}
+local kept, byte, sub = 0, string.byte, string.sub
 acks_kept = {}
 
--- Keep the outcome of a task with an address: as keep_outcome, but from stored bytes.
-local function keep_acked(place, key, value, flags)
-  local at, n = texts_place(flags), #acks_kept
-  if flags % 32 >= 16 then at = at + 1 + string.byte(value, at) end
-  local length, first = string.byte(value, at, at + 1)
-  local address = string.sub(value, at, at + length)
-  if first == 0 then address = with_length(full_name(string.sub(address, 2), (struct.unpack('>I6', value, 3)))) end
-  acks_kept[n + 1] = place
-  new_outcomes[2 * n + 1], new_outcomes[2 * n + 2] = key, lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
-end
+-- The group of a task, by the text that names it, which is the same for all of its tasks: where it begins, group and number.
+local last_text, last_no, last_group = '', nil, nil
 
--- The number of a task's group, 0 for none, or nil if it has a reply tube. '<' is no tube: see KEEP_EXPIRY in core/ending.py.
-local function group_in(value, flags)
-  local at, text = texts_place(flags), nil
-  if flags % 32 >= 16 then text, at = text_at(value, at) end
-  if flags % 64 >= 32 then text, at = text_at(value, at) end
-  local no, _, reply_to = struct.unpack('>I6Bc0Bc0', value, at)
-  return (reply_to == '' or reply_to == '<') and no or nil
-end
-
--- Whether a held task may leave: not if it has a reply tube or is the last of its group, which the engine ends.
-ack_related = function(place, key, value, flags)
-  local no = 0
-  if flags % 128 >= 64 then no = group_in(value, flags) end
-  if not (lead and no) then return false end
-  if no > 0 then
-    local group = group_of(no)
-    if not (group and group.state == 's' and group.left > 1) then return false end
-    group.left, touched[no] = group.left - 1, true
-    members[#members + 1] = key_of(no) .. 'm' .. key
+-- Count a task down in its group, whose text begins at this position. Returns false if the engine must ack the task, because
+-- it is the last of its group, or because it has a reply tube; '<' is no tube: see KEEP_EXPIRY in core/ending.py.
+local function leave_group(key, value, at)
+  if last_no == nil or sub(value, at, at + #last_text - 1) ~= last_text then
+    local no, _, reply_to, after = struct.unpack('>I6Bc0Bc0', value, at)
+    if reply_to ~= '' and reply_to ~= '<' then return false end
+    last_text, last_no, last_group = sub(value, at, after - 1), no, no > 0 and group_of(no)
   end
-  if flags % 64 >= 32 then keep_acked(place, key, value, flags) end
+  if last_no == 0 then return true end
+  local group = last_group
+  if not (group and group.state == 's' and group.left > 1) then return false end
+  group.left, touched[last_no] = group.left - 1, true
+  members[#members + 1] = sub(last_text, 1, 6) .. 'm' .. key
+  return true
+end
+
+-- Let a held task leave, and keep its outcome if it has an address: as keep_outcome, but from stored bytes. Returns false if
+-- it must stay.
+ack_related = function(place, key, value, flags)
+  if not lead then return false end
+  local at, address = texts_place(flags), nil
+  if flags % 32 >= 16 then at = at + 1 + byte(value, at) end
+  if flags % 64 >= 32 then
+    local length, first = byte(value, at, at + 1)
+    address = sub(value, at, at + length)
+    at = at + 1 + length
+    if first == 0 then address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3)))) end
+  end
+  if flags % 128 >= 64 and not leave_group(key, value, at) then return false end
+  if address then
+    kept = kept + 1
+    acks_kept[kept], outcome_keys[kept] = place, key
+    new_outcomes[2 * kept - 1], new_outcomes[2 * kept] = key, lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+  end
   return true
 end
 

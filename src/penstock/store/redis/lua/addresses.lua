@@ -6,7 +6,8 @@
 -- precede the result, after their length in 4 bytes. kept: `o` and keys of outcomes, or `g` and number of an ended group ->
 -- when to check whether they can be deleted.
 -- KEYS: addresses outcomes kept groups errors
-new_outcomes = {} -- key, outcome, ... of this step, written together by save_outcomes
+-- Of this step, written together by save_outcomes: key, outcome, ...; and the keys.
+new_outcomes, outcome_keys = {}, {}
 
 local function keep_outcome(key, address, ending, until_, errors)
   local error, code, result = ending.error or '', ending.code or '', ending.result or ''
@@ -16,7 +17,7 @@ local function keep_outcome(key, address, ending, until_, errors)
   end
   local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
   if mark_changed then mark_changed('o' .. key) end
-  new_outcomes[#new_outcomes + 1] = key
+  new_outcomes[#new_outcomes + 1], outcome_keys[#outcome_keys + 1] = key, key
   new_outcomes[#new_outcomes + 1] = stored
 end
 
@@ -28,15 +29,13 @@ end
 -- Write the outcomes of this step, all kept for the same time, and forget twice as many whose time has passed: this bounds
 -- their number even if no client advances the tube.
 save_outcomes = function()
-  local kept = new_outcomes
-  if #kept == 0 then return end
-  new_outcomes = {}
-  forget_expired(#kept)
+  local kept, keys = new_outcomes, outcome_keys
+  if #keys == 0 then return end
+  new_outcomes, outcome_keys = {}, {}
+  forget_expired(2 * #keys)
   call_with('HSET', k_outcomes, kept)
-  for first = 1, #kept, 200 do
-    local keys = { 'o' }
-    for i = first, math.min(first + 199, #kept), 2 do keys[#keys + 1] = kept[i] end
-    redis.call('ZADD', k_kept, struct.unpack('>I6', kept[2]), table.concat(keys))
+  for first = 1, #keys, 100 do
+    redis.call('ZADD', k_kept, struct.unpack('>I6', kept[2]), 'o' .. table.concat(keys, '', first, math.min(first + 99, #keys)))
   end
   notify_waiters()
 end
