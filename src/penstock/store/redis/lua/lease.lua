@@ -101,6 +101,7 @@ end
 local one_by_one = fair and limit > 1
 
 local function lease_batch(members, values, most, session)
+  local owner = word_of(session)
   local ready, tasks, taken, due, undue, micro_queues_of = {}, {}, {}, {}, {}, nil
   if take_head then
     gather()
@@ -118,7 +119,7 @@ local function lease_batch(members, values, most, session)
     if value then
       local last = #tasks
       tasks[last + 1], tasks[last + 2] = key, value
-      taken[last + 1], taken[last + 2] = session, key
+      taken[last + 1], taken[last + 2] = owner, key
       last = #leased
       leased[last + 1], leased[last + 2] = id_of(key), value
       if deadline then

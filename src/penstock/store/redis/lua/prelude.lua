@@ -42,6 +42,9 @@ if not meta[1] then return { -1 } end
 
 local counted, readied, removed, awaited = {}, 0, 0, false
 
+-- A number as a word of a command: scripts format a number that they pass as such again for every word, which is slow.
+local function word_of(number) return string.format('%.17g', number) end
+
 -- Run a command with many arguments in several calls: Lua's stack holds only some thousand.
 local function call_with(command, key, words)
   for i = 1, #words, 1000 do redis.call(command, key, unpack(words, i, math.min(i + 999, #words))) end

@@ -16,8 +16,9 @@ local function add_entries(runs, tails, place, logged)
   for _, run in ipairs(runs) do
     local spec, rec, body, start = run[1], nil, nil, nil
     local flags, fixed = spec[1], not (spec[4] or spec[7])
-    local unnamed = name_of and band(flags, 32) == 0
-    local no, member, waits, number = nil, nil, nil, nil
+    local in_queue, addressed = flags % 32 >= 16, flags % 64 >= 32
+    local unnamed = name_of and not addressed
+    local no, member, waits, number, score, due_at = nil, nil, nil, nil, nil, nil
     if spec[12] then
       no, spec[13] = join_group(spec[12], run[2])
       spec.no = no
@@ -36,10 +37,11 @@ local function add_entries(runs, tails, place, logged)
         rec = new_record(spec, last)
         start = sortable(rec.rank1) .. (by_two and not fair and sortable(rec.rank2) or '')
         waits = rec.state == 'g' and key_of(no) .. 'u' .. sortable(rec.rank1) .. (by_two and sortable(rec.rank2) or '')
+        score, due_at = word_of(rec.rank1), rec.at and word_of(rec.at)
         pack_body()
       end
       local state, address, at = rec.state, nil, 1
-      if band(flags, 16) ~= 0 then at = 2 + string.byte(tail) end
+      if in_queue then at = 2 + string.byte(tail) end
       if micro_queues_of and state == 'r' then
         local turn
         state, turn = enter_micro_queue(micro_queues_of[place], rec, start, key, newest)
@@ -51,9 +53,8 @@ local function add_entries(runs, tails, place, logged)
       if unnamed then
         address = name_of(place - from, key)
         tail = with_length(in_order and short_name(address, now) or address) .. tail
-      elseif band(flags, 32) ~= 0 then
-        address = text_at(tail, at)
-        at = at + 1 + #address
+      elseif addressed then
+        address, at = text_at(tail, at)
       end
       if number then tail = string.sub(tail, 1, at - 1) .. number .. string.sub(tail, at + 6) end
       local value, n = state .. body .. tail, #tasks
@@ -62,19 +63,19 @@ local function add_entries(runs, tails, place, logged)
         readied = readied + 1
         if not in_order then
           n = #ready
-          ready[n + 1], ready[n + 2] = rec.rank1, by_two and sortable(rec.rank2) .. key or key
+          ready[n + 1], ready[n + 2] = score, by_two and sortable(rec.rank2) .. key or key
         end
       elseif state ~= 'q' then
         delayed = delayed + 1
       end
-      if rec.at then
+      if due_at then
         n = #due
-        due[n + 1], due[n + 2] = rec.at, key
+        due[n + 1], due[n + 2] = due_at, key
       end
       if no then
         n = #members
-        members[n + 1], members[n + 2] = 0, member .. key
-        if waits then members[n + 3], members[n + 4] = 0, waits .. key end
+        members[n + 1], members[n + 2] = '0', member .. key
+        if waits then members[n + 3], members[n + 4] = '0', waits .. key end
       end
       if address and not spanned then
         n = #names
@@ -139,16 +140,14 @@ find_conflict = function(runs, tails, place, leaving)
   local names, ended = {}, false
   for _, run in ipairs(runs) do
     local flags, no, unstarted = run[1][1], run[1][12], run[1][13]
+    local in_queue, addressed = flags % 32 >= 16, flags % 64 >= 32
     local group = type(no) == 'number' and group_of(no)
     if type(no) == 'number' then
       ended = ended or not (group and live(group) and (unstarted == nil or (group.state == 'o') == unstarted))
     end
     for _ = 1, run[2] do
       place = place + 1
-      if band(flags, 32) ~= 0 then
-        local at = band(flags, 16) ~= 0 and 2 + string.byte(tails[place]) or 1
-        names[#names + 1] = text_at(tails[place], at)
-      end
+      if addressed then names[#names + 1] = text_at(tails[place], in_queue and 2 + string.byte(tails[place]) or 1) end
     end
   end
   for i, key in ipairs(read_many(k_addresses, names)) do

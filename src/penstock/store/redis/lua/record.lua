@@ -58,8 +58,15 @@ local function encode(rec)
 end
 
 -- The position of the texts in a task with these flags.
+local texts_places = {}
+
 local function texts_place(flags)
-  return 9 + flags % 2 * 30 + (flags % 4 - flags % 2) * 6 + (flags % 8 - flags % 4) * 1.5 + (flags % 16 - flags % 8) * 2.5
+  local place = texts_places[flags]
+  if not place then
+    place = 9 + flags % 2 * 30 + (flags % 4 - flags % 2) * 6 + (flags % 8 - flags % 4) * 1.5 + (flags % 16 - flags % 8) * 2.5
+    texts_places[flags] = place
+  end
+  return place
 end
 
 -- The text whose length is at this position, and the position after it.
