@@ -199,6 +199,19 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
     assert broker.check() == []
 
 
+@pytest.mark.parametrize("stale", [0, 1])
+def test_an_ack_of_very_many_tasks_waits_for_no_other(broker: penstock.Broker, own: Connection, stale: int) -> None:
+    """MariaDB reads the whole table for a list of more than 32,000 keys."""
+    other, tube, many = broker.tube("other"), broker.tube("t"), 33_000
+    other.put("x")
+    tube.put_many(range(many))
+    tasks = tube.take_many(many)
+    for task in tasks[:stale]:
+        task.release()
+    _read_committed(own).execute(f"SELECT 1 FROM penstock_task WHERE pk = {other.stored.no << 40 | 1} FOR UPDATE")
+    assert begin(lambda: tube.ack_many(tasks)).result(60) == [False] * stale + [True] * (many - stale)
+
+
 def _waits_for_a_row(own: Connection) -> bool:
     """Whether any transaction of the server waits for a row lock."""
     cursor = own.cursor()

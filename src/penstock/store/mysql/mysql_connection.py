@@ -38,9 +38,12 @@ LOCK_WAIT_SECONDS = 2
 # How long a process waits for the migration by another one.
 _MIGRATE_SECONDS = 60
 
-# Statements pass ids by GROUP_CONCAT, which truncates at this length. The second setting keeps MariaDB from turning
-# long lists into joins, which use no index.
-NEEDED = "group_concat_max_len = 67108864 /*M! , in_predicate_conversion_threshold = 0 */"
+# Statements pass ids by GROUP_CONCAT, which truncates at this length. The other settings keep the servers from reading
+# whole tables: MariaDB would turn long lists into joins, and neither would use an index for more than 32,000 values.
+NEEDED = (
+    "group_concat_max_len = 67108864 /*!80000 , range_optimizer_max_mem_size = 0 */"
+    " /*M! , in_predicate_conversion_threshold = 0, optimizer_max_sel_arg_weight = 0 */"
+)
 
 # MariaDB uses snapshot isolation by default since 11.6.2.
 _ASKED = "SELECT @@max_allowed_packet, FALSE /*M!110602 OR @@innodb_snapshot_isolation */"
