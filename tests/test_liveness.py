@@ -38,4 +38,4 @@ def test_a_session_without_a_lock_can_take(
         broker.runtime.locks._folder.touch()  # a file where the folder should be
         take(tube).ack()
         assert len(broker.sessions()) == 1
-    assert "only its heartbeat will show it" in caplog.text
+    assert "others notice it later" in caplog.text

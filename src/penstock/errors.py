@@ -51,7 +51,7 @@ class TubeExists(PenstockError):
 
 
 class TubeMismatch(PenstockError):
-    """The stored tube has another kind or option than the one asked for."""
+    """The stored tube has another kind or option than the caller gave."""
 
 
 class TubeBusy(PenstockError):

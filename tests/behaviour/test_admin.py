@@ -86,7 +86,7 @@ def test_retry_kicks_releases_or_ends_a_delay(broker: penstock.Broker, connect: 
     tube.release(again, delay=60)
     admin.retry(tube, again.id)
     assert (tube.peek(again.id).status, tube.peek(again.id).attempts) == (Status.READY, 0)
-    with pytest.raises(penstock.NotTaken, match="is ready already"):
+    with pytest.raises(penstock.NotTaken, match="is already ready"):
         admin.retry(tube, again.id)
 
 

@@ -121,7 +121,7 @@ def test_a_bad_time_is_refused(broker: penstock.Broker, clock: Clock) -> None:
 def test_a_kind_without_delays_has_no_at(broker: penstock.Broker, clock: Clock, kind: str) -> None:
     tube = broker.tube("mail", kind=kind)
     for seconds in (5, -5):
-        with pytest.raises(penstock.UnsupportedOption, match="no option at: these have it: fifottl, utubettl"):
+        with pytest.raises(penstock.UnsupportedOption, match="no option at: use one of fifottl, utubettl"):
             tube.put("x", at=after(clock, seconds))
     assert len(tube) == 0
 

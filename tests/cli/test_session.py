@@ -100,7 +100,7 @@ def test_retry_brings_back_what_is_buried_or_in_other_hands(shell: Shell) -> Non
         assert shell.json("retry", "mail", "1") == {"tube": "mail", "id": 1, "verb": "retry"}
         assert broker.tube("mail").peek(1).status is penstock.Status.READY
         broker.create_tube("feeds", "round", period=1).put("x", id="a")
-    assert "is ready already" in shell.refused("retry", "mail", "1")
+    assert "is already ready" in shell.refused("retry", "mail", "1")
     assert shell.refused("retry", "feeds", "a").startswith("kind round has no kick")
 
 

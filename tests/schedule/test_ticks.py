@@ -20,7 +20,7 @@ from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler, _log_skipped
 from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Due, Tick, find_due
 from penstock.testing import Clock
-from penstock.worker.fetcher import is_double
+from penstock.worker.fetcher import is_duplicate_tick
 
 NOW = 1_000_000
 
@@ -70,7 +70,7 @@ def runs(tube: Tube) -> list[float]:
     while task := tube.take(0):
         data = task.data
         assert isinstance(data, dict)
-        if not is_double(task, data):
+        if not is_duplicate_tick(task, data):
             found.append(data["tick"])
         task.ack()
     return found
@@ -246,7 +246,7 @@ def test_a_tick_is_skipped_while_the_last_one_is_in_its_tube(
         task = tube.take(0)
         if task is not None:
             assert isinstance(task.data, dict)
-            assert not is_double(task, task.data)
+            assert not is_duplicate_tick(task, task.data)
             taken.append((clock.seconds, task))
             if len(taken) == 2:  # the second one stays in the tube for a while
                 tube.bury(task)

@@ -115,7 +115,7 @@ def test_a_port_in_use_is_one_clear_line(url: str) -> None:
         code, said = run("--url", url, "serve", "--resp", f"127.0.0.1:{port}")
     assert code == 1
     assert said == (
-        f"penstock: --resp 127.0.0.1:{port} cannot be listened on (Address already in use): choose another port\n"
+        f"penstock: cannot listen on --resp 127.0.0.1:{port} (Address already in use): choose another port\n"
     )
 
 
@@ -127,7 +127,7 @@ def test_one_listener_that_cannot_start_ends_the_others(url: str) -> None:
             "--url", url, "serve", "--http", "127.0.0.1:0", "--resp", f"127.0.0.1:{taken.getsockname()[1]}"
         )
     assert code == 1
-    assert "cannot be listened on" in said
+    assert "cannot listen on" in said
 
 
 def test_both_protocols_are_served_on_one_broker(url: str) -> None:

@@ -96,9 +96,9 @@ def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
             stuck.say(b"PING\r\n")
             await asyncio.sleep(0)
             stuck.say(b"PING\r\n" * 50_000)
-            stuck.connection.cut_if_late(stuck.connection._choked + STUCK_SECONDS - 1)
+            stuck.connection.cut_if_late(stuck.connection._stuck_since + STUCK_SECONDS - 1)
             assert not stuck.wire.closed
-            stuck.connection.cut_if_late(stuck.connection._choked + STUCK_SECONDS + 1)
+            stuck.connection.cut_if_late(stuck.connection._stuck_since + STUCK_SECONDS + 1)
             assert stuck.wire.closed
             await stuck.end()
 

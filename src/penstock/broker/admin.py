@@ -66,7 +66,7 @@ def retry(tube: Tube, id: int | str) -> None:
     if status is Status.TAKEN:
         release_one(tube, id)
     elif status is Status.READY:
-        raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
+        raise NotTaken(f"task {id} of tube {tube.name} is already ready: `why` shows what it waits for")
     else:
         if status is Status.DELAYED:
             tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where operators see it
@@ -74,7 +74,7 @@ def retry(tube: Tube, id: int | str) -> None:
 
 
 def change_many(tube: Tube, verb: str, records: Sequence[Record], reason: str | None = None) -> int:
-    """Retry, cancel or delete these tasks. Returns how many were changed; one that has changed meanwhile may be none.
+    """Retry, cancel or delete these tasks. Returns how many were changed; skips those that have changed meanwhile.
 
     Retry kicks buried ones and ends the delay of delayed ones; others are left alone.
     """
@@ -185,7 +185,7 @@ class Callback(msgspec.Struct, frozen=True):
 
 
 def callbacks(tube: Tube, sample: int = SAMPLE) -> list[Callback]:
-    """The hosts that tasks of this tube call, those with the most buried ones first; of some tasks of each state."""
+    """The hosts that some tasks of each state call, those with the most buried tasks first."""
     tube.runtime.apply_due(tube.stored)
     numbers: Counter[tuple[str, str]] = Counter()
     reasons: dict[str, str] = {}

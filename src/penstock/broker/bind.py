@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class BoundBroker:
-    """What `broker.bind(connection)` gives: tubes whose puts and acks are part of that connection's transaction.
+    """The result of `broker.bind(connection)`: tubes whose puts and acks are part of that connection's transaction.
 
     Blocked takes see them after the commit, as they see those of another process. on_change is not called.
     """
@@ -101,7 +101,7 @@ def driver_connection(connection: Any) -> Any:
 
 
 class _TransactionRuntime:
-    """What a Tube needs of a runtime, where nothing can be woken or called before the caller's commit."""
+    """The runtime of a bound Tube: wakes and calls nobody, because the caller has not committed yet."""
 
     is_stale = False
 

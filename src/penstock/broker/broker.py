@@ -54,7 +54,7 @@ class Broker:
     def tube(self, name: str, kind: str | None = None, **options: Unpack[TubeOptions]) -> Tube:
         """Open a tube, and create it (default kind fifottl) if it is missing.
 
-        TubeMismatch if the stored one has another kind or option than asked for.
+        TubeMismatch if the stored one has another kind or option.
         """
         return open_tube(self.runtime, self.session_handle, name, kind, options)
 

@@ -33,7 +33,7 @@ _PAGE = 100
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How many of a group's tasks have left the tube, of how many, and how many of those failed; without end work."""
+    """The tasks of a group: how many have left the tube, how many there are, how many failed. Excludes end work."""
 
     done: int
     total: int
@@ -84,19 +84,19 @@ class Group:
         return (yield from self._put(items, timeout, shared))
 
     def on_end(self, data: object) -> None:
-        """Put this once the group was started and nothing of it is left; a later call replaces it."""
+        """Set the data to put when the started group has no task left; a later call replaces it."""
         self._set(end=encode_payload(self._stored, "data", data))
 
     def on_cancel(self, data: object) -> None:
-        """Put this once the group was cancelled and nothing of it is left; a later call replaces it."""
+        """Set the data to put when the cancelled group has no task left; a later call replaces it."""
         self._set(cancel=encode_payload(self._stored, "data", data))
 
     def start(self) -> None:
-        """Make its tasks takeable. An empty group ends at once. A second call does nothing."""
+        """Start the group: its tasks can be taken. An empty group ends at once. A second call does nothing."""
         self._turn(rules.STARTED)
 
     def cancel(self) -> None:
-        """Remove all its tasks, also taken ones. Does nothing if it was cancelled before or has ended."""
+        """Remove all tasks of the group, including taken ones. Does nothing if it was cancelled before or has ended."""
         self._turn(rules.CANCELLING)
 
     def progress(self) -> Progress:

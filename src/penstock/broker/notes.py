@@ -1,7 +1,7 @@
 """Small records that penstock keeps for operators beside the tubes of programs: workers, history, what was done.
 
-They are tasks of a tube whose name nobody can give, so no listing shows it and no worker takes from it. Each record has
-a key and ends by itself after a while.
+They are tasks of a tube whose name users cannot choose, so no listing shows it and no worker takes from it. Each
+record has a key and expires.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def await_task(
 ) -> Operation[Outcome]:
     """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried.
 
-    NotFound if it was never put. One that leaves its tube without an outcome while it is waited for is done. Unless
-    success is kept, one that was done before is gone.
+    NotFound if it was never put. A task that leaves its tube without an outcome during the wait counts as done. Unless
+    success is kept, a task that was done before is `gone`.
     """
     seen = False
 

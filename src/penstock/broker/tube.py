@@ -226,7 +226,7 @@ class Tube:
     def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> Operation[None]:
         """Mark a task as failed for good: it leaves the tube. NotTaken unless this session holds its live lease.
 
-        Error and code are kept as ack's result is.
+        Error and code are kept like the result of an ack.
         """
         reason = names.text("error", error)
         if reason is None:
@@ -247,7 +247,7 @@ class Tube:
     def touch(self, task_or_id: TaskOrId, seconds: Seconds) -> Operation[None]:
         """Extend this lease by some seconds; does nothing if it has no deadline. NotTaken unless held."""
         if not self.stored.kind.timed:
-            raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
+            raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: use one of {kinds_with('ttr')}")
         extra = positive_ms("seconds", seconds)
         yield from self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
 
@@ -378,7 +378,7 @@ class Tube:
         after: Record | None = (yield self._settle_op((move,)))[0]
         if after is None and move.lease is not None:
             raise NotTaken(
-                f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
+                f"task {move.id} of tube {self.name} is no longer held: its lease has ended; peek before you {verb}"
             )
         if after is None:
             raise self._not_found(move.shown)

@@ -26,7 +26,7 @@ DEFAULT_KIND = "fifottl"
 def open_tube(
     runtime: BrokerRuntime, session: SessionHandle, name: str, kind: str | None, options: Mapping[str, object]
 ) -> Tube:
-    """Open a tube, and create it if it is missing; TubeMismatch if the stored one differs from what is asked for."""
+    """Open a tube, and create it if it is missing; TubeMismatch if the stored one differs."""
     name = names.name("tube", name)
     stored = load_tube(runtime.store, name)
     if stored is None:

@@ -46,7 +46,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     penstock bench
     penstock --url redis://localhost/0 bench --seconds 20 --size 1000
 
-    It uses a temporary tube, named penstock.bench. and some digits, and drops it at the end, even after Ctrl-C. One
+    It uses a temporary tube, named penstock.bench. followed by digits, and drops it at the end, even after Ctrl-C. One
     process makes one call at a time: several workers together reach more.
     """
     with penstock.connect(url) as broker:

@@ -34,7 +34,7 @@ MAX_BATCH = 10_000
 @click.argument("amqp_url", metavar="AMQP_URL", envvar="PENSTOCK_AMQP_URL")
 @click.option("--queue", required=True, metavar="Q", help="The RabbitMQ queue.")
 @click.option("--tube", required=True, metavar="T", help="The tube.", shell_complete=completion.tubes)
-@click.option("--publish", is_flag=True, help="The other way: take tasks from the tube and publish them to the queue.")
+@click.option("--publish", is_flag=True, help="Instead, take tasks from the tube and publish them to the queue.")
 @click.option("--batch", type=int, default=DEFAULT_BATCH, show_default=True, metavar="N", help="Tasks per store call.")
 @click.option("--declare", is_flag=True, help="Declare the queue, durable, if it is missing.")
 @click.option("--reject", is_flag=True, help="Dead-letter messages that the tube refuses, instead of stopping.")

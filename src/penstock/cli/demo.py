@@ -256,7 +256,7 @@ def demo(url: str | None, as_json: bool) -> None:
     penstock demo
     penstock demo --url redis://localhost/0
 
-    Its tubes have names of their own and are dropped at the end. Exit code 1 if a task was lost, acked twice, early or
+    It uses its own tubes and drops them at the end. Exit code 1 if a task was lost, acked twice, early or
     out of turn. With --json, the text for people goes to standard error.
     """
     if url is not None and url.startswith("memory:"):

@@ -28,7 +28,7 @@ tube_argument = click.argument("tube", shell_complete=completion.tubes)
 id_argument = click.argument("id")
 # For the commands that anyone may use: ID, or else --address.
 optional_id_argument = click.argument("id", required=False)
-address_option = click.option("--address", help="The address of the task, in place of its ID.")
+address_option = click.option("--address", help="The address of the task, instead of its ID.")
 session_option = click.option(
     "--session",
     metavar="ID",

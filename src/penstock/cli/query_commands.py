@@ -85,7 +85,7 @@ def _tube_row(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeRow:
 @click.option(
     "--status", shell_complete=completion.words(*_STATUSES), help="ready, taken, delayed or buried; or its letter."
 )
-@click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to list.")
 @click.option("--after", metavar="ID", help="Continue after this one.")
 @output.json_option
 @click.pass_obj
@@ -181,7 +181,7 @@ def stats(url: str, tube: str, as_json: bool) -> None:
     metavar="GROUP",
     help="Cancel this group: remove all its tasks, including taken ones.",
 )
-@click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Maximum number to list.")
 @click.option("--after", metavar="NAME", default="", help="Continue after this one.")
 @output.json_option
 @click.pass_obj

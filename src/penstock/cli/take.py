@@ -74,7 +74,7 @@ def _end_now(session: penstock.Session, hold_ms: int) -> None:
 @click.command()
 @params.tube_argument
 @click.argument("address", required=False)
-@click.option("--id", type=int, help="The task's id, in place of an address.")
+@click.option("--id", type=int, help="The task's id, instead of an address.")
 @click.option("--timeout", type=float, help="Seconds to wait; default: no limit.")
 @output.json_option
 @click.pass_obj

@@ -23,17 +23,17 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 @click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
 @click.option("--pri", type=int, help="Default priority of its tasks.")
 @click.option("--callback", metavar="URL", help="A URL to POST every task to.")
-@click.option("--capacity", type=int, help="The most tasks it holds.")
+@click.option("--capacity", type=int, help="Maximum number of tasks in the tube.")
 @click.option("--temporary", is_flag=True, default=None, help="Faster but not durable.")
 @click.option("--max-attempts", type=int, help="Bury tasks after this many attempts.")
 @click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Delays between attempts, such as 1,2,300,0.1.")
-@click.option("--period", type=float, help="Least seconds between two hand-outs of an element (kind round).")
+@click.option("--period", type=float, help="Minimum seconds between two hand-outs of an element (kind round).")
 @click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
 @click.option("--fair", is_flag=True, default=None, help="Micro-queues take turns.")
 @click.option("--aging", type=float, help="Seconds of waiting that are worth one step of priority.")
 @click.option("--retention", type=float, help="Seconds to keep outcomes.")
-@click.option("--max-payload", type=int, help="The most bytes of a task's data.")
-@click.option("--shards", type=int, help="Parts to spread over the nodes of a Redis Cluster.")
+@click.option("--max-payload", type=int, help="Maximum size of a task's data, in bytes.")
+@click.option("--shards", type=int, help="Shards to spread over the nodes of a Redis Cluster.")
 @output.json_option
 @click.pass_obj
 def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool, **options: object) -> None:
@@ -63,13 +63,13 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
 @click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
 @click.option("--pri", type=int, help="Default priority of its tasks.")
 @click.option("--callback", metavar="URL", help="A URL to POST every task to.")
-@click.option("--capacity", type=int, help="The most tasks it holds.")
+@click.option("--capacity", type=int, help="Maximum number of tasks in the tube.")
 @click.option("--max-attempts", type=int, help="Bury tasks after this many attempts.")
 @click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Delays between attempts, such as 1,2,300,0.1.")
-@click.option("--period", type=float, help="Least seconds between two hand-outs of an element (kind round).")
+@click.option("--period", type=float, help="Minimum seconds between two hand-outs of an element (kind round).")
 @click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
 @click.option("--retention", type=float, help="Seconds to keep outcomes.")
-@click.option("--max-payload", type=int, help="The most bytes of a task's data.")
+@click.option("--max-payload", type=int, help="Maximum size of a task's data, in bytes.")
 @click.option(
     "--default", "reset", metavar="OPTION", multiple=True, help="Set an option back to its default.",
     shell_complete=completion.words(*sorted(ALTERABLE)),
@@ -159,7 +159,7 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
     \b
     penstock drop mail --yes
 
-    Refused while tasks are taken or someone waits in take.
+    Refused while tasks are taken or a take waits.
     """
     with params.opened(url, tube) as opened:
         _confirm(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)

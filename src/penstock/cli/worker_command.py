@@ -42,7 +42,7 @@ log = logging.getLogger("penstock.worker")
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
 @click.option(
-    "--tubes", metavar="A,B", help="Only these tubes, earlier ones first; default: all tubes of the app, in turns.",
+    "--tubes", metavar="A,B", help="Only these tubes, earlier ones first; default: all tubes of the app, in turn.",
     shell_complete=completion.tubes,
 )  # fmt: skip
 @click.option(
@@ -62,7 +62,7 @@ log = logging.getLogger("penstock.worker")
     default=DEFAULT_GRACE,
     show_default=True,
     metavar="S",
-    help="Seconds to finish when stopping.",
+    help="Seconds that running handlers get when it stops.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Serve /health, /live and /metrics here, such as 127.0.0.1:9000.")
 @click.option(

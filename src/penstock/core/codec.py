@@ -86,7 +86,7 @@ def decode_as(payload: bytes, kind: type[T]) -> T:
     if kind is bytes or payload[:1] == RAW:
         value = decode(payload)
         if not isinstance(value, kind):
-            raise BadValue(f"data is {kind_of(value)}, not {kind.__name__}: decode it as what was put")
+            raise BadValue(f"data is {kind_of(value)}, not {kind.__name__}: decode it as the type that was put")
         return value
     validate = getattr(kind, "model_validate_json", None)
     try:
@@ -149,7 +149,7 @@ def _dumped(value: object) -> object:
     elif isinstance(value, _Pydantic):
         return value.model_dump(mode="json")
     raise BadValue(
-        f"data is or holds {kind_of(value)}, which would not come back as it is: "
+        f"data is or holds {kind_of(value)}, which would not come back unchanged: "
         "put JSON values (dict, list, str, int, float, bool, None), bytes, a dataclass, "
         "a msgspec struct or a pydantic model"
     )

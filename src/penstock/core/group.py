@@ -67,7 +67,7 @@ def moved_address(address: str | None, numbers: Mapping[int, int]) -> str | None
 
 
 def must_live(group: Group | None, name: str, now: int) -> Group:
-    """The group, if work may be added to it. A restored copy of a store may give its number to another one."""
+    """The group, if work may be added to it. After a restore, its number may belong to another group: then NotFound."""
     if group is None or group.name != name or group.state not in LIVE or forgotten(group, now):
         raise ended(name)
     return group

@@ -136,7 +136,7 @@ def kinds_with(option: str) -> str:
 
 def unsupported(kind: Kind, verb: str) -> UnsupportedOption:
     """The error for a verb that the kind does not support; its message names the kinds that do."""
-    return UnsupportedOption(f"kind {kind.name} has no {verb}: these have it: {kinds_with(verb)}")
+    return UnsupportedOption(f"kind {kind.name} has no {verb}: use one of {kinds_with(verb)}")
 
 
 def must_have(kind: Kind, verb: str) -> None:

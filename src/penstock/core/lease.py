@@ -51,5 +51,5 @@ def hand_out(id: int, text: str) -> HandOut:
     """The hand-out with that lease text. Raises NotTaken if no take could have made that text."""
     lease = int(text, 16) if _TEXT.fullmatch(text) else _MAX_LEASE
     if lease >= _MAX_LEASE:
-        raise NotTaken(f"task {id} is not held with lease {shown(text)}: give the lease as the take gave it")
+        raise NotTaken(f"task {id} is not held with lease {shown(text)}: give the lease that the take returned")
     return HandOut(id, lease)

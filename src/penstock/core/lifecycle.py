@@ -207,7 +207,7 @@ def cancelled(record: Record, reason: str | None = None) -> Change:
 
 
 def _ending(record: Record, event: str, move: Move | None = None) -> Ending | None:
-    """The outcome to keep; None if nothing can ask for it."""
+    """The outcome to keep; None if no caller can look it up."""
     if event != "fail" and record.address is None and record.reply_to is None:
         return None
     if move is None or event not in ("ack", "fail"):

@@ -110,7 +110,7 @@ class Tube(msgspec.Struct, frozen=True):
     retention: int = DEFAULT_RETENTION * 1000
     #: Kind round: the minimum between two hand-outs of an element.
     period: int = 0
-    #: Number of parts that may be on different servers.
+    #: Number of shards, which may be on different servers.
     shards: int = 1
 
     #: Its number for callers, which differs from the stored one in a shard.
@@ -194,14 +194,14 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
             continue
         need = _NEEDS.get(option)
         if need is not None and not kind.has(need):
-            raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(need)}")
+            raise UnsupportedOption(f"kind {kind.name} has no option {option}: use one of {kinds_with(need)}")
         checked = _CHECKS[option](option, value)
         if DEFAULTS.get(option) != plain_seconds(value):
             given[option] = checked if isinstance(checked, str) else plain_seconds(value)
     if given.get("fair") and ("-id" in kind.order or (len(kind.order) == 2 and kind.order[1] != "id")):
-        raise UnsupportedOption(f"kind {kind.name} leaves no place for fair turns in its order: drop fair")
+        raise UnsupportedOption(f"kind {kind.name} orders by two keys, so fair turns have no place: leave fair out")
     if given.get("aging") and kind.order[0] != "pri":
-        raise UnsupportedOption(f"kind {kind.name} is not led by pri, so aging has nothing to age: drop aging")
+        raise UnsupportedOption(f"kind {kind.name} does not order by pri first: leave aging out")
     refuse_with_shards(given)
     return given
 
@@ -277,14 +277,14 @@ def with_delay(kind: Kind, given: TimedOptions, now: int) -> PutOptions:
         if delay is not None and not (type(delay) in (int, float) and delay == 0):
             raise BadValue(f"at and delay {names.shown(delay)} are given: give one of them")
         if not kind.has("delay"):
-            raise UnsupportedOption(f"kind {kind.name} has no option at: these have it: {kinds_with('delay')}")
+            raise UnsupportedOption(f"kind {kind.name} has no option at: use one of {kinds_with('delay')}")
         options["delay"] = delay_until(at, now)
     return cast(PutOptions, options)
 
 
 def refuse_option(kind: Kind, option: str) -> NoReturn:
     """Raise UnsupportedOption, naming the kinds that have the option."""
-    raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(option)}")
+    raise UnsupportedOption(f"kind {kind.name} has no option {option}: use one of {kinds_with(option)}")
 
 
 def encode_given(given: Mapping[str, object]) -> bytes:

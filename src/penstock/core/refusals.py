@@ -30,7 +30,7 @@ def tube_taken(tube: Tube) -> TubeBusy:
 
 
 def tube_awaited(tube: Tube) -> TubeBusy:
-    """The error for dropping a tube while someone waits in take."""
+    """The error for dropping a tube while a take waits."""
     return TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out, or close them first")
 
 

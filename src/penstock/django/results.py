@@ -1,6 +1,6 @@
 """Makes Django's TaskResult objects from stored tasks and outcomes.
 
-A task in its tube has everything in its record. Of a task that ended well only the outcome is left, so a worker stores
+The record of a task in its tube has everything. Of a successful task only the outcome is left, so a worker stores
 the same facts beside the return value (`Facts`).
 """
 

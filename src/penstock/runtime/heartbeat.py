@@ -22,7 +22,7 @@ log = logging.getLogger("penstock")
 BEAT_SECONDS = LAPSE_MS / 1000 / 3
 # A peer killed on this host is noticed within this time, without a query.
 REAP_SECONDS = 0.4
-# Behind every notification: covers a lost one.
+# A scan besides notifications, in case one is lost.
 SCAN_SECONDS = 1.0
 # After an error of the store, so that an unavailable store is not hammered.
 RETRY_SECONDS = 1.0

@@ -41,7 +41,7 @@ def open_locks(store: str) -> Locks | None:
             raise PermissionError(f"{root} belongs to another user")
         return Locks(root, store)
     except OSError as error:
-        log.warning("no session locks (%s); only heartbeats show dead processes: set PENSTOCK_LOCKS to a folder", error)
+        log.warning("no session locks (%s), so dead processes are noticed late: set PENSTOCK_LOCKS to a folder", error)
         return None
 
 
@@ -61,7 +61,7 @@ class Locks:
         try:
             descriptor = self._create(draft)
         except OSError as error:
-            log.warning("cannot lock a session file (%s); if this process dies, only its heartbeat will show it", error)
+            log.warning("cannot lock a session file (%s); if this process dies, others notice it later", error)
             return ""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
         # Visible to others only once it is locked, otherwise a starting process would look dead.

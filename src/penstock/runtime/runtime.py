@@ -133,7 +133,7 @@ class BrokerRuntime:
             if leave:
                 self.publish(self._store.leave([member.handle]))
         except StoreError as error:
-            log.warning("could not end a session (%s); it lapses by itself", error)
+            log.warning("could not end a session (%s); leaving it to lapse", error)
         finally:
             if self._locks is not None:
                 self._locks.let_go(member.handle)
@@ -229,7 +229,7 @@ class BrokerRuntime:
         self._clock.apply_due(self)
 
     def drive_clock(self) -> float:
-        """The same for a background thread: shared by the brokers of a process. Returns when to call it again."""
+        """Like `apply_all_due`, for background threads, which share the work. Returns when to call it again."""
         return self._clock.drive(self)
 
     def watch_clock(self, watcher: Watch) -> Callable[[], None]:

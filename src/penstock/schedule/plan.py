@@ -82,7 +82,7 @@ class Cron:
                 "such as '*/5 * * * *'"
             ) from None
         except StopIteration:
-            raise BadValue(f"cron {shown(expression)} names a day that never comes: correct it") from None
+            raise BadValue(f"cron {shown(expression)} names a day that does not exist: correct it") from None
 
     @property
     def text(self) -> str:

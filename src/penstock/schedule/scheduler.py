@@ -319,14 +319,14 @@ class Scheduler:
             else:
                 self._stored[record.key] = Planned(record)
         for gone in before.values():
-            self._take_back(gone, self._stored.get(gone.record.key))
+            self._delete_future_ticks(gone, self._stored.get(gone.record.key))
 
     def _stored_records(self) -> Iterable[ScheduleRecord]:
         if not self._runtime.store.load_tubes([SCHEDULE_TUBE]):
             return []
         return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE)).records if each.name]
 
-    def _take_back(self, gone: Planned, new: Planned | None) -> None:
+    def _delete_future_ticks(self, gone: Planned, new: Planned | None) -> None:
         """Delete future ticks of a removed or changed schedule, except those that the changed schedule has, too."""
         tube, now = self._tube(gone.record.tube), self._runtime.store.now()
         addresses, at = [gone.address(now)], gone.plan.after(now)

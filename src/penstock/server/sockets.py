@@ -65,7 +65,7 @@ class Address:
         except OSError as error:
             bound.close()
             raise BadValue(
-                f"{self._what} {self.shown(self._port)} cannot be listened on ({error.strerror}): choose another port"
+                f"cannot listen on {self._what} {self.shown(self._port)} ({error.strerror}): choose another port"
             ) from error
         bound.setblocking(False)
         return bound

@@ -317,7 +317,7 @@ class Fetcher:
                 if item.used_up:
                     self._state.used_up(item)
                     return None
-                if not is_double(item.task, data):
+                if not is_duplicate_tick(item.task, data):
                     return handler.rules.executor if handler.rules.batch is None else BATCHES
                 self._state.settler.add(item, settlement.dropped(item))
                 return None
@@ -330,7 +330,7 @@ class Fetcher:
         return None
 
 
-def is_double(task: Task, data: Mapping[str, object]) -> bool:
+def is_duplicate_tick(task: Task, data: Mapping[str, object]) -> bool:
     """Whether the task is a tick that was put too late, so that another task may have run for the same time."""
     before = data.get("before")
     return isinstance(before, int) and record_of(task).created >= before

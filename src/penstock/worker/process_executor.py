@@ -107,8 +107,8 @@ class Child:
         """Close the pipe to the child."""
         self._pipe.close()
 
-    def bury(self) -> str:
-        """Describe the exit of a dead child."""
+    def reap(self) -> str:
+        """Wait for a dead child. Returns how it ended."""
         self._pipe.close()
         self._process.kill()
         code = self._process.wait()
@@ -175,7 +175,7 @@ class ProcessExecutor(ThreadExecutor):
             child.await_ready()
             child.begin([self._job(each) for each in items])
         except (EOFError, ConnectionError):
-            self._state.fail(item, HandlerFailed(f"its process died: {self._bury_child()}"), began)
+            self._state.fail(item, HandlerFailed(f"its process died: {self._reap_child()}"), began)
             return self._return(items[1:])
         except Exception as error:
             self._state.fail(item, error, began)
@@ -186,9 +186,9 @@ class ProcessExecutor(ThreadExecutor):
                 self._state.finish(current, self._converse(child, current, items), began)
                 continue
             except (EOFError, ConnectionError):
-                self._state.fail(current, HandlerFailed(f"its process died: {self._bury_child()}"), began)
+                self._state.fail(current, HandlerFailed(f"its process died: {self._reap_child()}"), began)
             except Killed as killed:
-                self._bury_child()
+                self._reap_child()
                 self._state.fail(current, killed.failure, began)
             except ReturnedUnstarted:
                 child.busy = False
@@ -233,10 +233,10 @@ class ProcessExecutor(ThreadExecutor):
             self._children.add(child)
         return child
 
-    def _bury_child(self) -> str:
+    def _reap_child(self) -> str:
         child, self._own.child = self._child(), None
         self._children.discard(child)
-        return child.bury()
+        return child.reap()
 
     def _converse(self, child: Child, item: RunningTask, behind: list[RunningTask]) -> object:
         """Wait for the handler's result. Raises its error. `behind`: the tasks that the child runs next."""

@@ -144,7 +144,7 @@ async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Set
 def _need_session(call: Call, tube: aio.Tube, field: str) -> None:
     """Raise BadValue for a settle with neither lease nor session: all such callers share the server's session."""
     if call.session.aio_session is None and tube.stored.kind.leased:
-        raise BadValue(f"the body has no {field}: send it as the take gave it, or the header Penstock-Session")
+        raise BadValue(f"the body has no {field}: send it as the take returned it, or send the header Penstock-Session")
 
 
 async def ack_many(call: Call, body: requests.AckMany) -> Acked:

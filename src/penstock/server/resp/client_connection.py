@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._unsent = bytearray()
         self._readable = asyncio.Event()  # set while the peer reads its replies
         self._readable.set()
-        self._choked = 0.0  # when the peer stopped reading; 0 while it reads
+        self._stuck_since = 0.0  # when the peer stopped reading; 0 while it reads
         self._paused = False  # True while the socket is not read
         self._waiting = False
         self._ending = False  # answer the pending requests, then close
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client has stopped reading."""
-        self._choked = time.monotonic()
+        self._stuck_since = time.monotonic()
         self._readable.clear()
         self._service.unread.add(self._transport)
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
     def cut_if_late(self, now: float) -> None:
         """Close if a request or the token arrives too slowly, or if replies are not read."""
         overdue = now - self._since > ARRIVAL_SECONDS
-        if self._paused and not self._readable.is_set() and now - self._choked > STUCK_SECONDS:
+        if self._paused and not self._readable.is_set() and now - self._stuck_since > STUCK_SECONDS:
             log.warning("disconnecting %s: it sends without reading replies", self.session.peer)
             self._transport.abort()
         elif self._ending:

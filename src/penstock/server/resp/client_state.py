@@ -40,7 +40,7 @@ class Session:
         #: Requests between MULTI and EXEC; None outside.
         self.queued: list[Request] | None = None
         self.queued_size = 0
-        self.spoilt = False  # a queued request was refused, so EXEC refuses all
+        self.aborted = False  # a queued request was refused, so EXEC refuses all
         self.leaving = False  # True after QUIT: close after its reply
         self._digest = ""
         #: The handle of the session in the store.
@@ -88,7 +88,7 @@ class Session:
 
     def discard(self) -> None:
         """Drop the requests queued since MULTI."""
-        self.queued, self.queued_size, self.spoilt = None, 0, False
+        self.queued, self.queued_size, self.aborted = None, 0, False
 
     async def close(self) -> None:
         """Release the tasks of takes in progress, then those that are held."""

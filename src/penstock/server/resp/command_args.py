@@ -97,7 +97,7 @@ def options(args: Args, known: Mapping[str, Reader]) -> dict[str, Any]:
     for at in range(0, len(args), 2):
         name = text("option", args[at]).lower()
         if name not in known:
-            raise BadValue(f"option {shown(name.upper())} is unknown: known are {', '.join(known).upper() or 'none'}")
+            raise BadValue(f"option {shown(name.upper())} is unknown: use {', '.join(known).upper() or 'no option'}")
         if at + 1 == len(args):
             raise BadValue(f"option {name.upper()} has no value: give one after it")
         if name in given:

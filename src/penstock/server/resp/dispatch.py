@@ -67,7 +67,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
             args = request[1:]
             step: Calls | Reply = _queued(session, request, command) or Calls(command, args, command.joins(args))
         except Refused as error:
-            session.spoilt = session.spoilt or session.queued is not None
+            session.aborted = session.aborted or session.queued is not None
             step = error.fault
         if calls is not None:
             yield calls

@@ -18,11 +18,11 @@ NAMES = frozenset({"MULTI", "EXEC", "DISCARD", "QUIT", "RESET"})
 
 def end(session: Session) -> list[Request]:
     """The requests that EXEC runs."""
-    queued, spoilt = session.queued, session.spoilt
+    queued, aborted = session.queued, session.aborted
     session.discard()
     if queued is None:
         raise Refused("ERR", "EXEC without MULTI")
-    if spoilt:
+    if aborted:
         raise Refused("EXECABORT", "Transaction discarded because of previous errors.")
     return queued
 
