@@ -43,7 +43,7 @@ def test_a_waiter_is_registered_while_anyone_waits(broker: penstock.Broker, look
     assert broker.session_handle.waiter_groups == {}
 
 
-def test_one_that_leaves_is_counted_out_though_others_fail(
+def test_a_leaving_caller_is_unregistered_although_others_fail(
     broker: penstock.Broker, look: Callable[..., TakeOp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, newcomer = look(blocks=True), look()

@@ -65,7 +65,7 @@ def _wait(waiting: Any) -> Any:
 
 def _call(verb: Any, *args: Any, **kwargs: Any) -> Any:
     if verb.__name__ == "on_change" and callable(args[0]):
-        args = (_Heard(args[0]),)
+        args = (_BlockingCallback(args[0]),)
     answer = verb(*map(_given, args), **{name: _given(value) for name, value in kwargs.items()})
     return _got(_wait(_await(answer)) if hasattr(answer, "__await__") else answer)
 
@@ -80,7 +80,7 @@ def _given(value: Any) -> Any:
     return value._handle if isinstance(value, Blocking) else value
 
 
-class _Heard:
+class _BlockingCallback:
     """A callback that gets tasks whose verbs block."""
 
     def __init__(self, callback: Any) -> None:
@@ -93,7 +93,7 @@ class _Heard:
 def _got(value: Any) -> Any:
     if isinstance(value, list):
         return [_got(each) for each in value]
-    if isinstance(value, _Heard):
+    if isinstance(value, _BlockingCallback):
         return value.callback
     return Blocking(value) if isinstance(value, _HANDLES) else value
 

@@ -19,7 +19,7 @@ from tests.support.event_loops import (
     counts,
     held_back,
     in_loop,
-    spied,
+    record_sizes,
     until,
 )
 
@@ -86,7 +86,7 @@ def test_a_take_cancelled_before_it_is_sent_takes_nothing() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
             await tube.put("x")
-            sizes = spied(broker, "take")
+            sizes = record_sizes(broker, "take")
             call = asyncio.ensure_future(tube.take())
             await asyncio.sleep(0)
             await cancelled(call)

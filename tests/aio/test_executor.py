@@ -136,9 +136,7 @@ def test_only_the_caller_of_a_bad_step_gets_its_error(calls: list[list[int]]) ->
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("perhaps"), StoreUnavailable("away"), ZeroDivisionError("a bug")])
-def test_what_is_wrong_with_the_store_is_said_to_all_and_not_tried_again(
-    calls: list[list[int]], error: Exception
-) -> None:
+def test_a_store_error_is_raised_to_all_callers_and_not_retried(calls: list[list[int]], error: Exception) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         Double.bad = {1: error}
@@ -191,7 +189,7 @@ def test_arguments_are_checked_before_any_call(calls: list[list[int]]) -> None:
     in_loop(main)
 
 
-def test_the_executor_has_no_more_threads_than_it_may_and_needs() -> None:
+def test_the_executor_starts_no_more_threads_than_allowed_and_needed() -> None:
     async def main() -> None:
         executor, proceed = BatchExecutor(3), threading.Event()
         assert await executor.call(lambda: 1) == 1

@@ -95,7 +95,7 @@ def test_calls_made_before_the_close_are_answered(store_url: str) -> None:
     in_loop(main)
 
 
-def test_what_waits_when_the_broker_is_closed(store_url: str) -> None:
+def test_calls_that_wait_when_the_broker_is_closed(store_url: str) -> None:
     async def main() -> None:
         broker = await aio.connect(store_url)
         tube, full = await broker.tube("t"), await broker.tube("full", capacity=1)
@@ -208,7 +208,7 @@ def test_a_broker_of_another_loop_is_refused() -> None:
             await broker.close()
 
     asyncio.run(use())
-    _dismissed(broker)
+    _close_quietly(broker)
 
 
 def _awake(room: WaitQueue) -> bool:
@@ -217,7 +217,7 @@ def _awake(room: WaitQueue) -> bool:
         return any(waiter._call is None for of in room.topics.values() for waiter in of)
 
 
-def _dismissed(broker: aio.Broker) -> None:
+def _close_quietly(broker: aio.Broker) -> None:
     """Close a broker whose loop is closed, so that the next test does not count its threads."""
     broker.sync.close()
     broker.executor._stop_threads()
@@ -248,7 +248,7 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
         assert task is not None
         assert task.data == "x"
         assert len(other.runtime.wait_queue.topics) == 0
-    _dismissed(broker)
+    _close_quietly(broker)
     for take in takes:
         take._log_destroy_pending = False  # type: ignore[attr-defined]
 

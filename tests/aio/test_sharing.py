@@ -8,14 +8,14 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.support.event_loops import blocked, bridge_threads, calls, counts, in_loop, spied
+from tests.support.event_loops import blocked, bridge_threads, calls, counts, in_loop, record_sizes
 
 
 def test_a_thousand_puts_are_one_store_call(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
-            sizes = spied(broker, "put")
+            sizes = record_sizes(broker, "put")
             tasks = await asyncio.gather(*(tube.put(number) for number in range(1000)))
             assert sizes == [1000]
             assert [(task.id, task.data) for task in tasks] == [(number + 1, number) for number in range(1000)]
@@ -29,7 +29,7 @@ def test_takes_and_acks_are_one_store_call_each(store_url: str) -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
             await tube.put_many(range(300))
-            takes, settles = spied(broker, "take"), spied(broker, "settle")
+            takes, settles = record_sizes(broker, "take"), record_sizes(broker, "settle")
             taken = await asyncio.gather(*(tube.take(0) for _ in range(300)))
             tasks = [task for task in taken if task is not None]
             assert (takes, [task.data for task in tasks]) == ([300], list(range(300)))
@@ -44,7 +44,7 @@ def test_a_coroutine_that_calls_again_shares_the_next_call() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
-            sizes = spied(broker, "put")
+            sizes = record_sizes(broker, "put")
 
             async def five(number: int) -> list[int]:
                 return [(await tube.put(number)).id for _ in range(5)]
@@ -143,7 +143,7 @@ def test_a_large_batch_is_several_store_calls() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
-            sizes = spied(broker, "put")
+            sizes = record_sizes(broker, "put")
             await asyncio.gather(*(tube.put(b"x" * 1_000_000) for _ in range(10)))
             assert sizes == [4, 4, 2]
             assert [task.id for task in await tube.tasks()] == list(range(1, 11))
@@ -156,7 +156,7 @@ def test_a_put_into_a_dropped_tube_fails_for_all() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
             await tube.drop()
-            sizes = spied(broker, "put")
+            sizes = record_sizes(broker, "put")
             answers = await asyncio.gather(*(tube.put(number) for number in range(50)), return_exceptions=True)
             assert {type(answer) for answer in answers} == {penstock.NoSuchTube}
             assert sizes == [50]
@@ -174,7 +174,7 @@ def test_two_thousand_blocked_takes_need_few_threads_and_few_store_calls(store_u
             assert [session.waits for session in await broker.sessions()] == [["t"]]
             with pytest.raises(penstock.TubeBusy, match="waiting"):
                 await tube.drop()
-            sizes = spied(broker, "take")
+            sizes = record_sizes(broker, "take")
             await tube.put_many(range(2000))
             found = await asyncio.gather(*takes)
             assert {task.data for task in found if task} == set(range(2000))

@@ -97,7 +97,7 @@ def test_every_way_to_settle(store_url: str) -> None:
     in_loop(main)
 
 
-def test_async_with_a_task_releases_what_raised(store_url: str) -> None:
+def test_async_with_a_task_releases_it_if_the_block_raises(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")

@@ -11,7 +11,17 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.support.event_loops import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied, until
+from tests.support.event_loops import (
+    PATIENCE,
+    blocked,
+    bridge_threads,
+    calls,
+    counts,
+    held_back,
+    in_loop,
+    record_sizes,
+    until,
+)
 from tests.support.threads import begin
 from tests.support.threads import until as until_here
 
@@ -109,7 +119,7 @@ def test_a_put_in_another_process_wakes_many(durable_url: str) -> None:
             tube = await broker.tube("t")
             takes = [asyncio.ensure_future(tube.take()) for _ in range(200)]
             await blocked(broker, 200)
-            sizes = spied(broker, "take")
+            sizes = record_sizes(broker, "take")
             other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, durable_url)
             found = await asyncio.gather(*takes)
             assert sorted(task.data for task in found if task is not None) == list(range(200))
@@ -267,7 +277,7 @@ def test_a_blocked_take_costs_no_call_while_nothing_happens(monkeypatch: pytest.
             tube = await broker.tube("t")
             takes = [asyncio.ensure_future(tube.take()) for _ in range(1000)]
             await blocked(broker, 1000)
-            sizes = spied(broker, "take")
+            sizes = record_sizes(broker, "take")
 
             async def scanned() -> bool:
                 return len(sizes) >= 2

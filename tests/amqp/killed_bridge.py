@@ -18,7 +18,7 @@ from penstock.broker.tube import Tube
 from penstock.cli.main import main
 
 
-def mortal(call: Callable[..., Any], pass_point: Callable[[], None]) -> Callable[..., Any]:
+def killable(call: Callable[..., Any], pass_point: Callable[[], None]) -> Callable[..., Any]:
     """Wrap a call with a point before it and one after it."""
 
     @wraps(call)
@@ -40,6 +40,6 @@ if __name__ == "__main__":
 
     for owner, names in ((QueueConnection, "ack publish"), (Tube, "put_many take_many ack_many")):
         for name in names.split():
-            setattr(owner, name, mortal(getattr(owner, name), pass_point))
+            setattr(owner, name, killable(getattr(owner, name), pass_point))
     sys.argv.insert(1, "bridge")
     main()

@@ -50,7 +50,7 @@ def test_put_and_wait_are_awaited(app: App) -> None:
     asyncio.run(main())
 
 
-def test_what_is_wrong_is_refused_as_without_a_loop(app: App) -> None:
+def test_bad_input_is_refused_as_in_blocking_calls(app: App) -> None:
     @app.task
     def send(to: str) -> None: ...
 

@@ -140,7 +140,7 @@ def test_a_name_is_a_link_of_a_chain(apps: tuple[App, App]) -> None:
     assert [each.result(0) for each in last.handles] == [3, 7, 9]
 
 
-def test_what_is_known_by_name_only_cannot_be_called(apps: tuple[App, App]) -> None:
+def test_a_handler_known_only_by_name_cannot_be_called(apps: tuple[App, App]) -> None:
     web, _ = apps
     send = web.handler("send", tube="mail")
     assert repr(send) == "<Handler send of tube mail>"

@@ -186,7 +186,7 @@ def test_a_tick_of_a_schedule_starts_a_trace(app: App) -> None:
     assert len({_ids(span.get_span_context()) for span in runs}) == len(runs)
 
 
-def test_without_a_span_nothing_is_stored_of_it(app: App) -> None:
+def test_without_a_span_no_trace_context_is_stored(app: App) -> None:
     @app.task
     def work() -> None: ...
 
@@ -317,7 +317,7 @@ def test_generators_are_around_every_run(app: App, by: str) -> None:
     assert seen == ["outer 3", "awaited 3", "inner", "coroutine", "inner over", "awaited over", "outer over"]
 
 
-def test_an_around_decides_what_becomes_of_an_exception(app: App) -> None:
+def test_an_around_hook_can_suppress_or_replace_an_exception(app: App) -> None:
     """As with a context manager: an exception that it swallows is handled, and one that it raises replaces it."""
 
     @app.around
@@ -339,7 +339,7 @@ def test_an_around_decides_what_becomes_of_an_exception(app: App) -> None:
     assert (failed.wait(0).status, failed.wait(0).error) == ("failed", "bad value")
 
 
-def test_what_is_around_must_yield_once(app: App) -> None:
+def test_an_around_hook_must_yield_once(app: App) -> None:
     @app.task
     def work() -> None: ...
 

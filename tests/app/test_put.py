@@ -73,7 +73,7 @@ def test_an_annotation_that_no_data_can_have_is_refused(app: App) -> None:
         app.handlers["draw"].put(1)
 
 
-def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
+def test_attempts_have_a_default_limit(app: App) -> None:
     app.broker.tube("own", max_attempts=3)
 
     @app.task

@@ -16,7 +16,7 @@ from tests.support.threads import begin, until
 from tests.support.verbs import take
 
 
-def test_options_hold_for_what_is_put_from_then_on(broker: penstock.Broker, clock: Clock) -> None:
+def test_altered_options_apply_to_later_puts(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=60, pri=3)
     tube.put("old")
     tube.alter(ttr=30, pri=2, ttl=timedelta(seconds=100), max_attempts=1)
@@ -83,7 +83,7 @@ def test_another_process_notices_within_a_second(durable_url: str, role: str) ->
 
 
 @pytest.mark.parametrize("kind", ["utube", "utubettl"])
-def test_a_larger_utube_limit_promotes_what_waits(broker: penstock.Broker, kind: str) -> None:
+def test_a_larger_utube_limit_promotes_waiting_tasks(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind)
     tube.put_many([(n, {"utube": "a"}) for n in range(4)])
     held = take(tube)

@@ -220,7 +220,7 @@ BAD_DATA: dict[str, Callable[[], object]] = {
 }
 
 
-def test_data_that_would_not_come_back_as_it_is_is_refused(broker: penstock.Broker) -> None:
+def test_data_that_would_not_decode_to_an_equal_value_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     refused(BAD_DATA.values(), lambda make: tube.put(make()), "data")
     refused(BAD_DATA.values(), lambda make: tube.put_many(["good", make()]))

@@ -99,7 +99,7 @@ def test_a_batch_that_finds_the_tube_full_is_kept_and_tried_again(broker: pensto
     assert [task.address for task in tube.take_many(10)] == ["a", "b"]
 
 
-def test_what_is_confirmed_is_acked_and_the_rest_released_with_the_reason(broker: penstock.Broker) -> None:
+def test_confirmed_tasks_are_acked_and_the_others_released_with_the_reason(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many([b"1", b"2", b"3"])
     queue = Queue(refuses=[b"2"])

@@ -101,7 +101,7 @@ def test_kick_follows_take_order_not_burial_order(broker: penstock.Broker) -> No
     assert tube.peek(1).status is penstock.Status.BURIED
 
 
-def test_kick_says_how_many_there_were(broker: penstock.Broker) -> None:
+def test_kick_returns_how_many_tasks_were_kicked(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c"])
     tube.bury(1)

@@ -83,7 +83,9 @@ def test_an_address_means_its_newest_task(broker: penstock.Broker) -> None:
     assert tube.tasks() == []
 
 
-def test_what_took_the_address_meanwhile_is_settled(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_task_that_holds_the_address_now_is_settled(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between lookup and settle, the task leaves and another is put under its address."""
     tube = broker.tube("t")
     tube.put("old", address="a")

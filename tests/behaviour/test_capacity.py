@@ -30,7 +30,7 @@ def test_capacity_counts_tasks_in_every_state(broker: penstock.Broker, state: st
 
 
 @pytest.mark.parametrize("leave", ["ack", "fail", "delete", "truncate"])
-def test_what_leaves_makes_room(broker: penstock.Broker, leave: str) -> None:
+def test_a_task_that_leaves_frees_capacity(broker: penstock.Broker, leave: str) -> None:
     tube = broker.tube("t", capacity=1)
     tube.put("x")
     task = take(tube)

@@ -80,7 +80,7 @@ def test_drop_refuses_while_tasks_are_taken(broker: penstock.Broker, connect: Co
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_truncate_removes_everything_and_says_how_much(broker: penstock.Broker, kind: str) -> None:
+def test_truncate_removes_everything_and_returns_the_number(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b", "c"])
     task = take(tube)

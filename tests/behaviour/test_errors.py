@@ -148,7 +148,7 @@ def test_acks_of_tasks_with_and_without_errors_in_one_call(broker: penstock.Brok
     assert tube.wait("b", 0).errors == []
 
 
-def test_what_expires_or_is_deleted_keeps_them_with_its_outcome(broker: penstock.Broker, clock: Clock) -> None:
+def test_outcomes_of_expired_and_deleted_tasks_keep_the_errors(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put("a", address="a", ttl=5)
     tube.put("b", address="b")

@@ -158,7 +158,7 @@ def test_the_last_one_to_leave_brings_the_end_work(broker: penstock.Broker, cloc
 
 
 @pytest.mark.parametrize("left", ["taken", "delayed", "buried", "ready"])
-def test_what_is_left_holds_the_end_back(broker: penstock.Broker, left: str) -> None:
+def test_remaining_tasks_delay_the_end(broker: penstock.Broker, left: str) -> None:
     tube = broker.tube("t")
     group = group_of(tube, ["a", "b"])
     group.start()

@@ -66,7 +66,7 @@ def test_the_puts_limit_overrides_the_tubes(broker: penstock.Broker) -> None:
     assert tube.peek(1).status is penstock.Status.BURIED
 
 
-def test_without_a_limit_a_task_comes_again_and_again(broker: penstock.Broker) -> None:
+def test_without_a_limit_a_task_is_handed_out_again_and_again(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     for _ in range(20):

@@ -50,7 +50,7 @@ def test_several_tubes_are_read_at_once(broker: penstock.Broker, clock: Clock) -
     assert broker.runtime.store.counters(stored).keys() == {tube.no for tube in stored[1:]}
 
 
-def test_what_cannot_be_taken_does_not_wait(broker: penstock.Broker, clock: Clock) -> None:
+def test_tasks_that_cannot_be_taken_do_not_count_as_waiting(broker: penstock.Broker, clock: Clock) -> None:
     lanes, ring = broker.tube("lanes", kind="utube"), broker.tube("ring", kind="round", period=1)
     lanes.put_many([("a", {"utube": "x"}), ("b", {"utube": "x"})])
     ring.put("e", id="1")

@@ -37,7 +37,7 @@ def test_creating_a_tube_that_is_there_is_refused(broker: penstock.Broker, conne
         connect().create_tube("mail", "fifottl")
 
 
-def test_opening_without_kind_and_options_takes_the_tube_as_it_is(broker: penstock.Broker, connect: Connect) -> None:
+def test_opening_without_kind_and_options_accepts_any_tube(broker: penstock.Broker, connect: Connect) -> None:
     broker.create_tube("mail", "fifo", capacity=1)
     tube = connect().tube("mail")
     tube.put("x")
@@ -87,7 +87,7 @@ def test_another_option_than_the_stored_one_is_a_mismatch(broker: penstock.Broke
         ("fifo", "max_payload", 1024 * 1024),
     ],
 )
-def test_an_option_that_says_the_default_is_as_if_not_given(
+def test_an_option_equal_to_its_default_counts_as_not_given(
     broker: penstock.Broker, kind: str, option: str, value: object
 ) -> None:
     broker.tube("mail", kind=kind)

@@ -160,7 +160,7 @@ def test_a_new_put_clears_the_old_outcome(broker: penstock.Broker) -> None:
     assert tube.wait("a", 0) == penstock.Outcome("done", "second")
 
 
-def test_a_plain_task_leaves_no_outcome_and_stops_nobody(broker: penstock.Broker) -> None:
+def test_the_result_of_a_plain_task_is_ignored(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     take(tube).ack({"big": "result"})

@@ -38,7 +38,7 @@ def test_a_task_has_no_room_for_other_attributes(broker: penstock.Broker) -> Non
         broker.tube("mail").put("x").colour = "red"  # type: ignore[attr-defined]
 
 
-def test_what_put_gives_is_what_peek_gives(broker: penstock.Broker) -> None:
+def test_peek_returns_the_task_that_put_returned(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     task = tube.put("x", pri=3, ttl=10, ttr=5, delay=2, max_attempts=4)
     assert facts(tube.peek(task.id)) == facts(task)

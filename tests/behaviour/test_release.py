@@ -28,7 +28,7 @@ def test_a_released_task_keeps_its_priority(broker: penstock.Broker) -> None:
     assert drain(tube) == ["a", "b"]
 
 
-def test_a_released_task_is_as_it_was_but_for_the_attempt(broker: penstock.Broker, clock: Clock) -> None:
+def test_release_changes_only_the_attempts(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     put = tube.put("x", pri=2, ttl=10, ttr=5)
     clock.advance(1)
@@ -91,7 +91,7 @@ def test_release_past_the_ttl_removes_the_task(broker: penstock.Broker, clock: C
     assert calls(tube) == {"put": 1, "take": 1, "release": 1, "ttl": 1}
 
 
-def test_release_all_releases_what_anyone_holds(broker: penstock.Broker, connect: Connect) -> None:
+def test_release_all_releases_tasks_of_all_sessions(broker: penstock.Broker, connect: Connect) -> None:
     tube, theirs = broker.tube("t"), connect().tube("t")
     tube.put_many(["a", "b", "c"])
     mine, other = take(tube), take(theirs)

@@ -85,7 +85,7 @@ def test_many_ids_of_one_moment_are_in_the_order_of_numbers(queue: penstock.Tube
 # delivery
 
 
-def test_a_delivered_message_is_taken_by_nobody(queue: penstock.Tube, broker: penstock.Broker, clock: Clock) -> None:
+def test_a_delivered_message_has_no_holder(queue: penstock.Tube, broker: penstock.Broker, clock: Clock) -> None:
     put = queue.put({"n": 1})
     assert (put.status, put.attempts, put.taken, put.data) == ("r", 0, None, {"n": 1})
     clock.advance(2)
@@ -184,7 +184,7 @@ def test_with_acks_at_the_end_and_leaves_it_delivered_when_it_raises(queue: pens
     assert calls(queue) == {"put": 2, "take": 2, "ack": 1}
 
 
-def test_a_with_block_that_ends_late_learns_that_its_message_was_acked(queue: penstock.Tube) -> None:
+def test_a_with_block_raises_if_its_message_was_acked_meanwhile(queue: penstock.Tube) -> None:
     queue.put("a")
     task = take(queue)
     (again,) = queue.recover(1, 0)
@@ -333,7 +333,7 @@ def test_why_describes_either_state(queue: penstock.Tube, clock: Clock) -> None:
 # as any other tube
 
 
-def test_capacity_counts_what_is_not_acked(broker: penstock.Broker) -> None:
+def test_capacity_counts_unacked_messages(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="reliable", capacity=2)
     tube.put_many([*"ab"])
     take(tube)

@@ -27,7 +27,7 @@ def test_an_ack_replies_with_the_result(broker: penstock.Broker, kind: str) -> N
         assert drain(broker.tube("replies")) == [{"id": put.id, "address": None, "status": "done", "result": result}]
 
 
-def test_a_result_of_bytes_is_base64_and_says_so(broker: penstock.Broker) -> None:
+def test_a_result_of_bytes_is_marked_as_base64(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", reply_to="replies", address="a")
     take(tube).ack(b"\x00\xff")
@@ -83,7 +83,7 @@ def test_every_other_end_replies_too(broker: penstock.Broker, clock: Clock, end:
     assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": status, "error": None}]
 
 
-def test_what_ends_no_task_does_not_reply(broker: penstock.Broker) -> None:
+def test_no_reply_unless_the_task_ends(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", reply_to="replies")
     take(tube).release()

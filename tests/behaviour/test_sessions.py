@@ -235,7 +235,7 @@ def test_an_ended_session_is_not_shown(broker: penstock.Broker) -> None:
 
 
 @pytest.mark.parametrize(("silence", "data"), [(14.999, None), (15, "x")])
-def test_a_session_that_is_not_heard_of_lapses(
+def test_a_session_without_heartbeats_lapses(
     broker: penstock.Broker, connect: Connect, clock: Clock, silence: float, data: str | None
 ) -> None:
     theirs = connect()

@@ -192,7 +192,7 @@ def test_the_error_names_the_task_and_the_tube(tube: penstock.Tube) -> None:
         tube.ack(77)
 
 
-def test_ack_many_says_which_were_acked(tube: penstock.Tube, clock: Clock) -> None:
+def test_ack_many_returns_which_were_acked(tube: penstock.Tube, clock: Clock) -> None:
     tube.put_many([("lapsed", {"ttr": 1}), "a", "b", "ready"])
     lapsed, a, b = tube.take_many(3)
     clock.advance(1)

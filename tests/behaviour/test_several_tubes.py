@@ -95,6 +95,6 @@ def test_a_take_from_several_tubes_leaves_no_waiter(live: penstock.Broker, name:
         tube.drop()
 
 
-def test_no_tube_at_all_is_refused(broker: penstock.Broker) -> None:
+def test_an_empty_list_of_tubes_is_refused(broker: penstock.Broker) -> None:
     with pytest.raises(penstock.BadValue):
         broker.take([], timeout=0)

@@ -51,7 +51,7 @@ def test_take_many_and_ack_many_count_each_task(broker: penstock.Broker) -> None
     assert calls(tube) == {"put": 4, "take": 3, "ack": 3}
 
 
-def test_what_the_clock_does_is_counted(broker: penstock.Broker, clock: Clock) -> None:
+def test_applied_deadlines_are_counted(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put_many([("a", {"ttl": 1}), ("b", {"delay": 1}), ("c", {"ttr": 1, "pri": 0})], pri=1)
     assert take(tube).data == "c"

@@ -103,7 +103,7 @@ def test_expired_tasks_make_way_for_the_next(broker: penstock.Broker, clock: Clo
     assert drain(tube) == ["c"]
 
 
-def test_stats_first_does_all_that_is_due(broker: penstock.Broker, clock: Clock) -> None:
+def test_stats_first_applies_everything_due(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     tube.put_many(range(2_500), ttl=1)
     clock.advance(1)

@@ -78,7 +78,7 @@ def test_nothing_is_ready_a_moment_too_early(orders: penstock.Tube, clock: Clock
     assert take(orders).data == "close"
 
 
-def test_what_is_due_is_moved_once_by_any_reader(orders: penstock.Tube, connect: Connect, clock: Clock) -> None:
+def test_due_jobs_are_moved_once_by_any_reader(orders: penstock.Tube, connect: Connect, clock: Clock) -> None:
     orders.put_many(range(5), delay=1)
     others = [connect().tube("orders") for _ in range(3)]
     clock.advance(1)

@@ -107,7 +107,7 @@ def test_extending_keeps_the_work(jobs: penstock.Tube, clock: Clock) -> None:
     assert jobs.peek(1).status == "r"
 
 
-def test_extending_what_was_lost_is_refused(jobs: penstock.Tube, clock: Clock) -> None:
+def test_extending_a_lost_lease_is_refused(jobs: penstock.Tube, clock: Clock) -> None:
     jobs.put("long", ttr=1)
     task = take(jobs)
     clock.advance(1)
@@ -115,7 +115,7 @@ def test_extending_what_was_lost_is_refused(jobs: penstock.Tube, clock: Clock) -
         task.touch(1)
 
 
-def test_the_work_of_a_cancelled_permit_is_anothers_to_claim(broker: penstock.Broker, jobs: penstock.Tube) -> None:
+def test_the_work_of_a_cancelled_permit_can_be_claimed_by_another(broker: penstock.Broker, jobs: penstock.Tube) -> None:
     jobs.put("one")
     stale = broker.session()
     late = take(stale.tube("jobs"))

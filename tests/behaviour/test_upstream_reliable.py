@@ -38,7 +38,7 @@ def pending(found: list[penstock.Task], clock: Clock) -> list[tuple[object, ...]
 # MQ.PUSH
 
 
-def test_push_answers_an_id_for_every_element(mq: penstock.Tube, clock: Clock) -> None:
+def test_push_returns_an_id_for_every_element(mq: penstock.Tube, clock: Clock) -> None:
     pushed = mq.put_many(["one", "two", "three"])
     assert [task.id for task in pushed] == [f"{clock()}-1", f"{clock()}-2", f"{clock()}-3"]
 

@@ -240,7 +240,7 @@ def test_a_kicked_task_comes_before_a_younger_one(broker: penstock.Broker, kind:
     assert drain(tube) == ["first", "second"]
 
 
-def test_a_task_released_with_delay_lets_the_second_go(broker: penstock.Broker) -> None:
+def test_a_task_released_with_delay_does_not_block_the_second(broker: penstock.Broker) -> None:
     tube = broker.create_tube("test", "utubettl")
     tube.put_many([789, 901], utube="efg")
     take(tube).release(delay=10)

@@ -63,7 +63,7 @@ def test_a_taker_gets_a_delayed_task_when_it_is_due(live: penstock.Broker) -> No
     assert time.monotonic() - began >= 0.15
 
 
-def test_a_blocked_taker_learns_of_a_delay_put_later(live: penstock.Broker) -> None:
+def test_a_blocked_taker_is_woken_for_a_delayed_task_put_later(live: penstock.Broker) -> None:
     tube = live.tube("t")
     waiting = blocked(live, tube)
     began = time.monotonic()

@@ -92,7 +92,7 @@ def test_a_plain_release_does_not_use_the_backoff(broker: penstock.Broker) -> No
     assert tube.peek(1).status is penstock.Status.READY
 
 
-def test_a_task_that_the_block_settled_is_left_as_it_is(broker: penstock.Broker) -> None:
+def test_a_task_that_the_block_settled_is_not_settled_again(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
     with take(tube) as task:

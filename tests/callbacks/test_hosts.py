@@ -31,7 +31,7 @@ def test_the_first_parked_is_resumed_first() -> None:
     assert [hosts.unpark("a"), hosts.unpark("a"), hosts.unpark("a")] == ["first", "second", None]
 
 
-def test_room_is_what_the_busiest_host_leaves() -> None:
+def test_room_is_limited_by_the_busiest_host() -> None:
     hosts: Hosts[str] = Hosts(2)
     assert hosts.room(10) == 4
     hosts.begin("a")

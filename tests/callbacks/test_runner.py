@@ -125,7 +125,9 @@ def test_gone_is_buried_at_once(broker: penstock.Broker, receiver: Receiver, run
     assert (tube.peek(1).reason, tube.peek(1).attempts) == ("callback was answered with 410", 1)
 
 
-def test_what_is_not_allowed_is_buried_and_never_called(broker: penstock.Broker, receiver: Receiver, run: Run) -> None:
+def test_callbacks_that_are_not_allowed_are_buried_and_never_called(
+    broker: penstock.Broker, receiver: Receiver, run: Run
+) -> None:
     tube = broker.create_tube("hooks", callback=receiver.url)
     tube.put("x")
     run("hooks.example.org")

@@ -24,7 +24,7 @@ def test_the_form_is_that_of_the_standard() -> None:
     }
 
 
-def test_what_was_signed_verifies() -> None:
+def test_signed_requests_verify() -> None:
     assert verify(SECRET, HEADERS, b'{"n":1}', now=1_700_000_000)
     assert verify(SECRET, {name.title(): value for name, value in HEADERS.items()}, b'{"n":1}', now=1_700_000_299.9)
 
@@ -43,7 +43,7 @@ def test_what_was_signed_verifies() -> None:
         ({}, b'{"n":1}', 1_699_999_699),
     ],
 )
-def test_what_was_changed_or_is_old_does_not(changed: dict[str, str], body: bytes, now: float) -> None:
+def test_changed_or_old_requests_do_not_verify(changed: dict[str, str], body: bytes, now: float) -> None:
     assert not verify(SECRET, HEADERS | changed, body, now=now)
     assert not verify("another secret of some length", HEADERS, b'{"n":1}', now=1_700_000_000)
 

@@ -42,7 +42,7 @@ def worker(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_a_worker_calls_what_is_put_and_stops_on_request(shell: Shell) -> None:
+def test_a_worker_makes_callbacks_and_stops_on_request(shell: Shell) -> None:
     with Receiver(lambda got: Answer(200, b"ok", {"Content-Type": "text/plain"})) as receiver:
         shell("put", "mail", '{"n": 1}', "--callback", receiver.url, "--address", "first", "--delay", "0.1")
         with worker(shell, "--callback-allow", "127.0.0.1") as process:

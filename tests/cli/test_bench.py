@@ -22,7 +22,7 @@ def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
     assert shell.json("tubes") == []
 
 
-def test_there_is_something_to_take_where_puts_are_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_puts_leave_tasks_for_the_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     put_many, clock = Tube.put_many, Clock(0)
 
     def slow(tube: Tube, data: list[bytes]) -> list[penstock.Task]:
@@ -37,7 +37,7 @@ def test_there_is_something_to_take_where_puts_are_held_up(monkeypatch: pytest.M
     assert [phase.tasks for phase in phases] == [1, 100, 101, 100]
 
 
-def test_bench_says_what_a_kind_cannot_do_and_leaves_nothing(shell: Shell) -> None:
+def test_bench_refuses_kinds_that_it_cannot_measure_and_leaves_nothing(shell: Shell) -> None:
     assert "kind" in shell.refused("bench", "--kind", "nonsense")
     assert shell.refused("bench", "--kind", "round", "--seconds", "0.1") != ""
     assert shell.json("tubes") == []

@@ -76,7 +76,7 @@ def test_doctor_reports_on_every_store(store: str, tmp_path: Path) -> None:
     assert "" not in (report["store"]["store"], report["store"]["durability"])
 
 
-def test_what_is_wrong_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_problem_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Redis()
     try:
         penstock.connect(server.url).close()

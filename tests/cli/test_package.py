@@ -99,7 +99,7 @@ def test_completion(shell: Shell) -> None:
         "worker = penstock.worker.worker.Worker(app); worker.start(); worker.stop(); app.close()",
     ],
 )
-def test_rich_is_imported_by_what_draws_on_a_terminal_alone(code: str) -> None:
+def test_only_commands_that_draw_on_a_terminal_import_rich(code: str) -> None:
     unwanted = "{'rich', 'prometheus_client', 'starlette'}"
     script = f"import sys, penstock, penstock.worker.worker\n{code}\nassert not {unwanted} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, env={"PYTHONPATH": SOURCE})

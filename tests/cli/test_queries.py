@@ -53,7 +53,7 @@ def test_tasks(filled: Shell) -> None:
     assert filled.refused("tasks", "mail", "--limit", "0").startswith("limit 0")
 
 
-def test_what_is_shown_never_steers_the_terminal(filled: Shell) -> None:
+def test_output_has_no_terminal_control_characters(filled: Shell) -> None:
     assert "reason    odd\\x1b[31m" in filled("peek", "mail", "1")
 
 

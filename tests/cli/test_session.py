@@ -88,7 +88,7 @@ def test_bury_kick_delete_and_release_all(shell: Shell) -> None:
     assert "task 77 is not in tube mail" in shell.refused("delete", "mail", "77")
 
 
-def test_retry_brings_back_what_is_buried_or_in_other_hands(shell: Shell) -> None:
+def test_retry_makes_buried_and_taken_tasks_ready(shell: Shell) -> None:
     shell("put", "mail", "x")
     with penstock.connect(shell.url) as broker:
         task = broker.tube("mail").take(0)

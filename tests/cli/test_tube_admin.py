@@ -20,7 +20,7 @@ def test_create_with_options(shell: Shell) -> None:
     assert mail.options == {"ttr": 60, "backoff": penstock.Backoff(1, 3, 60, 0)}
 
 
-def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
+def test_a_failed_create_prints_one_line(shell: Shell) -> None:
     shell("create", "mail")
     assert shell.refused("create", "mail").startswith("tube mail exists already: use it as it is, remove it")
     assert shell.refused("create", "a b").startswith("tube 'a b' is not a name")

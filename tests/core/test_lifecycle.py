@@ -124,7 +124,7 @@ def test_an_unstarted_task_gets_its_attempt_back() -> None:
 
 
 @pytest.mark.parametrize(("reason", "kept"), [("last time", "last time"), (None, "handed out 2 times without an ack")])
-def test_a_task_out_of_attempts_says_why(reason: str | None, kept: str) -> None:
+def test_a_task_out_of_attempts_has_a_reason(reason: str | None, kept: str) -> None:
     assert lifecycle.came_back(record(max_attempts=2, reason=reason), NOW, "release").reason == kept
 
 

@@ -80,7 +80,7 @@ def test_the_error_of_a_callback_has_no_password() -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_what_no_database_reads_is_one_text() -> None:
+def test_options_that_no_database_reads_are_one_text() -> None:
     assert set(EXTRA_CHECKS) == set(Extra.__struct_fields__) <= PutOptions.__annotations__.keys()
     tube = make_tube(1, "t", find_kind("fifottl"), {"max_attempts": 3})
     assert make_entry(tube, "x", {}).extra == make_entry(tube, "x", {"pri": 1}).extra == '{"max_attempts":3}'

@@ -30,7 +30,7 @@ def test_an_id_up_to_the_floor_is_the_same_in_its_shard() -> None:
     assert [public_id(id, place, 3, 9) for place in range(3) for id in (1, 9)] == [1, 9] * 3
 
 
-def test_where_nothing_decides_the_guess_is_right() -> None:
+def test_without_utube_and_address_the_guess_is_right() -> None:
     assert [home_of(id, None, None, 3) for id in range(1, 9)] == [own_id(id, 3, 8)[0] for id in range(1, 9)]
     assert home_of(1, None, "a", 3) == shard_of("a", 3)
     assert home_of(1, "u", "a", 3) == shard_of("u", 3)

@@ -74,7 +74,7 @@ def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
     assert [event.name for event in store.advance(tube, now=20).effects.events] == ["ttl"]
 
 
-def test_what_makes_way_for_a_put_replies_behind_it(store: Store) -> None:
+def test_the_reply_of_a_task_that_a_put_expired_is_put_after_it(store: Store) -> None:
     tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
     store.put(tube, [make_entry(tube, "old", {"address": "a", "ttl": 0.01, "reply_to": "t"})], now=0)
     stored = store.put(tube, [make_entry(tube, "new", {"address": "a"})], now=20)

@@ -25,7 +25,7 @@ from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.support.forked import fork
 from tests.support.peer import ROOT, environment
-from tests.support.process_pool import persist
+from tests.support.process_pool import retry_while_busy
 from tests.support.threads import until
 
 # How much longer a campaign may run until enough has happened: a busy machine starts processes slowly.
@@ -69,7 +69,7 @@ class Campaign:
             while time.monotonic() < ends or not enough(self.call_counts()):
                 assert time.monotonic() < ends + PATIENCE, f"too little happened to mean anything: {self.description()}"
                 self._inject_fault()
-        return self._judge()
+        return self._check()
 
     def call_counts(self) -> CallCounts:
         """How often each call was made so far, by its result."""
@@ -126,7 +126,7 @@ class Campaign:
         if code not in (0, -signal.SIGTERM):
             self._crashed.append(Violation("L2", f"{name} crashed with exit code {code}; its traceback is above"))
 
-    def _judge(self) -> list[Violation]:
+    def _check(self) -> list[Violation]:
         with penstock.connect(self.url) as broker:
             tubes = {name: broker.tube(name) for name in TUBES}
             over = time.monotonic() + TTR + TOUCH  # of every lease: one that ended during a recount would spoil it
@@ -163,7 +163,7 @@ class Campaign:
             with suppress(penstock.NotFound):  # it was never stored
                 group = tube.group(name, create=False)
                 if group.status == "open":
-                    cancel = partial(persist, group.cancel)
+                    cancel = partial(retry_while_busy, group.cancel)
                     self._recorder.call("cancel_group", cancel, tube=tube.name, group=name)
 
     def _drained(self, tube: penstock.Tube) -> list[Violation]:

@@ -49,7 +49,11 @@ class Outages:
         self._proxy = self._opened.enter_context(proxied(self._server))
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
         restart = partial(self._server.restart_some, self._dice)
-        self._faults: list[Fault] = [("restart", restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
+        self._faults: list[Fault] = [
+            ("restart", restart),
+            ("cut", self._proxy.cut),
+            ("lose_answers", self._lose_answers),
+        ]
         self._next_faults: list[Fault] = []
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
@@ -120,11 +124,11 @@ class Outages:
     def close(self) -> None:
         self._opened.close()
 
-    def _swallow(self) -> None:
+    def _lose_answers(self) -> None:
         """Lose every answer, and its connection, for a moment."""
-        self._proxy.swallow = True
+        self._proxy.lose_answers = True
         time.sleep(0.05)
-        self._proxy.swallow = False
+        self._proxy.lose_answers = False
 
 
 def _replace(source: Path, target: Path) -> None:

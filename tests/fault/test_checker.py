@@ -73,7 +73,7 @@ def test_an_interrupted_call_may_have_been_applied_or_not() -> None:
         (GOOD, {}, {"put": 0}, "I11"),
     ],
 )  # fmt: skip
-def test_each_rule_sees_what_breaks_it(
+def test_each_rule_finds_its_violation(
     calls: tuple[Call, ...], stored: dict[tuple[str, int], int], counted: dict[str, int], name: str
 ) -> None:
     assert name in judged(*calls, stored=stored, **counted)
@@ -165,5 +165,5 @@ LOST = Call("faults", "lose_tail", 5, {"since": 0.5}, 6)
         (rules.lost_tails([take(1, hand=1), LOST, take(7, hand=2), call("ack", 8, lease=1, hand=2)]), []),
     ],
 )
-def test_each_further_rule_sees_what_breaks_it(found: Iterator[Violation], names: list[str]) -> None:
+def test_each_further_rule_finds_its_violation(found: Iterator[Violation], names: list[str]) -> None:
     assert [violation.name for violation in found] == names

@@ -36,9 +36,9 @@ def ask(tube: penstock.Tube, blocked: Blocked, waiter: int = 1) -> Taken:
 def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
     """Start a take whose first answer is lost."""
     ask(tube, None)  # joined and connected
-    before, proxy.losses = proxy.swallowed, 1
+    before, proxy.losses = proxy.lost_answers, 1
     assert ask(tube, blocked).records == []
-    assert proxy.swallowed == before + 1
+    assert proxy.lost_answers == before + 1
 
 
 def test_a_take_that_registers_twice_is_counted_once(broker: penstock.Broker, proxy: Proxy) -> None:

@@ -60,7 +60,7 @@ def early_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def broker(urls: tuple[str, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
-    proxy.swallow = False  # whatever happened in the test before
+    proxy.lose_answers = False  # whatever happened in the test before
     # While answers are lost, so are new connections: no call waits for one as long as for a server that restarts.
     monkeypatch.setattr("penstock.store.sql.server.WAIT_SECONDS", 0.5)
     with penstock.connect(urls[0]) as broker:
@@ -90,10 +90,10 @@ def test_a_heartbeat_releases_a_stranded_task(broker: penstock.Broker, proxy: Pr
     """The taker never takes again: another one gets the task, and the taker's session stays alive."""
     tube = joined_tube(broker)
     tube.put("a")
-    proxy.swallow = True
+    proxy.lose_answers = True
     with pytest.raises(penstock.StoreError):
         tube.take(0)
-    proxy.swallow = False
+    proxy.lose_answers = False
     [id] = [task.id for task in tube.tasks()]
     assert "answer was lost" in tube.why(id)
     assert [(found.tube, found.id) for found in broker.check() if "answer was lost" in found.what] == [(tube.name, id)]
@@ -111,10 +111,10 @@ def test_a_heartbeat_releases_a_stranded_task(broker: penstock.Broker, proxy: Pr
 def test_repair_releases_a_stranded_task(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = joined_tube(broker)
     tube.put("a")
-    proxy.swallow = True
+    proxy.lose_answers = True
     with pytest.raises(penstock.StoreError):
         tube.take(0)
-    proxy.swallow = False
+    proxy.lose_answers = False
     assert len(broker.check(repair=True)) == 1
     assert broker.check() == []
     assert tube.stats().tasks.ready == 1
@@ -125,10 +125,10 @@ def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, 
     """The background thread does it at its next heartbeat; the test only waits."""
     tube = joined_tube(broker)
     tube.put("a")
-    proxy.swallow = True
+    proxy.lose_answers = True
     with pytest.raises(penstock.StoreError):
         tube.take(0)
-    proxy.swallow = False
+    proxy.lose_answers = False
     with penstock.connect(urls[1]) as other:
         task = other.tube(tube.name).take(60)
         assert task is not None

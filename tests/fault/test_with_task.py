@@ -65,7 +65,7 @@ def leave(task: penstock.Task, proxy: Proxy, error: Exception | None) -> None:
 def test_an_ack_whose_answer_is_lost_is_one_ack(tube: penstock.Tube, proxy: Proxy) -> None:
     task = take(tube)
     leave(task, proxy, None)
-    assert (proxy.swallowed, task.status) == (1, penstock.Status.DONE)
+    assert (proxy.lost_answers, task.status) == (1, penstock.Status.DONE)
     assert (calls(tube), tasks(tube)) == ({"put": 1, "take": 1, "ack": 1}, {"done": 1})
 
 
@@ -75,7 +75,7 @@ def test_a_release_whose_answer_is_lost_is_one_release(
     task = take(tube)
     with pytest.raises(ValueError, match="mailbox full"):
         leave(task, proxy, ValueError("mailbox full"))
-    assert (proxy.swallowed, task.status, task.reason) == (1, penstock.Status.READY, "ValueError: mailbox full")
+    assert (proxy.lost_answers, task.status, task.reason) == (1, penstock.Status.READY, "ValueError: mailbox full")
     assert (calls(tube), tasks(tube)) == ({"put": 1, "take": 1, "release": 1}, {"ready": 1, "total": 1})
     assert "could not release task" not in caplog.text
 
@@ -104,7 +104,7 @@ def cut_off(proxy: Proxy) -> None:
     proxy.cut()
 
 
-def ending_in_vain(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> Future[None]:
+def ending_offline(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> Future[None]:
     """A block, in another thread, that has found its server down at its end."""
 
     def block() -> None:
@@ -128,7 +128,7 @@ def test_the_end_of_a_block_outlasts_its_server(
     tube: penstock.Tube, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = take(tube)
-    ending = ending_in_vain(task, proxy, caplog)
+    ending = ending_offline(task, proxy, caplog)
     proxy.refuse = False
     ending.result(PATIENCE)
     assert task.status is penstock.Status.DONE
@@ -168,7 +168,7 @@ def test_a_broker_that_is_closed_ends_the_attempts(url: str, proxy: Proxy, caplo
     broker = penstock.connect(url)
     tube = broker.tube("t")
     tube.put("x")
-    ending = ending_in_vain(take(tube), proxy, caplog)
+    ending = ending_offline(take(tube), proxy, caplog)
     with suppress(penstock.StoreError):  # the caller gets no answer
         broker.close()
     with pytest.raises((penstock.StoreUnavailable, penstock.OutcomeUnknown)):

@@ -136,7 +136,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     @precondition(lambda self: self.configs and self.looking and not self.late)
-    def alike_and_sound(self) -> None:
+    def sides_agree(self) -> None:
         """I12 for everything observable, and the invariants that the store shows by itself."""
         expected, found = self.model.visible(), self.tried.visible()
         if self.late:

@@ -32,15 +32,15 @@ class Session:
     ttr: int
     handles: dict[object, int] = field(default_factory=dict)
     until: int | None = None
-    heard: int = 0  # when the last handle lapsed, or would lapse
+    last_seen: int = 0  # when the last handle lapsed, or would lapse
 
     def part(self, handle: object, moment: int) -> None:
-        self.heard = self.handles.pop(handle)
+        self.last_seen = self.handles.pop(handle)
         self.until = None if self.handles else moment + self.ttr
 
     @property
     def lapse(self) -> int:
-        return max(self.handles.values(), default=self.heard)
+        return max(self.handles.values(), default=self.last_seen)
 
     @property
     def end(self) -> int:

@@ -36,7 +36,7 @@ def test_puts_and_acks_come_with_the_commit(
     assert broker.check() == []
 
 
-def test_a_rollback_takes_them_with_it(broker: penstock.Broker, own: Connection) -> None:
+def test_a_rollback_undoes_puts_and_acks(broker: penstock.Broker, own: Connection) -> None:
     tube = broker.tube("t")
     tube.put("old")
     held = take(tube)
@@ -88,7 +88,7 @@ def test_addresses_replies_and_groups_come_with_the_commit(
     assert broker.check() == []
 
 
-def test_a_rollback_takes_groups_and_addresses_with_it(broker: penstock.Broker, own: Connection) -> None:
+def test_a_rollback_undoes_groups_and_addresses(broker: penstock.Broker, own: Connection) -> None:
     tube = broker.tube("t")
     tube.put("held", address="a", group="g")
     own.begin()

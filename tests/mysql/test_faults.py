@@ -125,7 +125,7 @@ def test_a_write_killed_in_flight_has_an_unknown_outcome(database: MysqlServer, 
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
-def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
+def test_a_take_whose_answer_was_lost_is_released(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     tube = broker.tube("t", kind=kind, max_attempts=1)

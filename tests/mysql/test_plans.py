@@ -122,7 +122,7 @@ def test_loads(own: Connection, tube: int) -> None:
         assert reads(own, query) <= MOST, name
 
 
-def test_what_is_overdue_is_one_step_in_each_index_per_tube(own: Connection, tube: int) -> None:
+def test_overdue_reads_one_entry_of_each_index_per_tube(own: Connection, tube: int) -> None:
     own.cursor().execute("UPDATE penstock_group SET moving = 0")
     assert reads(own, fill(Q.overdue, now=0)) <= 60
 

@@ -35,7 +35,7 @@ def held(url: str) -> Iterator[tuple[MysqlStep, HeldServer]]:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_a_taker_passes_by_what_another_is_taking(
+def test_a_taker_skips_rows_that_another_is_taking(
     broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], kind: str
 ) -> None:
     tube = broker.tube("t", kind=kind)
@@ -95,7 +95,7 @@ def test_a_take_of_the_urgent_locks_nothing_less_urgent(
     assert task.data == "slow"
 
 
-def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer]) -> None:
+def test_uncommitted_counters_block_nobody(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer]) -> None:
     tube = broker.tube("t")
     tube.put_many(range(200))
     step, server = held
@@ -335,7 +335,7 @@ def test_round_trips_of_unleased_kinds(broker: penstock.Broker, packets: list[tu
 
 
 @pytest.mark.parametrize("verb", ["start", "cancel"])
-def test_tasks_that_follow_their_group_hold_nobody_up(
+def test_tasks_that_follow_their_group_block_nobody(
     broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], verb: str
 ) -> None:
     tube = broker.tube("t", kind="fifo")

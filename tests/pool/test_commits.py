@@ -141,7 +141,7 @@ def test_a_turn_of_a_process_that_died_ends(connect: Connect) -> None:
     assert two.check() == []
 
 
-def test_a_batch_that_fails_before_its_turn_stands_in_nobodys_way(
+def test_a_batch_that_fails_before_its_turn_blocks_no_other(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube, mirror = broker.tube("t"), pool_of(broker)._mirror

@@ -102,7 +102,7 @@ def test_a_process_may_die_at_any_step(
         if lost:
             server.ask("FLUSHALL")
         with penstock.connect(front, pool=behind) as broker:
-            _judge(broker, words, states)
+            _check(broker, words, states)
             if not lost:
                 server.ask("FLUSHALL")
                 assert broker.tube("t").tasks() == [], f"step {step}: what was acked came back"
@@ -110,7 +110,7 @@ def test_a_process_may_die_at_any_step(
             break
 
 
-def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents]) -> None:
+def _check(broker: penstock.Broker, words: list[str], states: dict[str, Contents]) -> None:
     """Assert that the state is that of the last report or the next one, and that each ready task can be taken once."""
     names = list(states)
     last = names.index(words[-1] if words else "")

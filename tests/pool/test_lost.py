@@ -131,7 +131,7 @@ def test_delays_ttls_and_priorities_outlive_redis(front: str, database: str, ser
         assert broker.check() == []
 
 
-def test_what_the_clock_did_is_done_again_when_redis_is_lost_before_it_is_written(
+def test_deadlines_are_applied_again_if_redis_is_lost_before_they_are_written(
     front: str, database: str, server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The expiry is not counted twice."""

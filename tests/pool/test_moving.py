@@ -20,7 +20,7 @@ from tests.servers.redis import Redis
 from tests.support.quiet_broker import quiet
 from tests.support.verbs import take
 from tests.transfer.sample_tubes import FILLED, moved, opened, seen
-from tests.transfer.test_crashes import Death, Killed, visible
+from tests.transfer.test_crashes import Killed, KillPoint, visible
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:
@@ -30,7 +30,7 @@ def store_of(broker: penstock.Broker) -> PoolStore:
 
 
 @contextmanager
-def mortal(broker: penstock.Broker, death: Death) -> Iterator[None]:
+def killable(broker: penstock.Broker, death: KillPoint) -> Iterator[None]:
     """Make every script and every commit of the broker a step at which it may be killed."""
     store = store_of(broker)
     script, transact = store._servers.run, store._vault._db.run
@@ -57,8 +57,8 @@ def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Call
         FILLED["tied"](old, clock)
         before = seen(old, "tied")
         for step in count(1):
-            death = Death(step, after=False)
-            with mortal(old, death), mortal(new, death):
+            death = KillPoint(step, after=False)
+            with killable(old, death), killable(new, death):
                 try:
                     moved(old, new, "tied")
                 except Killed:

@@ -36,7 +36,7 @@ def broker(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broke
         yield broker
 
 
-class Teller:
+class PlanLogger:
     """Makes a store's calls through one connection that logs its plans; nothing in them is random."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from tests.plans.cancelled_group import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import must_not_grow
-from tests.postgres.plans import Teller, buffers, vacuum
+from tests.postgres.plans import PlanLogger, buffers, vacuum
 from tests.postgres.plans import broker as broker
 
 pytestmark = pytest.mark.timeout(600)
@@ -20,7 +20,7 @@ SMALL, LARGE = 2_000, 20_000
 @pytest.fixture
 def pages(url: str, broker: penstock.Broker) -> Iterator[Callable[[Callable[[], object]], int]]:
     """Counts the pages that a call touches: its outermost statement includes those of all inner ones."""
-    teller = Teller(url, broker)
+    teller = PlanLogger(url, broker)
 
     def count(call: Callable[[], object]) -> int:
         with teller.listening() as plans:

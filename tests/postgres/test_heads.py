@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.store.postgres.postgres_connection import locate
 from penstock.testing import Clock
-from tests.postgres.plans import Teller, buffers
+from tests.postgres.plans import PlanLogger, buffers
 from tests.postgres.schemas import damage
 from tests.postgres.search_bounds import Low, passed_by
 from tests.postgres.search_bounds import eager as eager
@@ -41,12 +41,10 @@ def clock() -> Clock:
 
 
 @pytest.mark.parametrize(("kind", "ttr"), [("fifo", None), ("fifottl", None), ("fifottl", 60)])
-def test_takes_pass_by_what_was_taken(
-    url: str, broker: penstock.Broker, held: None, kind: str, ttr: float | None
-) -> None:
+def test_takes_skip_taken_rows(url: str, broker: penstock.Broker, held: None, kind: str, ttr: float | None) -> None:
     tube = broker.tube("work", kind, ttr=ttr)
     tube.put_many(range(10_200))
-    teller = Teller(url, broker)
+    teller = PlanLogger(url, broker)
     for _ in range(50):
         tube.ack_many(tube.take_many(200))
     touched = []

@@ -18,7 +18,7 @@ from tests.servers.postgres import Postgres
         ("postgresql://ada:p%40ss@a:1,b:2/jobs?notify=off", "postgresql://ada:p%40ss@a:1,b:2/jobs"),
     ],
 )
-def test_the_driver_gets_the_url_without_what_is_ours(url: str, conninfo: str) -> None:
+def test_the_driver_gets_the_url_without_our_parameters(url: str, conninfo: str) -> None:
     assert locate(url).conninfo == conninfo
 
 

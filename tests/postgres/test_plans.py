@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import penstock
-from tests.postgres.plans import Teller, buffers
+from tests.postgres.plans import PlanLogger, buffers
 from tests.postgres.plans import broker as broker
 
 SCANNED = (
@@ -30,8 +30,8 @@ FILL = {
 
 
 @pytest.fixture
-def teller(url: str, broker: penstock.Broker) -> Iterator[Teller]:
-    teller = Teller(url, broker)
+def teller(url: str, broker: penstock.Broker) -> Iterator[PlanLogger]:
+    teller = PlanLogger(url, broker)
     yield teller
     teller.db.close()
 
@@ -78,7 +78,7 @@ def must_be_hot(verb: str, plans: list[str], rows: int, dead: int) -> None:
         assert touched < 300 + 40 * rows + dead, f"{verb} touched {touched} pages: {plan}"
 
 
-def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
+def try_all(tube: penstock.Tube, teller: PlanLogger, dead: int = 0) -> None:
     """Run all verbs twice and judge the second run: the first fills the connection's caches.
 
     `dead`: the number of index pages that may be full of dead rows.
@@ -95,7 +95,7 @@ def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("size", FILL)
-def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: Teller, size: str, kind: str) -> None:
+def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: PlanLogger, size: str, kind: str) -> None:
     tube = fill(broker, kind, FILL[size])
     tube.ack_many(tube.take_many(1))  # creates the session
     teller.db.execute(f"ANALYZE {teller.schema}.penstock_task")
@@ -104,7 +104,7 @@ def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: Teller, si
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 def test_plans_made_for_an_empty_table_hold_when_it_is_full_and_when_it_was_emptied(
-    broker: penstock.Broker, teller: Teller, kind: str
+    broker: penstock.Broker, teller: PlanLogger, kind: str
 ) -> None:
     tube = broker.tube("work", kind)
     with teller.listening():
@@ -150,7 +150,7 @@ def unleased_verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", ["round", "reliable"])
 def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
-    broker: penstock.Broker, teller: Teller, kind: str
+    broker: penstock.Broker, teller: PlanLogger, kind: str
 ) -> None:
     tube = broker.tube("work", kind, period=1000 if kind == "round" else None)
     with teller.listening():
@@ -169,7 +169,7 @@ def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
                 must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
 
 
-def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: Teller) -> None:
+def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: PlanLogger) -> None:
     tube = fill(broker, "fifottl", 20_000)
     for task in tube.take_many(3):
         task.bury()
@@ -183,7 +183,7 @@ def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: T
             assert buffers(plan) < 100, plan
 
 
-def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker, teller: Teller) -> None:
+def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker, teller: PlanLogger) -> None:
     tube = broker.tube("work")
     for _ in range(2):
         tube.put_many(("x", {"address": str(n)}) for n in range(3000))

@@ -31,7 +31,7 @@ def held(broker: penstock.Broker, peer: Callable[[], Peer]) -> tuple[penstock.Tu
     return tube, holder
 
 
-def test_a_killed_takers_task_comes_to_a_blocked_taker(
+def test_a_killed_takers_task_goes_to_a_blocked_taker(
     held: tuple[penstock.Tube, Peer], broker: penstock.Broker, peer: Callable[[], Peer]
 ) -> None:
     waiting = peer()
@@ -43,7 +43,7 @@ def test_a_killed_takers_task_comes_to_a_blocked_taker(
     assert time.monotonic() - killed < SOON
 
 
-def test_a_killed_takers_task_comes_to_a_polling_one(held: tuple[penstock.Tube, Peer]) -> None:
+def test_a_killed_takers_task_goes_to_a_polling_taker(held: tuple[penstock.Tube, Peer]) -> None:
     tube, holder = held
     assert tube.take(0) is None
     holder.kill()

@@ -14,7 +14,7 @@ from penstock.runtime import heartbeat as heartbeat
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.support.peer import Peer
-from tests.support.process_pool import PATIENCE, TAKERS, in_processes, persist
+from tests.support.process_pool import PATIENCE, TAKERS, in_processes, retry_while_busy
 from tests.support.threads import begin, until
 from tests.support.verbs import drain, take
 
@@ -30,10 +30,10 @@ def work(url: str, before: int | None = None) -> list[object]:
     """Take and ack until asked to stop. Returns the data that was acked, and the number of acks that came too late."""
     done: list[object] = []
     with penstock.connect(url) as broker:
-        tube = persist(lambda: broker.tube("t"))
-        while (task := persist(lambda: tube.take(PATIENCE))) is not None:
+        tube = retry_while_busy(lambda: broker.tube("t"))
+        while (task := retry_while_busy(lambda: tube.take(PATIENCE))) is not None:
             try:
-                persist(partial(task.ack, task.data))
+                retry_while_busy(partial(task.ack, task.data))
             except penstock.NotTaken:
                 done.append("late")
                 continue
@@ -41,7 +41,7 @@ def work(url: str, before: int | None = None) -> list[object]:
                 break
             done.append(task.data)
             if len(done) == before:
-                persist(lambda: broker.tube("gate").take(PATIENCE))
+                retry_while_busy(lambda: broker.tube("gate").take(PATIENCE))
     return done
 
 
@@ -70,7 +70,7 @@ def together(function: Callable[[str], list[object]], url: str) -> Counter[objec
 
 def stopped(tube: penstock.Tube, working: Future[Counter[object]]) -> Counter[object]:
     """Stop the working processes, which have nothing left to do. Returns their results."""
-    persist(lambda: tube.put_many([STOP] * TAKERS))
+    retry_while_busy(lambda: tube.put_many([STOP] * TAKERS))
     return working.result(PATIENCE)
 
 
@@ -101,12 +101,12 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
     group.start()
     gate = broker.tube("gate")
     working = begin(lambda: together(work_some, url))
-    until(lambda: persist(tube.stats).calls.ack > 20, PATIENCE)
-    persist(group.cancel)
-    acked = persist(tube.stats).calls.ack
-    persist(lambda: gate.put_many(range(TAKERS)))
-    until(lambda: persist(tube.stats).tasks.total == 0, PATIENCE)
-    stats = persist(tube.stats).calls
+    until(lambda: retry_while_busy(tube.stats).calls.ack > 20, PATIENCE)
+    retry_while_busy(group.cancel)
+    acked = retry_while_busy(tube.stats).calls.ack
+    retry_while_busy(lambda: gate.put_many(range(TAKERS)))
+    until(lambda: retry_while_busy(tube.stats).tasks.total == 0, PATIENCE)
+    stats = retry_while_busy(tube.stats).calls
     done = stopped(tube, working)
     require("I9", done["cancelled"] == 1 and done["end"] == 0, done.most_common(3))
     require("I9", stats.ack - 1 <= acked, "work was acked after the cancel")
@@ -142,7 +142,7 @@ def test_an_end_in_another_process_wakes_a_wait(
         assert [future.result(PATIENCE) for future in waits] == ["done", "done"]
 
 
-def test_work_of_a_dead_process_holds_the_end_back_and_then_brings_it(
+def test_the_end_of_a_group_waits_for_the_tasks_of_a_dead_process(
     broker: penstock.Broker, peer: Callable[[], Peer]
 ) -> None:
     tube = broker.tube("t", kind="fifo")

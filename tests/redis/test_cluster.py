@@ -134,7 +134,7 @@ def test_another_node_gives_the_slots_if_one_disconnects(cluster: RedisCluster) 
             store._servers._slots.clear()  # as after a failover
             proxy.losses = 1
             tube.put("x")
-            assert proxy.swallowed == 1
+            assert proxy.lost_answers == 1
             assert len(tube) == 1
     finally:
         proxy.close()

@@ -36,10 +36,10 @@ def broker(server: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_a_put_whose_answer_is_lost_has_an_unknown_outcome(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     tube.put("a")
-    proxy.swallow = True
+    proxy.lose_answers = True
     with pytest.raises(penstock.OutcomeUnknown, match="may or may not"):
         tube.put("b")
-    proxy.swallow = False
+    proxy.lose_answers = False
     assert [task.data for task in tube.tasks()] == ["a", "b"]  # this time it was stored, and only once
     assert tube.put("c").id == 3
 
@@ -55,9 +55,9 @@ def test_an_idle_connection_that_was_cut_is_replaced(broker: penstock.Broker, pr
 def test_reads_and_heartbeats_are_retried(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     tube.put("x")
-    before, proxy.losses = proxy.swallowed, 3
+    before, proxy.losses = proxy.lost_answers, 3
     assert tube.stats().tasks.total == 1
-    assert proxy.swallowed == before + 3
+    assert proxy.lost_answers == before + 3
 
 
 def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Broker) -> None:
@@ -103,9 +103,9 @@ def test_a_blocked_taker_continues_after_an_unanswered_poll(
     waiting = begin(lambda: tube.take(120))
     assert asleep.wait(30)
     assert waiters(broker, "t") == 1
-    before, proxy.swallow = proxy.swallowed, True
-    until(lambda: proxy.swallowed > before)  # the scan at the latest
-    proxy.swallow = False
+    before, proxy.lose_answers = proxy.lost_answers, True
+    until(lambda: proxy.lost_answers > before)  # the scan at the latest
+    proxy.lose_answers = False
     tube.put("x")
     task = waiting.result(timeout=30)
     assert task is not None

@@ -16,7 +16,7 @@ def test_a_plain_url() -> None:
     assert "p%40ss" not in where.label
 
 
-def test_what_is_left_out() -> None:
+def test_defaults() -> None:
     where = locate("redis://")
     assert (where.hosts, where.db, where.prefix) == ((("localhost", 6379),), 0, "penstock")
 

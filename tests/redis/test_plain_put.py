@@ -55,7 +55,7 @@ def test_it_stores_the_same_bytes(server: Redis, kind: str, options: dict[str, A
     ("kind", "options"),
     [("utube", {}), ("reliable", {}), ("fifo", {"capacity": 9}), ("fifottl", {"aging": 5}), ("utube", {"shards": 2})],
 )
-def test_where_more_is_to_be_decided_there_is_none(broker: penstock.Broker, kind: str, options: dict[str, Any]) -> None:
+def test_no_fast_path_if_more_must_be_decided(broker: penstock.Broker, kind: str, options: dict[str, Any]) -> None:
     tube = broker.tube("t", kind=kind, **options)
     assert tube._plain is None
     tube.put("x")

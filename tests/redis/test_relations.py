@@ -34,7 +34,7 @@ def test_truncate_counts_no_work_of_a_cancelled_group(broker: penstock.Broker) -
     assert drain(tube) == ["cancelled"]
 
 
-def test_a_plain_tube_learns_of_its_first_address_from_another_process(url: str, broker: penstock.Broker) -> None:
+def test_a_plain_tube_notices_its_first_address_from_another_process(url: str, broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["x", "y"])
     tube.ack_many(tube.take_many(1))

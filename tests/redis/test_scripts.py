@@ -25,7 +25,7 @@ UNLEASED_TOO = "take apply advance_tube receive_replies put_related".split()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
+def test_a_script_begins_with_its_description_and_arguments(name: str) -> None:
     [text] = [text for text in SECTIONS if text.startswith(f"script: {name}\n")]
     header = re.match(r"script: .*\n(-- .*\n)+", text)
     assert header, "the first lines say what it does"
@@ -107,7 +107,7 @@ def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisC
     assert len(set.union(*slots.values())) > 6
 
 
-def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
+def test_every_script_compiles_for_every_kind_of_tube(server: Redis) -> None:
     """Lua allows 200 local variables per function, and the largest scripts have many."""
     with redis.Redis(port=server.port) as connection:
         modern = int(connection.info("server")["redis_version"].split(".")[0]) >= 7

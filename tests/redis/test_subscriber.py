@@ -73,7 +73,9 @@ def other(url: str) -> Iterator[penstock.Broker]:
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_every_waiter_hears_of_other_processes(broker: penstock.Broker, other: penstock.Broker) -> None:
+def test_every_waiter_is_notified_of_changes_in_other_processes(
+    broker: penstock.Broker, other: penstock.Broker
+) -> None:
     waiting = [begin(broker.tube(name).take) for name in "abc"]
     until(lambda: [waiters(other, name) for name in "abc"] == [1, 1, 1])
     for name, found in zip("abc", waiting, strict=True):

@@ -89,7 +89,7 @@ def test_a_taken_one_cannot_be_acked(broker: penstock.Broker, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
-def test_what_is_due_is_done_without_it(broker: penstock.Broker, clock: Clock, kind: str) -> None:
+def test_deadlines_are_applied_without_it(broker: penstock.Broker, clock: Clock, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many([("a", {"delay": 1}), ("b", {"delay": 1}), ("c", {"ttl": 1})])
     spoil(tube, 1)
@@ -100,7 +100,7 @@ def test_what_is_due_is_done_without_it(broker: penstock.Broker, clock: Clock, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_end_of_its_session_gives_back_the_others(broker: penstock.Broker, kind: str) -> None:
+def test_the_end_of_its_session_releases_the_others(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     with broker.session() as session:
         tube.put_many([(data, {"utube": data} if "utube" in kind else {}) for data in "ab"])
@@ -172,7 +172,7 @@ def test_an_address_that_was_put_again_before_is_not_taken_back(broker: penstock
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "round", "reliable"])
-def test_check_finds_it_and_repair_mends_it(broker: penstock.Broker, kind: str) -> None:
+def test_check_finds_it_and_repair_fixes_it(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, **({"period": 5} if kind == "round" else {}))  # type: ignore[arg-type]
     tube.put_many([(data, {"id": data} if kind == "round" else {}) for data in "ab"])
     spoil(tube, 1)

@@ -71,7 +71,7 @@ def test_a_paused_schedule_puts_nothing_and_others_continue(app: App, clock: Clo
     assert not any(each.paused for each in schedule_status.listed(schedule_tube))
 
 
-def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Clock) -> None:
+def test_a_schedule_can_be_run_while_it_is_paused(app: App, clock: Clock) -> None:
     @app.every(3600, pri=7, tube="slow", max_attempts=2)
     def tick() -> str:
         return "kept"

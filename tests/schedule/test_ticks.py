@@ -119,7 +119,7 @@ def test_a_worker_that_slept_over_its_put_runs_nothing_twice(
 
 
 @pytest.mark.parametrize(("catch_up", "missed"), [("none", 0), ("one", 1), ("all", 5)])
-def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up: str, missed: int) -> None:
+def test_missed_ticks_follow_catch_up_once(app: App, clock: Clock, catch_up: str, missed: int) -> None:
     @app.every(2, catch_up=catch_up)
     def tick() -> None: ...
 

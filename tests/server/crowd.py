@@ -65,7 +65,7 @@ class Crowd:
             for thread in threads:
                 thread.start()
             opened.callback(self._end, threads)
-            self._come()
+            self._connect_clients()
             for _ in range(2):
                 self._over.wait(seconds / 2)
                 seen.memory.append(self._server.memory())
@@ -82,7 +82,7 @@ class Crowd:
         client.execute_command("MQ.PUSH", "big", *[b"x" * 100_000] * 12)
         client.execute_command("TUBE.CREATE", "mail", "fifo")
 
-    def _come(self) -> None:
+    def _connect_clients(self) -> None:
         """Open idle connections, half of them in the middle of a command, and slow readers that ask for more."""
         for number in range(self._connections):
             redis, http = self._connect(self._server.port), self._connect(self._server.http_port)

@@ -43,7 +43,7 @@ def test_payload_bytes_are_never_run(server: Serve) -> None:
     assert client.execute_command("TUBE.TAKE", "t") is None
 
 
-def test_pings_without_end_that_nobody_reads_are_held_back(server: Serve) -> None:
+def test_endless_pings_without_reading_are_throttled(server: Serve) -> None:
     client, other = server.raw(), server.client()
     other.ping()
     before = server.memory()
@@ -59,7 +59,7 @@ def test_pings_without_end_that_nobody_reads_are_held_back(server: Serve) -> Non
     read_exactly(client, b"+PONG\r\n" * whole)
 
 
-def test_a_large_reply_that_nobody_reads_is_held_back(server: Serve) -> None:
+def test_a_large_reply_that_nobody_reads_is_throttled(server: Serve) -> None:
     client, other = server.raw(), server.client()
     other.execute_command("MQ.PUSH", "big", *[b"x" * 100_000] * 100)
     before = server.memory()

@@ -14,15 +14,15 @@ from tests.servers.redis import RedisCluster
 class Proxy:
     """A proxy for a server, or for all nodes of a cluster.
 
-    `swallow`: the next answers, and their connections, are lost; `losses`: how many of them, so that a client that
+    `lose_answers`: the next answers, and their connections, are lost; `losses`: how many of them, so that a client that
     reconnects is answered. `on_request` is called before client data is forwarded; if it raises OSError, the connection
     ends.
     """
 
     def __init__(self, *ports: int) -> None:
-        self.swallow = False
+        self.lose_answers = False
         self.losses = 0
-        self.swallowed = 0
+        self.lost_answers = 0
         self.refuse = False
         self.on_request: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
@@ -62,17 +62,17 @@ class Proxy:
             for source, target, answers in ((client, server, False), (server, client, True)):
                 threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
 
-    def _swallows(self) -> bool:
+    def _loses_answers(self) -> bool:
         with self._lock:  # answers of several connections arrive at once
-            lost = self.swallow or self.losses > 0
+            lost = self.lose_answers or self.losses > 0
             self.losses = max(self.losses - lost, 0)
-            self.swallowed += lost
+            self.lost_answers += lost
             return lost
 
     def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         try:
             while data := source.recv(65536):
-                if answers and self._swallows():
+                if answers and self._loses_answers():
                     source.settimeout(0.05)  # the request was applied, however many answers it has
                     while source.recv(65536):
                         pass

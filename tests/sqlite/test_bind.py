@@ -38,7 +38,7 @@ def test_a_put_is_there_after_the_commit_and_not_before(broker: penstock.Broker,
     assert broker.check() == []
 
 
-def test_a_rollback_takes_the_put_with_it(broker: penstock.Broker, own: apsw.Connection) -> None:
+def test_a_rollback_undoes_the_put(broker: penstock.Broker, own: apsw.Connection) -> None:
     tube = broker.tube("mail")
     own.execute("BEGIN IMMEDIATE")
     broker.bind(own).tube("mail").put_many(["a", "b"])

@@ -32,7 +32,7 @@ class File:
         self.looks += 1
         return int(self._looking.execute("PRAGMA data_version").get)
 
-    def doze(self) -> None:
+    def await_idle(self) -> None:
         """Wait without any write until reads have become rare; a busy machine needs a while."""
         while self.watch._pause < watching._LAST_LOOK:
             assert not self.watch.wait(Wake(), 0.1)
@@ -51,55 +51,55 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[File]:
 
 
 def test_nothing_is_read_while_nothing_is_written(file: File) -> None:
-    file.doze()
+    file.await_idle()
     before = file.looks
     assert not file.watch.wait(Wake(), 1.0)
     assert file.looks - before <= 1, "at the end of its time"
 
 
 def test_a_write_of_another_connection_ends_the_sleep(file: File) -> None:
-    file.doze()
+    file.await_idle()
     found = begin(lambda: file.watch.wait(Wake(), 30))
     file.write()
     assert found.result(timeout=20) is True
 
 
 def test_a_write_between_two_sleeps_is_seen(file: File) -> None:
-    file.doze()
+    file.await_idle()
     file.write()
     assert file.watch.wait(Wake(), 30)
 
 
 def test_a_sleeping_watcher_is_woken(file: File) -> None:
     wake = Wake()
-    file.doze()
+    file.await_idle()
     found = begin(lambda: file.watch.wait(wake, 30))
     wake.set()
     assert found.result(timeout=20) is False
 
 
 @pytest.fixture
-def drowsy(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
+def idle_watch(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
     """A watch whose next regular read is a minute away."""
-    file.doze()
+    file.await_idle()
     monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
     monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
     file.watch._pause = 60.0
     return file
 
 
-def test_a_write_of_others_shortens_the_pause_between_reads(drowsy: File) -> None:
-    found = begin(lambda: drowsy.watch.wait(Wake(), 50))
-    drowsy.write()
+def test_a_write_of_others_shortens_the_pause_between_reads(idle_watch: File) -> None:
+    found = begin(lambda: idle_watch.watch.wait(Wake(), 50))
+    idle_watch.write()
     assert found.result(timeout=20) is True
 
 
-def test_our_own_write_does_not(drowsy: File) -> None:
-    before, drowsy.own = drowsy.looks, 1
-    drowsy.write()
+def test_our_own_write_does_not(idle_watch: File) -> None:
+    before, idle_watch.own = idle_watch.looks, 1
+    idle_watch.write()
     began = time.monotonic()
-    until(lambda: drowsy.watch.wait(Wake(), 0.3))  # when its time is over it reads once more
-    assert drowsy.looks - before == 1
+    until(lambda: idle_watch.watch.wait(Wake(), 0.3))  # when its time is over it reads once more
+    assert idle_watch.looks - before == 1
     assert time.monotonic() - began >= 0.3
 
 

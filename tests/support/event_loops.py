@@ -60,7 +60,7 @@ async def calls(tube: Tube) -> dict[str, int]:
     return {name: getattr(found, name) for name in found.__struct_fields__ if getattr(found, name)}
 
 
-def spied(broker: Broker, verb: str) -> list[int]:
+def record_sizes(broker: Broker, verb: str) -> list[int]:
     """A list that gets the size of each call of this verb that the store receives from now on."""
     store: Any = broker.sync.runtime._store
     real, sizes = getattr(store, verb), list[int]()

@@ -100,7 +100,7 @@ def _close(stream: IO[str] | None) -> None:
         pass
 
 
-class Puppet:
+class PeerProgram:
     """The peer's own end."""
 
     def __init__(self, url: str) -> None:
@@ -139,7 +139,7 @@ class Puppet:
 
 def main(url: str) -> None:
     """Run the commands of standard input."""
-    puppet = Puppet(url)
+    puppet = PeerProgram(url)
     _say({"pid": os.getpid()})
     for line in sys.stdin:
         command, *arguments = json.loads(line)

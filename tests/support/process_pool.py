@@ -44,7 +44,7 @@ def meet() -> None:
     _barrier.wait(PATIENCE)
 
 
-def persist(call: Callable[[], R]) -> R:
+def retry_while_busy(call: Callable[[], R]) -> R:
     """Retry the call while others hold its locks: StoreBusy promises that nothing was applied."""
     ends = time.monotonic() + PATIENCE
     while True:

@@ -25,7 +25,7 @@ class Killed(BaseException):
     """Simulates the end of the process."""
 
 
-class Death:
+class KillPoint:
     """Raises Killed at a given store call: before it, or after it was applied."""
 
     def __init__(self, at: int, *, after: bool) -> None:
@@ -49,7 +49,7 @@ class Death:
 
 
 class _Mortal:
-    def __init__(self, store: Store, death: Death) -> None:
+    def __init__(self, store: Store, death: KillPoint) -> None:
         self._store = store
         self._death = death
 
@@ -58,7 +58,7 @@ class _Mortal:
         return (lambda *args, **kwargs: self._death.meet(found, *args, **kwargs)) if callable(found) else found
 
 
-def move(old: penstock.Broker, new: penstock.Broker, death: Death, *tubes: str) -> None:
+def move(old: penstock.Broker, new: penstock.Broker, death: KillPoint, *tubes: str) -> None:
     """Try once to move these tubes."""
     source, target = (death.wrap(broker.runtime.store) for broker in (old, new))
     Move(BrokerRuntime(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
@@ -88,7 +88,7 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         content = exported(old, "tied")
         for step in count(1):
             try:
-                move(old, new, Death(step, after=after), "tied", "messages")
+                move(old, new, KillPoint(step, after=after), "tied", "messages")
             except Killed:
                 for name in before:
                     assert not (visible(old, name) and visible(new, name))
@@ -104,7 +104,7 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
 @pytest.mark.parametrize("altered", [False, True], ids=["as it was", "altered"])
 @pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
 @pytest.mark.parametrize("sides", PAIRS, ids="-".join)
-def test_a_killed_move_knows_whose_the_pause_was(
+def test_a_continued_move_keeps_a_pause_that_was_there_before(
     sides: tuple[str, str], paused: bool, altered: bool, tmp_path: Path, clock: Clock
 ) -> None:
     first, second = (STORES[name](tmp_path) for name in sides)
@@ -115,12 +115,12 @@ def test_a_killed_move_knows_whose_the_pause_was(
             if paused:
                 tube.pause()
             with pytest.raises(Killed):
-                move(old, new, Death(step, after=True), tube.name)
+                move(old, new, KillPoint(step, after=True), tube.name)
             if not visible(old, tube.name):  # frozen, after the last step that may confuse it
                 break
             if altered:
                 tube.alter(ttl=60)
-            move(old, new, Death(1000, after=True), tube.name)
+            move(old, new, KillPoint(1000, after=True), tube.name)
             there = new.tube(tube.name)
             assert (new.runtime.store.counters(there.stored).paused, step) == (paused, step)
             assert there.stored.given == ({"ttl": 60} if altered else {})
@@ -143,7 +143,7 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
 
         old.runtime.store.write_tube = drop  # type: ignore[method-assign]
         with pytest.raises(penstock.NoSuchTube, match="tube b"):
-            move(old, new, Death(1000, after=True), *tubes)
+            move(old, new, KillPoint(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]
         there = [load_tube(new.runtime.store, f"<{name}") for name in tubes]
         assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which a move to another store fills
@@ -156,7 +156,7 @@ def test_a_resumed_move_imports_reply_tubes_first(clock: Clock) -> None:
         old.tube("jobs").put("x", reply_to="replies")
         for step in count(1):
             try:
-                move(old, new, Death(step, after=True), "jobs", "replies")
+                move(old, new, KillPoint(step, after=True), "jobs", "replies")
             except Killed:
                 assert visible(new, "replies") or not visible(new, "jobs"), step
             else:
@@ -168,16 +168,16 @@ def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put_many(range(9))
         with pytest.raises(Killed):
-            move(old, new, Death(21, after=True), "jobs")
+            move(old, new, KillPoint(21, after=True), "jobs")
         store = new.runtime.store
         coming = load_tube(store, "<jobs")
         assert coming is not None
         store.drop_tube(coming)
         new.tube("jobs").put("another")
         with pytest.raises(penstock.TubeExists, match="tube jobs was created again"):
-            move(old, new, Death(1000, after=True), "jobs")
+            move(old, new, KillPoint(1000, after=True), "jobs")
         new.tube("jobs").drop()
-        move(old, new, Death(1000, after=True), "jobs")
+        move(old, new, KillPoint(1000, after=True), "jobs")
         assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
 
 
@@ -199,14 +199,14 @@ def test_a_move_does_not_start_on_a_partial_import(clock: Clock) -> None:
         old.tube("jobs").put_many(range(3))
         content = exported(old, "jobs")
         with pytest.raises(Killed):
-            Import(Death(9, after=True).wrap(new.runtime.store), BytesIO(content), "a file").run(lambda count: None)
+            Import(KillPoint(9, after=True).wrap(new.runtime.store), BytesIO(content), "a file").run(lambda count: None)
         old.tube("jobs").put_many(range(3, 9))
         with pytest.raises(penstock.TubeExists, match="an import or another move of tube jobs into the target store"):
-            move(old, new, Death(1000, after=True), "jobs")
+            move(old, new, KillPoint(1000, after=True), "jobs")
         assert not old.runtime.store.counters(old.tube("jobs").stored).paused
         Import(new.runtime.store, BytesIO(content), "a file").run(lambda count: None, discard_partial=True)
         new.tube("jobs").drop()
-        move(old, new, Death(1000, after=True), "jobs")
+        move(old, new, KillPoint(1000, after=True), "jobs")
         assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
 
 
@@ -215,12 +215,12 @@ def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> N
         old.tube("jobs")
         for step in count(1):
             with pytest.raises(Killed):
-                move(old, new, Death(step, after=True), "jobs")
+                move(old, new, KillPoint(step, after=True), "jobs")
             if load_tube(new.runtime.store, "<jobs") is not None:
                 break
         old.tube("jobs").drop()
         old.tube("jobs", "fifo").put("x")
-        move(old, new, Death(1000, after=True), "jobs")
+        move(old, new, KillPoint(1000, after=True), "jobs")
         assert new.tube("jobs").kind == "fifo"
 
 
@@ -228,7 +228,7 @@ def test_a_killed_import_is_restarted_on_request(store_url: str, clock: Clock) -
     with opened(store_url, clock) as broker:
         FILLED["tied"](broker, clock)
         content = exported(broker, "tied")
-        mortal = Death(9, after=True).wrap(broker.runtime.store)
+        mortal = KillPoint(9, after=True).wrap(broker.runtime.store)
         with pytest.raises(Killed):
             Import(mortal, BytesIO(content), "a file", "copy").run(lambda count: None)
         with pytest.raises(penstock.BadValue, match="import with --discard-partial"):

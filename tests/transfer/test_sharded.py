@@ -18,7 +18,7 @@ from penstock.testing import Clock
 from tests.conftest import STORES
 from tests.support.quiet_broker import quiet
 from tests.transfer.sample_tubes import exported, imported, moved, opened, seen
-from tests.transfer.test_crashes import Death, Killed, visible
+from tests.transfer.test_crashes import Killed, KillPoint, visible
 
 SHARDED = ("redis", "redis-cluster")
 Fill = Callable[[penstock.Broker], penstock.Tube]
@@ -114,7 +114,7 @@ def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, fill: Fi
 
 
 @pytest.mark.parametrize("store_url", SHARDED, indirect=True)
-def test_tasks_that_came_from_elsewhere_are_used_as_all_others(store_url: str, clock: Clock) -> None:
+def test_imported_tasks_work_like_all_others(store_url: str, clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened(store_url, clock) as new:
         split(old)
         old.tube("replies")
@@ -177,7 +177,7 @@ def test_the_outcome_of_an_address_is_that_of_its_last_task_wherever_it_came_fro
 class _Scripts:
     """Counts every script that the servers of a store run."""
 
-    def __init__(self, servers: Servers, death: Death) -> None:
+    def __init__(self, servers: Servers, death: KillPoint) -> None:
         self._servers = servers
         self._death = death
 
@@ -197,7 +197,7 @@ def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, 
         fill(old)
         before = seen(old, "split")
         for step in count(1):
-            if not killed(old, new, Death(step, after=False)):
+            if not killed(old, new, KillPoint(step, after=False)):
                 break
             assert not (visible(old, "split") and visible(new, "split"))
             moved(old, new, "split")
@@ -206,7 +206,7 @@ def test_a_move_killed_at_any_script_can_be_resumed(fill: Fill, tmp_path: Path, 
         assert step > 25
 
 
-def killed(old: penstock.Broker, new: penstock.Broker, death: Death) -> bool:
+def killed(old: penstock.Broker, new: penstock.Broker, death: KillPoint) -> bool:
     """Move the tube. Returns whether the move was killed before it finished."""
     runners = [cast(ShardedStore, broker.runtime.store)._runner for broker in (old, new)]
     servers = [runner.servers for runner in runners]

@@ -58,13 +58,13 @@ class Talk:
         if not self.wire.closed:
             self.connection.data_received(data)
 
-    async def heard(self) -> bytes:
-        """Send bytes. Returns everything that is answered."""
+    async def replies(self) -> bytes:
+        """Wait until all requests are answered. Returns the replies since the last call."""
         while (worker := self.connection._worker) is not None:
             await asyncio.wait([worker])
-        heard = bytes(self.wire.written)
+        written = bytes(self.wire.written)
         self.wire.written.clear()
-        return heard
+        return written
 
     async def end(self) -> None:
         self.connection.connection_lost(None)
@@ -88,6 +88,6 @@ async def converse(pieces: Sequence[bytes]) -> bytes:
         for piece in pieces:
             talk.say(piece)
             await asyncio.sleep(0)
-        heard = await talk.heard()
+        replies = await talk.replies()
         await talk.end()
-        return heard
+        return replies

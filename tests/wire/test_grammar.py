@@ -63,7 +63,7 @@ def test_empty_arrays_and_lines_ask_for_nothing() -> None:
     assert read(b"*0\r\n\r\n\n   \r\n*1\r\n$4\r\nPING\r\n") == [[b"PING"]]
 
 
-def test_no_more_is_read_than_was_asked_for() -> None:
+def test_no_more_requests_are_read_than_requested() -> None:
     requests = Requests()
     requests.feed(b"PING\r\n" * 5)
     assert [len(requests.read(2)) for _ in range(4)] == [2, 2, 1, 0]

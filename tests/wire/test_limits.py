@@ -22,12 +22,12 @@ def test_a_request_that_does_not_arrive_is_cut_off() -> None:
         async with serving() as service:
             idle, slow = Talk(service), Talk(service)
             slow.say(b"*1\r\n$4\r\nP")
-            await slow.heard()
+            await slow.replies()
             for talk in (idle, slow):
                 talk.connection.cut_if_late(talk.connection._since + ARRIVAL_SECONDS - 1)
                 assert not talk.wire.closed
                 talk.connection.cut_if_late(talk.connection._since + ARRIVAL_SECONDS + 1)
-            assert (slow.wire.closed, await slow.heard()) == (True, LATE)
+            assert (slow.wire.closed, await slow.replies()) == (True, LATE)
             assert not idle.wire.closed
             await slow.end()
             await idle.end()
@@ -43,9 +43,9 @@ def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
             slow.connection._since -= ARRIVAL_SECONDS
             for byte in b"1\r\n$4\r\nPI":
                 slow.say(bytes([byte]))
-                await slow.heard()
+                await slow.replies()
             slow.connection.cut_if_late(time.monotonic() + 1)
-            assert await slow.heard() == LATE
+            assert await slow.replies() == LATE
             await slow.end()
 
     asyncio.run(run())
@@ -58,7 +58,7 @@ def test_the_time_limit_restarts_with_the_next_request() -> None:
             slow.say(b"*")
             slow.connection._since -= ARRIVAL_SECONDS
             slow.say(b"1\r\n$4\r\nPING\r\n*1\r\n")
-            assert await slow.heard() == b"+PONG\r\n"
+            assert await slow.replies() == b"+PONG\r\n"
             slow.connection.cut_if_late(time.monotonic() + 1)
             assert not slow.wire.closed
             await slow.end()
@@ -75,7 +75,7 @@ def test_a_client_that_sends_no_token_is_disconnected(tmp_path: Path) -> None:
             known, stranger = Talk(service), Talk(service)
             known.say(b"AUTH secret\r\n")
             stranger.say(b"PING\r\n")
-            assert (await known.heard(), await stranger.heard()) == (
+            assert (await known.replies(), await stranger.replies()) == (
                 b"+OK\r\n",
                 b"-NOAUTH Authentication required.\r\n",
             )
@@ -124,12 +124,12 @@ def test_calls_of_many_connections_share_store_calls(monkeypatch: pytest.MonkeyP
         async with serving() as service:
             talks = [Talk(service) for _ in range(50)]
             talks[0].say(b"MQ.PUSH k first\r\n")
-            await talks[0].heard()
+            await talks[0].replies()
             puts = Counter(service, "put", monkeypatch)
             for number, talk in enumerate(talks):
                 talk.say(b"MQ.PUSH k %d\r\n" % number)
-            heard = [await talk.heard() for talk in talks]
-            assert len({answer for answer in heard if answer.startswith(b"*1\r\n$")}) == 50
+            replies = [await talk.replies() for talk in talks]
+            assert len({answer for answer in replies if answer.startswith(b"*1\r\n$")}) == 50
             assert sum(puts.sizes) == 50
             assert len(puts.sizes) <= 3
             for talk in talks:
@@ -144,10 +144,10 @@ def test_a_pipeline_of_puts_is_one_store_call(monkeypatch: pytest.MonkeyPatch, v
         async with serving() as service:
             talk = Talk(service)
             talk.say(b"TUBE.CREATE t fifo\r\nTUBE.PUT t first\r\nMQ.PUSH k first\r\n")
-            await talk.heard()
+            await talk.replies()
             puts = Counter(service, "put", monkeypatch)
             talk.say((verb.encode() + b"\r\n") * 200)
-            await talk.heard()
+            await talk.replies()
             assert puts.sizes == [200]
             await talk.end()
 
@@ -159,10 +159,10 @@ def test_a_pipeline_of_acks_is_one_store_call(monkeypatch: pytest.MonkeyPatch) -
         async with serving() as service:
             talk = Talk(service)
             talk.say(b"TUBE.CREATE t fifo\r\n" + b"TUBE.PUT t x\r\n" * 100 + b"TUBE.TAKE t COUNT 100\r\n")
-            await talk.heard()
+            await talk.replies()
             settles = Counter(service, "settle", monkeypatch)
             talk.say(b"".join(b"TUBE.ACK t %d\r\n" % id for id in range(1, 102)))
-            answers = (await talk.heard()).split(b"\r\n")
+            answers = (await talk.replies()).split(b"\r\n")
             assert answers[:100] == [b"+OK"] * 100
             assert answers[100].startswith(b"-NOTTAKEN cannot ack task 101")
             assert settles.sizes == [101]

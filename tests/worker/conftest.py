@@ -81,7 +81,7 @@ def run(app: App) -> Iterator[Run]:
 
 
 @pytest.fixture
-def heard(app: App) -> Callable[[], object]:
+def receive(app: App) -> Callable[[], object]:
     """The next message of a handler."""
 
     def hear() -> object:

@@ -16,7 +16,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work, hold
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 
@@ -33,11 +33,11 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
 
 
 def test_leases_are_extended_and_results_come_after_many_ttrs(
-    app: App, clock: Clock, work: Work, heard: Heard, tell: Tell
+    app: App, clock: Clock, work: Work, receive: Receive, tell: Tell
 ) -> None:
     handle = jobs.hold_async.put("go")
     work(Settings(tubes=("async",)))
-    assert heard() == ["began", "go"]
+    assert receive() == ["began", "go"]
     until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)
     assert app.broker.tube("async").take(0) is None
@@ -45,25 +45,25 @@ def test_leases_are_extended_and_results_come_after_many_ttrs(
     assert handle.result(PATIENCE) == "go"
 
 
-def test_a_lost_lease_cancels_the_coroutine(app: App, start: Start, heard: Heard) -> None:
+def test_a_lost_lease_cancels_the_coroutine(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.hold_async.put("never")
     worker = start("--grace", "0")
-    assert heard() == ["began", "never"]
+    assert receive() == ["began", "never"]
     worker.freeze()
     task = hold(app.broker.tube("async"))
     worker.signal(signal.SIGCONT)
-    while heard() != ["cancelled", "never"]:  # a worker that was slow before it was frozen has started it again
+    while receive() != ["cancelled", "never"]:  # a worker that was slow before it was frozen has started it again
         pass
     task.ack("mine")
     assert handle.wait(PATIENCE).result == "mine"
 
 
-def test_the_end_of_the_grace_period_cancels_the_coroutine(app: App, start: Start, heard: Heard) -> None:
+def test_the_end_of_the_grace_period_cancels_the_coroutine(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.hold_async.options(ttr=60).put("never")
     worker = start("--grace", "0.1")
-    assert heard() == ["began", "never"]
+    assert receive() == ["began", "never"]
     assert worker.stop() == 0
-    assert heard() == ["cancelled", "never"]
+    assert receive() == ["cancelled", "never"]
     task = app.broker.tube("async").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before the handler ended")
 

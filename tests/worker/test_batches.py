@@ -19,7 +19,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
@@ -37,31 +37,31 @@ def rows_of(said: object) -> list[int]:
 
 
 @every_store
-def test_tasks_are_run_in_batches_and_each_has_its_result(app: App, run: Run, heard: Heard) -> None:
+def test_tasks_are_run_in_batches_and_each_has_its_result(app: App, run: Run, receive: Receive) -> None:
     handles = [jobs.store_rows.put(row) for row in range(12)]
     run("rows", concurrency=1)
     assert [handle.result(PATIENCE) for handle in handles] == [f"row {row}" for row in range(12)]
-    assert [len(rows_of(heard())) for _ in range(3)] == [5, 5, 2]
+    assert [len(rows_of(receive())) for _ in range(3)] == [5, 5, 2]
     assert app.broker.tube("rows").stats().calls.ack == 12
 
 
 @every_executor
-def test_a_bad_row_does_not_take_the_others_with_it(app: App, run: Run, heard: Heard, executor: str) -> None:
+def test_a_bad_row_does_not_take_the_others_with_it(app: App, run: Run, receive: Receive, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.put_many([1, 2, -1, 3])
     run(handler.rules.tube)
     tube = app.broker.tube(handler.rules.tube)
     until(lambda: handles[2].status == "buried", PATIENCE)
     assert [handle.result(PATIENCE) for handle in (handles[0], handles[1], handles[3])] == ["row 1", "row 2", "row 3"]
-    assert rows_of(heard()) == [1, 2, -1, 3]
-    assert sorted(row for _ in range(4) for row in rows_of(heard())) == [-1, 1, 2, 3]  # in the same attempt
+    assert rows_of(receive()) == [1, 2, -1, 3]
+    assert sorted(row for _ in range(4) for row in rows_of(receive())) == [-1, 1, 2, 3]  # in the same attempt
     bad = tube.peek(handles[2].id)
     assert (bad.attempts, bad.reason) == (handler.rules.options["max_attempts"], "ValueError: a bad row")
     assert (tube.stats().calls.ack, tube.stats().tasks.buried) == (3, 1)
 
 
 @every_executor
-def test_the_error_of_a_batch_of_one_is_that_task_s(app: App, run: Run, heard: Heard, executor: str) -> None:
+def test_the_error_of_a_batch_of_one_is_that_task_s(app: App, run: Run, receive: Receive, executor: str) -> None:
     handler = HANDLERS[executor]
     bad = handler.put(-1)
     run(handler.rules.tube)
@@ -70,7 +70,7 @@ def test_the_error_of_a_batch_of_one_is_that_task_s(app: App, run: Run, heard: H
     assert good.result(PATIENCE) == "row 1"
     attempts = handler.rules.options["max_attempts"]
     assert attempts is not None
-    assert [rows_of(heard()) for _ in range(attempts + 1)] == [*[[-1]] * attempts, [1]]  # one run in each attempt
+    assert [rows_of(receive()) for _ in range(attempts + 1)] == [*[[-1]] * attempts, [1]]  # one run in each attempt
 
 
 @every_executor
@@ -93,12 +93,12 @@ def test_a_signal_means_all(app: App, run: Run, executor: str) -> None:
 
 
 @every_executor
-def test_a_list_of_the_wrong_length_is_ignored(app: App, run: Run, heard: Heard, executor: str) -> None:
+def test_a_list_of_the_wrong_length_is_ignored(app: App, run: Run, receive: Receive, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.put_many([1, -4])
     run(handler.rules.tube)
     assert [handle.result(PATIENCE) for handle in handles] == ["row 1", "row -4"]
-    assert [len(rows_of(heard())) for _ in range(3)] == [2, 1, 1]
+    assert [len(rows_of(receive())) for _ in range(3)] == [2, 1, 1]
 
 
 def test_a_dead_process_sends_nothing(app: App, run: Run) -> None:
@@ -119,19 +119,19 @@ def test_a_raw_put_that_does_not_fit_does_not_harm_the_others(app: App, run: Run
     until(lambda: tube.peek(bad.id).status == "!", PATIENCE)
 
 
-def test_a_batch_larger_than_the_slots_is_filled(app: App, run: Run, heard: Heard) -> None:
+def test_a_batch_larger_than_the_slots_is_filled(app: App, run: Run, receive: Receive) -> None:
     jobs.hold_rows.put_many([str(number) for number in range(60)])
     run("rows", concurrency=2)
-    assert heard() == ["holding", 60]
+    assert receive() == ["holding", 60]
     app.broker.tube("rows").truncate()
 
 
-def test_one_lost_lease_of_a_batch_is_reported_and_the_others_finish(app: App, run: Run, heard: Heard) -> None:
+def test_one_lost_lease_of_a_batch_is_reported_and_the_others_finish(app: App, run: Run, receive: Receive) -> None:
     handles = jobs.hold_rows.put_many(["a", "b"])
     run("rows")
-    assert heard() == ["holding", 2]
+    assert receive() == ["holding", 2]
     handles[1].cancel()
-    assert heard() == ["lost", [False, True]]
+    assert receive() == ["lost", [False, True]]
     until(lambda: handles[0].status == "gone", PATIENCE)
     assert handles[1].status == "cancelled"
 
@@ -163,7 +163,7 @@ def test_a_stop_releases_what_still_runs(app: App) -> None:
         del app.handlers["lingering"]
 
 
-def test_run_queued_runs_them_one_by_one(app: App, heard: Heard) -> None:
+def test_run_queued_runs_them_one_by_one(app: App, receive: Receive) -> None:
     handles = [jobs.store_rows.put(1), jobs.store_rows.put(2)]
     assert run_queued(app) == 2
     assert [handle.result(0) for handle in handles] == ["row 1", "row 2"]

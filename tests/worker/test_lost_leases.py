@@ -18,7 +18,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
@@ -33,89 +33,89 @@ LOSSES: dict[str, tuple[Callable[[penstock.Tube, int], object], list[str]]] = {
 
 @every_store
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_thread_learns_that_its_lease_is_lost(app: App, run: Run, heard: Heard, loss: str) -> None:
+def test_a_thread_is_notified_of_its_lost_lease(app: App, run: Run, receive: Receive, loss: str) -> None:
     handle = jobs.watch_lease.put()
     worker = run("watched")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     lose, said = LOSSES[loss]
     assert lease_extender.CHECK < 1
     lose(app.broker.tube("watched"), handle.id)
-    assert heard() == [*said, 1]
+    assert receive() == [*said, 1]
     until(lambda: not worker.state.in_flight.held)
     assert app.broker.tube("watched").stats().calls.ack == 0
 
 
 @every_store
 def test_a_released_task_is_not_started_again_while_its_handler_runs(
-    app: App, run: Run, heard: Heard, tell: Tell
+    app: App, run: Run, receive: Receive, tell: Tell
 ) -> None:
     tube = app.broker.create_tube("watched", "fifottl")
     jobs.linger.put("end")
     run("watched")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     assert tube.release_all() == 1
     until(lambda: tube.stats().calls.take >= 2, PATIENCE)
     until(lambda: tube.tasks("~") != [], PATIENCE)
     assert tube.tasks()[0].attempts == 1  # an attempt that was not started does not count
     tell("end")
-    assert heard() == "ended"
-    began = heard()
+    assert receive() == "ended"
+    began = receive()
     assert isinstance(began, list)
     assert began[0] == "began"
     assert began[1] > 2
     tell("end")
-    assert heard() == "ended"
+    assert receive() == "ended"
     until(lambda: tube.stats().calls.ack == 1, PATIENCE)
 
 
 @every_store
-def test_release_all_is_reported(app: App, run: Run, heard: Heard) -> None:
+def test_release_all_is_reported(app: App, run: Run, receive: Receive) -> None:
     jobs.watch_lease.put()
     run("watched")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     app.broker.tube("watched").release_all()
-    assert heard() == ["LeaseLost", "released", 1]
+    assert receive() == ["LeaseLost", "released", 1]
 
 
 @every_store
-def test_the_cancel_of_a_group_is_reported(app: App, run: Run, heard: Heard) -> None:
+def test_the_cancel_of_a_group_is_reported(app: App, run: Run, receive: Receive) -> None:
     group = app.broker.tube("watched").group("g")
     jobs.watch_lease.options(group="g").put()
     group.start()
     run("watched")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     group.cancel()
-    assert heard() == ["Cancelled", "cancelled", 1]
+    assert receive() == ["Cancelled", "cancelled", 1]
 
 
 @every_store
-def test_a_lapsed_session_is_reported(app: App, run: Run, heard: Heard) -> None:
+def test_a_lapsed_session_is_reported(app: App, run: Run, receive: Receive) -> None:
     jobs.watch_lease.put()
     worker = run("watched")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     app.broker.runtime.store.leave([worker.session_handle.handle])  # as a peer that finds it dead does
-    assert heard() == ["LeaseLost", "lapsed", 1]
+    assert receive() == ["LeaseLost", "lapsed", 1]
 
 
-def test_a_coroutine_is_cancelled(app: App, run: Run, heard: Heard) -> None:
+def test_a_coroutine_is_cancelled(app: App, run: Run, receive: Receive) -> None:
     handle = jobs.watch_lease_async.put()
     run("async")
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     assert app.broker.tube("async").cancel(handle.id)
-    assert heard() == ["Cancelled", "cancelled", 1]
+    assert receive() == ["Cancelled", "cancelled", 1]
 
 
-def test_a_process_is_killed(app: App, run: Run, heard: Heard) -> None:
+def test_a_process_is_killed(app: App, run: Run, receive: Receive) -> None:
     handle = jobs.watch_lease_process.put("")
     run("processes")
-    said = heard()
+    said = receive()
     assert isinstance(said, list)
     app.broker.tube("processes").delete(handle.id)
     until(lambda: not os.path.exists(f"/proc/{said[1]}"), PATIENCE)
 
 
 def test_one_store_call_a_second_and_none_while_nothing_runs(
-    app: App, run: Run, heard: Heard, tell: Tell, monkeypatch: pytest.MonkeyPatch
+    app: App, run: Run, receive: Receive, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     store = app.broker.runtime.store
@@ -129,20 +129,20 @@ def test_one_store_call_a_second_and_none_while_nothing_runs(
     for _ in range(3):
         jobs.linger.put("end")
     run("watched")
-    assert [heard() for _ in range(3)] == [["began", 1]] * 3
+    assert [receive() for _ in range(3)] == [["began", 1]] * 3
     time.sleep(2)
     assert asked[-1] == 3
     assert 1 <= len(asked) <= 3
     for _ in range(3):
         tell("end")
-    assert [heard() for _ in range(3)] == ["ended"] * 3
+    assert [receive() for _ in range(3)] == ["ended"] * 3
     seen = len(asked)
     time.sleep(1.2)
     assert len(asked) <= seen + 1  # one may have been in flight
 
 
 def test_many_lost_leases_cost_a_few_store_calls(
-    app: App, run: Run, heard: Heard, monkeypatch: pytest.MonkeyPatch
+    app: App, run: Run, receive: Receive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     store = app.broker.runtime.store
@@ -151,10 +151,10 @@ def test_many_lost_leases_cost_a_few_store_calls(
     for _ in range(8):
         jobs.watch_lease.put()
     run("watched")
-    assert [heard() for _ in range(8)] == [["began", 1]] * 8
+    assert [receive() for _ in range(8)] == [["began", 1]] * 8
     asked.clear()
     app.broker.tube("watched").truncate()
-    assert [heard() for _ in range(8)] == [["Cancelled", "deleted", 1]] * 8
+    assert [receive() for _ in range(8)] == [["Cancelled", "deleted", 1]] * 8
     assert len(asked) <= 4  # the truncate may have come between two checks
 
 
@@ -166,7 +166,7 @@ def _counted(call: Callable[..., object], name: str, asked: list[str]) -> Callab
     return counted
 
 
-def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run, heard: Heard) -> None:
+def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run, receive: Receive) -> None:
     @app.task(tube="watched", name="settle_itself")
     def settle_itself() -> None:
         task = penstock.current_task()
@@ -177,6 +177,6 @@ def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run,
     settle_itself.put()
     try:
         run("watched")
-        assert heard() == ["lost", False]
+        assert receive() == ["lost", False]
     finally:
         del app.handlers["settle_itself"]

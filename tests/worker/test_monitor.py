@@ -72,7 +72,7 @@ def health(url: str, path: str = "health") -> tuple[int, dict[str, str]]:
     return status, json.loads(body)
 
 
-def test_metrics_by_handler_and_tube(app: App, heard: Callable[[], object], tell: Callable[[str], None]) -> None:
+def test_metrics_by_handler_and_tube(app: App, receive: Callable[[], object], tell: Callable[[str], None]) -> None:
     worker = Worker(app, Settings(tubes=("default", "slow"), concurrency=4))
     worker.start()
     try:
@@ -80,7 +80,7 @@ def test_metrics_by_handler_and_tube(app: App, heard: Callable[[], object], tell
             jobs.echo.put(1)
             jobs.retry_until.put(2)
             lost, held = jobs.hold.put("a"), jobs.hold.put("b")
-            heard(), heard()
+            receive(), receive()
             until(lambda: samples(url).get(("penstock_handler_results_total", "retry_until", "default", "done")) == 1)
             found = samples(url)
             assert found["penstock_handler_results_total", "retry_until", "default", "retried"] == 1

@@ -17,7 +17,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 
@@ -29,8 +29,8 @@ def alive(pid: int) -> bool:
     return True
 
 
-def pid_heard(heard: Heard) -> int:
-    said = heard()
+def receive_pid(receive: Receive) -> int:
+    said = receive()
     assert isinstance(said, list)
     return int(said[-1])
 
@@ -73,10 +73,10 @@ def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str,
     assert (task.attempts, task.reason) == (attempts, reason)
 
 
-def test_progress_comes_from_there(start: Start, heard: Heard, tell: Tell) -> None:
+def test_progress_comes_from_there(start: Start, receive: Receive, tell: Tell) -> None:
     handle = jobs.hold_process.put("go")
     start("--processes", "1")
-    pid_heard(heard)
+    receive_pid(receive)
     until(lambda: handle.progress == 0.25)
     tell("go")
     assert handle.result(PATIENCE) == "go"
@@ -88,22 +88,22 @@ def test_a_waiting_handler_makes_room_for_another_process(start: Start) -> None:
     assert handle.result(PATIENCE) == 2
 
 
-def test_no_process_outlives_its_killed_worker(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_no_process_outlives_its_killed_worker(app: App, start: Start, receive: Receive, tell: Tell) -> None:
     handle = jobs.hold_process.put("go")
     worker = start("--processes", "1")
-    pid = pid_heard(heard)
+    pid = receive_pid(receive)
     worker.kill()
     until(lambda: not alive(pid))
     start("--processes", "1")
-    assert pid_heard(heard) != pid
+    assert receive_pid(receive) != pid
     tell("go")
     assert handle.result(PATIENCE) == "go"
 
 
-def test_the_end_of_the_grace_period_kills_the_process(app: App, start: Start, heard: Heard) -> None:
+def test_the_end_of_the_grace_period_kills_the_process(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.hold_process.put("never")
     worker = start("--grace", "0.1")
-    pid = pid_heard(heard)
+    pid = receive_pid(receive)
     assert worker.stop() == 0
     assert not alive(pid)
     task = app.broker.tube("processes").peek(handle.id)

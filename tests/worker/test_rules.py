@@ -15,7 +15,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Run, Start
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
@@ -67,10 +67,10 @@ def test_a_time_limit_is_above_zero(bad: float) -> None:
 
 
 @every_store
-def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, receive: Receive, tell: Tell) -> None:
     handle = jobs.hang.put("late")
     worker = run("rules", concurrency=4)
-    assert [heard(), heard()] == [["began", "late"], ["began", "late"]]
+    assert [receive(), receive()] == [["began", "late"], ["began", "late"]]
     tube = app.broker.tube("rules")
     until(lambda: tube.peek(handle.id).status == "!", PATIENCE)
     task = tube.peek(handle.id)
@@ -94,10 +94,10 @@ def test_a_thread_that_is_stuck_while_it_waits_takes_no_slot(app: App, run: Run,
     until(lambda: (worker.state.slots.running, worker.state.slots.waiting) == (0, 0))
 
 
-def test_a_worker_whose_threads_are_all_stuck_exits(app: App, start: Start, heard: Heard) -> None:
+def test_a_worker_whose_threads_are_all_stuck_exits(app: App, start: Start, receive: Receive) -> None:
     worker = start("--tubes", "rules", "--concurrency", "1", "--grace", "5")
     jobs.hang.put("never")
-    assert heard() == ["began", "never"]
+    assert receive() == ["began", "never"]
     assert worker.wait() == 1
     assert "stuck" in worker.log
     task = app.broker.tube("rules").tasks()[0]
@@ -120,13 +120,13 @@ def test_a_process_is_killed_at_its_time_limit(app: App, run: Run) -> None:
     assert tube.peek(handle.id).reason == "timed out after 0.2 s"
 
 
-def test_signals_of_a_handler_in_a_process(app: App, run: Run, heard: Heard) -> None:
+def test_signals_of_a_handler_in_a_process(app: App, run: Run, receive: Receive) -> None:
     failed = jobs.signal_process.options(address="f").put("fail")
     run("processes")
     outcome = failed.wait(PATIENCE)
     assert (outcome.status, outcome.error, outcome.code) == ("failed", "gone", "E1")
     jobs.signal_process.put("snooze")
-    assert heard() == ["attempt", 1]
+    assert receive() == ["attempt", 1]
 
 
 @every_store
@@ -136,13 +136,13 @@ def test_signals_of_a_handler_in_a_process(app: App, run: Run, heard: Heard) -> 
     ids=["handler", "handler before a smaller tube", "handler before a larger tube", "put", "put alone"],
 )
 def test_the_handlers_max_attempts_apply_to_every_put(
-    app: App, run: Run, heard: Heard, tubes: int | None, puts: int | None, expected: int
+    app: App, run: Run, receive: Receive, tubes: int | None, puts: int | None, expected: int
 ) -> None:
     tube = app.broker.create_tube("rules", "fifottl", max_attempts=tubes)
     task = tube.put(call("stumble"), max_attempts=puts)
     run("rules")
     until(lambda: tube.peek(task.id).status == "!", PATIENCE)
-    assert [heard() for _ in range(expected)] == [["stumbled", number + 1] for number in range(expected)]
+    assert [receive() for _ in range(expected)] == [["stumbled", number + 1] for number in range(expected)]
     assert (tube.peek(task.id).attempts, tube.peek(task.id).reason) == (expected, "ValueError: no")
     assert app.broker.tube("said").take(0) is None
 
@@ -169,11 +169,11 @@ def test_tasks_that_are_put_as_bytes_of_json_are_run(app: App, run: Run, kind: s
 
 
 @every_store
-def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, receive: Receive, tell: Tell) -> None:
     tube = app.broker.create_tube("rules", "fifottl", ttr=60)
     task = tube.put(call("hold_rules", word="go"))
     run("rules")
-    assert heard() == ["began", "go", 1]
+    assert receive() == ["began", "go", 1]
     until(lambda: (found := tube.peek(task.id)).due - found.taken < 30, PATIENCE)
     until(lambda: tube.stats().calls.touch >= 3, PATIENCE)  # it is extended by that
     tell("go")
@@ -182,11 +182,11 @@ def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, heard: Heard,
 
 
 @every_store
-def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, receive: Receive, tell: Tell) -> None:
     tube = app.broker.create_tube("rules", "fifottl")
     task, own = tube.put(call("hold_rules", word="go")), tube.put(call("hold_rules", word="go"), ttr=40)
     run("rules")
-    assert {str(heard()) for _ in range(2)} == {"['began', 'go', 1]"}
+    assert {str(receive()) for _ in range(2)} == {"['began', 'go', 1]"}
     until(lambda: tube.peek(task.id).due is not None, PATIENCE)
     due = tube.peek(own.id)
     assert due.due - due.taken >= 39.9  # the put's own
@@ -195,24 +195,26 @@ def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, heard
     until(lambda: tube.stats().calls.ack == 2, PATIENCE)
 
 
-def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, heard: Heard, tell: Tell) -> None:
+def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, receive: Receive, tell: Tell) -> None:
     tube = app.broker.create_tube("rules", "fifo")
     jobs.hold_rules.put("go")
     with pytest.raises(penstock.UnsupportedOption, match="ttr"):
         jobs.hold_rules.options(ttr=3).put("go")
     run("rules")
-    assert heard() == ["began", "go", 1]
+    assert receive() == ["began", "go", 1]
     assert tube.tasks()[0].due is None
     tell("go")
     until(lambda: tube.stats().calls.ack == 1, PATIENCE)
 
 
-def test_a_used_up_task_of_a_dead_worker_is_buried_before_it_runs_again(app: App, start: Start, heard: Heard) -> None:
+def test_a_used_up_task_of_a_dead_worker_is_buried_before_it_runs_again(
+    app: App, start: Start, receive: Receive
+) -> None:
     tube = app.broker.create_tube("rules", "fifottl")
     task = tube.put(call("die_raw"))
     for attempt in (1, 2):
         worker = start("--tubes", "rules")
-        assert heard() == ["dying", attempt]
+        assert receive() == ["dying", attempt]
         worker.wait()
     start("--tubes", "rules")
     until(lambda: tube.peek(task.id).status == "!", PATIENCE)

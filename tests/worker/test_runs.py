@@ -17,7 +17,7 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 
@@ -38,10 +38,12 @@ def test_a_function_annotated_to_give_nothing_keeps_nothing(app: App, start: Sta
     assert handle.status == "gone"
 
 
-def test_a_task_that_used_up_its_attempts_is_buried_with_its_last_error(app: App, start: Start, heard: Heard) -> None:
+def test_a_task_that_used_up_its_attempts_is_buried_with_its_last_error(
+    app: App, start: Start, receive: Receive
+) -> None:
     handle = jobs.fail.put("no such user")
     start()
-    assert [heard() for _ in range(3)] == [["attempt", 1], ["attempt", 2], ["attempt", 3]]
+    assert [receive() for _ in range(3)] == [["attempt", 1], ["attempt", 2], ["attempt", 3]]
     with pytest.raises(penstock.TaskFailed, match="is buried: ValueError: no such user"):
         handle.wait(PATIENCE)
     task = app.broker.tube("default").peek(handle.id)
@@ -84,11 +86,11 @@ def test_a_task_whose_arguments_do_not_fit_is_buried(app: App, start: Start) -> 
     )
 
 
-def test_progress_is_seen_while_the_handler_runs(start: Start, heard: Heard, tell: Tell) -> None:
+def test_progress_is_seen_while_the_handler_runs(start: Start, receive: Receive, tell: Tell) -> None:
     handle = jobs.report.put("go")
     assert handle.progress is None
     start()
-    assert heard() == ["began", "go"]
+    assert receive() == ["began", "go"]
     until(lambda: handle.progress == 0.4)
     tell("go")
     assert handle.wait(PATIENCE).status in ("done", "gone")  # gone: it ended before the wait began
@@ -101,10 +103,12 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
     assert handle.result(PATIENCE) == 8
 
 
-def test_leases_are_extended_while_handlers_run(app: App, clock: Clock, work: Work, heard: Heard, tell: Tell) -> None:
+def test_leases_are_extended_while_handlers_run(
+    app: App, clock: Clock, work: Work, receive: Receive, tell: Tell
+) -> None:
     handle = jobs.hold_leased.put("go")
     work(Settings(tubes=("slow",)))
-    assert heard() == ["began", "go", os.getpid()]
+    assert receive() == ["began", "go", os.getpid()]
     slow = app.broker.tube("slow")
     until(lambda: slow.stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)

@@ -16,7 +16,7 @@ from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 
@@ -69,19 +69,19 @@ def test_a_handler_that_resumes_gets_the_next_slot() -> None:
     assert slots.running == 0
 
 
-def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, receive: Receive, tell: Tell) -> None:
     start("--concurrency", "3", "--limit", "0=3", "--limit", "5=2")
     for word in ("a", "b", "c"):
         jobs.hold.options(pri=5).put(word)
-    assert {str(heard()), str(heard())} == {f"['began', '{word}', {pid(app)}]" for word in ("a", "b")}
+    assert {str(receive()), str(receive())} == {f"['began', '{word}', {pid(app)}]" for word in ("a", "b")}
     jobs.hold.options(pri=0).put("urgent")
-    assert list_of(heard())[1] == "urgent"
+    assert list_of(receive())[1] == "urgent"
     assert app.broker.tube("slow").stats().tasks.ready == 1  # "c", which may not start while two or more run
     tell("a")
     until(lambda: app.broker.tube("slow").stats().calls.ack == 1)
     assert app.broker.tube("said").take(0.3) is None
     tell("urgent")
-    assert list_of(heard())[1] == "c"
+    assert list_of(receive())[1] == "c"
     tell("b")
     tell("c")
     until(lambda: app.broker.tube("slow").stats().tasks.total == 0)

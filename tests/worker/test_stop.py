@@ -15,16 +15,16 @@ from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 from tests.worker.conftest import Start, hold
 
-Heard = Callable[[], object]
+Receive = Callable[[], object]
 Tell = Callable[[str], None]
 
 
 def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
-    app: App, start: Start, heard: Heard, tell: Tell
+    app: App, start: Start, receive: Receive, tell: Tell
 ) -> None:
     first, second = jobs.hold.put("one"), jobs.hold.put("two")
     worker = start("--concurrency", "1")
-    assert heard() == ["began", "one", worker.pid]
+    assert receive() == ["began", "one", worker.pid]
     worker.signal()
     worker.await_log("stopping")
     tell("one")
@@ -34,20 +34,20 @@ def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
     assert (task.status, task.attempts) == ("r", 0)
 
 
-def test_after_the_grace_the_rest_is_released(app: App, start: Start, heard: Heard) -> None:
+def test_after_the_grace_the_rest_is_released(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.hold.put("never")
     worker = start("--grace", "0.2")
-    assert heard() == ["began", "never", worker.pid]
+    assert receive() == ["began", "never", worker.pid]
     assert worker.stop() == 0
     task = app.broker.tube("slow").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before the handler ended")
     assert worker.pid not in [session.pid for session in app.broker.sessions()]
 
 
-def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) -> None:
+def test_a_second_signal_releases_at_once(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.hold.put("never")
     worker = start("--grace", "60")
-    assert heard() == ["began", "never", worker.pid]
+    assert receive() == ["began", "never", worker.pid]
     worker.signal(signal.SIGINT)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
@@ -81,7 +81,9 @@ def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
     assert app.broker.sessions() == []
 
 
-def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(
+    app: App, start: Start, receive: Receive, tell: Tell
+) -> None:
     """Fast tasks make it prefetch; tasks behind a slow one are released without an attempt."""
     app.broker.tube("default")
     jobs.noop.put_many(range(2000))
@@ -94,39 +96,39 @@ def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(app: App, start: S
     assert tasks(app.broker.tube("default"))["done"] + len(left) == 2000
 
 
-def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, receive: Receive, tell: Tell) -> None:
     handle = jobs.hold.put("one")
     first = start()
-    assert heard() == ["began", "one", first.pid]
+    assert receive() == ["began", "one", first.pid]
     second = start()
     until(lambda: any(session.pid == second.pid for session in app.broker.sessions()), PATIENCE)
     beat = max(session.heartbeat for session in app.broker.sessions() if session.pid == first.pid)
     first.kill()
-    assert heard() == ["began", "one", second.pid]
+    assert receive() == ["began", "one", second.pid]
     assert (app.broker.tube("slow").peek(handle.id).taken or 0) < beat + 15  # when its heartbeat would have reported it
     tell("one")
     assert handle.result(PATIENCE) == "one"
 
 
-def test_a_task_that_kills_its_worker_ends_buried(app: App, start: Start, heard: Heard) -> None:
+def test_a_task_that_kills_its_worker_ends_buried(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.die.put()
     for attempt in (1, 2):
         worker = start()
-        assert heard() == ["dying", attempt]
+        assert receive() == ["dying", attempt]
         assert worker.wait() == -signal.SIGKILL
     until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
     assert app.broker.tube("default").peek(handle.id).reason == "handed out 2 times without an ack"
 
 
-def test_a_lost_lease_is_logged_and_its_result_dropped(app: App, start: Start, heard: Heard) -> None:
+def test_a_lost_lease_is_logged_and_its_result_dropped(app: App, start: Start, receive: Receive) -> None:
     handle = jobs.outlive.put()
     worker = start()
-    assert heard() == ["began", 1]
+    assert receive() == ["began", 1]
     worker.freeze()
     task = hold(app.broker.tube("slow"))  # its ttr is over
     worker.signal(signal.SIGCONT)
     newest = 1
-    while (said := heard()) != ["lost", newest, True]:  # a worker that was slow before the freeze started it again
+    while (said := receive()) != ["lost", newest, True]:  # a worker that was slow before the freeze started it again
         assert isinstance(said, list)
         newest = max(newest, said[1])
     assert newest < task.lease

@@ -29,13 +29,13 @@ def test_work_is_done_and_failures_are_buried(app: App, start: Start) -> None:
     assert worker.stop() == 0
 
 
-def test_a_killed_worker_s_task_is_run_by_another(app: App, start: Start, heard: Callable[[], object]) -> None:
+def test_a_killed_worker_s_task_is_run_by_another(app: App, start: Start, receive: Callable[[], object]) -> None:
     jobs.die.put()
     first = start()
-    assert heard() == ["dying", 1]
+    assert receive() == ["dying", 1]
     first.wait()
     start()
-    assert heard() == ["dying", 2]
+    assert receive() == ["dying", 2]
     until(lambda: tasks(app.broker.tube("default")) == {"buried": 1, "total": 1}, PATIENCE)
 
 

@@ -317,7 +317,9 @@ def test_one_server_continues_what_a_dead_one_left_and_any_can_stop_it(store_url
     assert [task.id for task in tube.tasks()] == list(range(1, 16))
 
 
-def test_what_was_done_is_noted(store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path) -> None:
+def test_actions_are_recorded_for_the_audit(
+    store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path
+) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.ADMIN, "secret", "Ada"))
     with serving(store_url, Tokens(file)) as guarded:
