@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.app import rules
+from penstock.app import handler_options
 from penstock.core import options
 
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
@@ -147,7 +147,7 @@ def parameters(function: Callable[..., object]) -> str:
         shown = parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
         unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
         if unpacked:
-            named += {**vars(options), **vars(rules)}[unpacked[1]].__annotations__
+            named += {**vars(options), **vars(handler_options)}[unpacked[1]].__annotations__
         elif parameter.kind is parameter.VAR_KEYWORD:
             named.append("**")
         elif parameter.kind is parameter.KEYWORD_ONLY:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import penstock
-from penstock.app.rules import TaskOptions
+from penstock.app.handler_options import TaskOptions
 from penstock.core.kind import find_kind
 from penstock.core.options import TimedOptions, TubeOptions
 from tests.docs.pages import ROOT

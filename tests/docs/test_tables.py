@@ -15,7 +15,7 @@ from penstock.app.call import Call
 from penstock.app.call_group import CallGroup
 from penstock.app.current import CurrentTask
 from penstock.app.handle import Handle
-from penstock.app.rules import TaskOptions
+from penstock.app.handler_options import TaskOptions
 from penstock.app.schedules import Schedules
 from penstock.cli.main import cli
 from penstock.core.options import AlterOptions, PutOptions, TimedOptions, TubeOptions

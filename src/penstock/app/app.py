@@ -9,8 +9,8 @@ from penstock.app.app_connection import AppConnection
 from penstock.app.call_group import CallGroup
 from penstock.app.handle import Handle
 from penstock.app.handler import Handler, NamedHandler
+from penstock.app.handler_options import HandlerOptions, TaskOptions, make_rules
 from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart, must_be_hook
-from penstock.app.rules import HandlerOptions, TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
 from penstock.core import names

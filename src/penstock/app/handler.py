@@ -11,9 +11,9 @@ from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions, UnknownArguments
 from penstock.app.call import Call, new_address
 from penstock.app.handle import Handle
+from penstock.app.handler_options import DEFAULT_TUBE, Rules
 from penstock.app.hooks import Hooks
 from penstock.app.put_signature import with_options
-from penstock.app.rules import DEFAULT_TUBE, Rules
 from penstock.broker.tube import Tube, fast_put
 from penstock.core import names
 from penstock.core.ending import KEEP_EXPIRY

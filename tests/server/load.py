@@ -1,6 +1,6 @@
 """Load on one server: idle connections, slow readers and hostile bytes on both ports, and two normal clients.
 
-`python -m tests.server.crowd --connections 5000 --seconds 60` opens that many connections of each protocol and prints
+`python -m tests.server.load --connections 5000 --seconds 60` opens that many connections of each protocol and prints
 what it measured; the suite runs a small one. It fails if a call of a normal client fails or memory grows.
 """
 
@@ -44,7 +44,7 @@ class Seen:
     failures: list[str] = field(default_factory=list)
 
 
-class Crowd:
+class Load:
     """All clients of one server."""
 
     def __init__(self, server: Serve, connections: int) -> None:
@@ -188,9 +188,9 @@ def main() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with ExitStack() as opened:
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-crowd-"))
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-load-"))
         server = opened.enter_context(Serve(f"sqlite:///{folder}/queue.db", *BOTH))
-        seen = Crowd(server, given.connections).run(given.seconds)
+        seen = Load(server, given.connections).run(given.seconds)
     sizes = ", ".join(f"{size / MEBIBYTE:.0f}" for size in seen.memory)
     wrong = problems(seen)
     lines = [

@@ -46,7 +46,7 @@ def bridge(
     url: str, amqp_url: str, queue: str, tube: str, publish: bool, batch: int, declare: bool, reject: bool, drain: bool,
     json_logs: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Move messages of a RabbitMQ queue into a tube, or tasks to a queue.
+    """Move messages from a RabbitMQ queue to a tube, or back.
 
     \b
     penstock bridge amqp://me:secret@mq.example/shop --queue orders --tube orders
