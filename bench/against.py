@@ -76,7 +76,7 @@ BESIDE = (
     Beside("put-10000-utubes", "put-10000", (Target("T25", 0.5, "× plain"),)),
     Beside("drain-500-utubes", "drain-500", (Target("T25", 0.4, "× plain"),)),
 )
-# Release, advance and bury should be faster than before, above all on MariaDB.
+# Release, advance and bury should be faster than before, especially on MariaDB.
 _RETURNS = {"release-all", "session-end", "lapse", "delay", "bury"}
 # These may be slower on MariaDB (docs/decisions/0029-one-engine.md). A pair has no limit: it contains a take.
 _MARIADB = {"take": 0.69, "take+ack": None, "ack-100": 0.77, "delete": 0.5}

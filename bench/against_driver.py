@@ -209,7 +209,7 @@ def _take_one(tube: penstock.Tube) -> penstock.Task:
 def _take(tube: penstock.Tube) -> list[penstock.Task]:
     tasks = tube.take_many(MANY)
     while len(tasks) < MANY:  # the tasks of a group follow its start in steps
-        more = tube.take_many(MANY - len(tasks), timeout=5)  # or the clock's thread is just moving them
+        more = tube.take_many(MANY - len(tasks), timeout=5)  # or the clock's thread is changing them right now
         assert more
         tasks += more
     return tasks

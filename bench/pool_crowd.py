@@ -19,18 +19,18 @@ from bench.report import Line, Size, Target
 
 THREADS = 16
 PROCESSES = 6
-# The work of each member of a crowd: a method of Ours, what a line calls it, and what it must reach.
+# The work of each thread or process: a method of Ours, its name in the results, and its target.
 _WORK = (("put", "put", 0.8), ("take", "take+ack", 1.0))
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 def pool_crowd_mariadb(size: Size) -> Iterator[Line]:
-    """T21, on MariaDB."""
+    """Threads and processes on a pool with MariaDB; target T21."""
     yield from _crowds("mariadb", size)
 
 
 def pool_crowd_postgres(size: Size) -> Iterator[Line]:
-    """The same, on PostgreSQL."""
+    """The same with PostgreSQL."""
     yield from _crowds("postgres", size)
 
 

@@ -30,7 +30,7 @@ def recovery(size: Size) -> Iterator[Line]:
 
 
 def recovery_loaded(size: Size) -> Iterator[Line]:
-    """The same beside 15 processes that use all CPU."""
+    """The same while 15 processes use all CPU."""
     with ExitStack() as opened:
         for _ in range(15):
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -58,7 +58,7 @@ class Size:
     long: bool
 
     def pick(self, quick: int, default: int) -> int:
-        """The smaller amount in a quick run."""
+        """Return the smaller amount in a quick run, otherwise the larger one."""
         return quick if self.quick else default
 
 

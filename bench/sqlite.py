@@ -36,7 +36,7 @@ def full(size: Size) -> Iterator[Line]:
 
 
 def relaxed(size: Size) -> Iterator[Line]:
-    """Commits reach the disk a moment later."""
+    """Commits do not wait for the disk."""
     yield from _beside_bare("relaxed", single=size.pick(2000, 5000), batched=size.pick(10_000, 20_000), size=size)
 
 

@@ -53,7 +53,7 @@ def drain_redis(size: Size) -> Iterator[Line]:
 
 
 def drain_results(size: Size) -> Iterator[Line]:
-    """Kept results compared with the same drain without, in turns."""
+    """Drain with kept results, interleaved with the same drain without."""
     for store in ("sqlite", *NAMES):
         with fresh_store(store) as (url, _), worker_process(url, "kept"):
             plain, kept = _with_and_without(url, size.pick(5_000, 20_000), size.pick(2, 5))

@@ -28,7 +28,7 @@ async def crawl(url: str, site: str) -> int:
 
 
 async def visit(url: str, site: str) -> None:
-    """Put a page, unless it waits already or was crawled: its result is kept for a week."""
+    """Put a page, unless it is queued or was crawled; results are kept for a week."""
     try:
         crawled = (await asyncio.to_thread(app.broker.tube("pages").wait, url, timeout=0)).result is not None
     except TimeoutError:  # it is in the tube

@@ -29,7 +29,7 @@ def read(image: bytes) -> tuple[int, int, bytes]:
     """Width, height and pixels."""
     magic, width, height, _, pixels = image.split(maxsplit=4)
     if magic != b"P5":
-        raise penstock.Bury(f"not an image that this program knows: {magic[:20]!r}")  # trying again would not help
+        raise penstock.Bury(f"not an image that this program knows: {magic[:20]!r}")  # a retry would not help
     return int(width), int(height), pixels
 
 

@@ -1,4 +1,4 @@
-"""Celery: four threads, a thousand messages ahead, no results, gossip, mingling or heartbeat."""
+"""Celery: four threads, a prefetch of a thousand messages, no results, gossip, mingling or heartbeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""huey: four threads, no results. On SQLite with every commit on disk, as our own file."""
+"""huey: four threads, no results. On SQLite every commit is on disk, as on our own file."""
 
 from __future__ import annotations
 

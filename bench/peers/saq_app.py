@@ -1,4 +1,4 @@
-"""SAQ: twenty coroutines at once (its connections are as many) on uvloop, results not kept."""
+"""SAQ: twenty coroutines at once (and as many connections) on uvloop, results not kept."""
 
 from __future__ import annotations
 
