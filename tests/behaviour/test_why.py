@@ -53,7 +53,7 @@ def test_why_says_that_the_tube_is_paused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.pause()
-    assert tube.why(1) == "task 1 is ready, but tube t is paused: resume lets it go"
+    assert tube.why(1) == "task 1 is ready, but tube t is paused: resume the tube first"
 
 
 def test_an_unknown_task_is_not_found(broker: penstock.Broker) -> None:

@@ -27,7 +27,7 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
             reason = f" ({record.reason})" if record.reason else ""
             return f"task {record.id} is buried{reason}: kick makes it ready again"
     if store.counters(tube).paused:
-        return f"task {record.id} is ready, but tube {tube.name} is paused: resume lets it go"
+        return f"task {record.id} is ready, but tube {tube.name} is paused: resume the tube first"
     ahead = store.ahead(tube, record)
     if record.state == "q":
         return f"task {record.id} is ready, but {_micro_queue(store, tube, record, now)}; {_ahead(ahead)}"
@@ -39,7 +39,7 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     if record.state == "t":
         return f"delivered: {since}, delivery {record.attempts}, not acked; recover hands it out again"
     if store.counters(tube).paused:
-        return f"ready, but tube {tube.name} is paused: resume lets it go"
+        return f"ready, but tube {tube.name} is paused: resume the tube first"
     wait = round_wait_ms(tube, record.rank1, now)
     if wait is not None:
         return f"ready, but {since}: it may be handed out again in {_span(wait)}"
@@ -59,7 +59,7 @@ def _micro_queue(store: Store, tube: Tube, record: Record, now: int) -> str:
 
 def _held(store: Store, record: Record, now: int) -> str:
     if store.lost.leased(record):
-        return "by a take of this process whose answer was lost; the next take or heartbeat gives it back"
+        return "by a take of this process whose answer was lost; the next take or heartbeat releases it"
     until = "" if record.at is None else f", until its ttr in {_span(record.at - now)}"
     since = "" if record.taken is None else f" for {_span(now - record.taken)}"
     owner = None if record.owner is None else next(iter(store.sessions(record.owner)), None)

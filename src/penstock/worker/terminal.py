@@ -43,7 +43,7 @@ class LiveStatus(Status):
         facts.add_row("store", self._worker.where)
         facts.add_row("tubes", self._tubes)
         facts.add_row("tasks", ", ".join(self._worker.handler_names) or "none")
-        facts.add_row("at once", str(settings.concurrency))
+        facts.add_row("concurrency", str(settings.concurrency))
         if settings.limits:
             facts.add_row("limits", ", ".join(f"priority {pri} and below: {most}" for pri, most in settings.limits))
         facts.add_row("stop", "Ctrl-C")
