@@ -123,7 +123,7 @@ def test_a_put_in_another_process_wakes_many(durable_url: str) -> None:
             other = await asyncio.create_subprocess_exec(sys.executable, "-c", program, durable_url)
             found = await asyncio.gather(*takes)
             assert sorted(task.data for task in found if task is not None) == list(range(200))
-            assert len(sizes) < 60, "each look was for one, and not for ever more"
+            assert len(sizes) < 60, "each store call took one task instead of more and more"
             assert await other.wait() == 0
 
     in_loop(main)

@@ -1,4 +1,4 @@
-"""Progress is stored by touch, belongs to one attempt, and is visible to everybody."""
+"""Progress is stored by touch, belongs to one attempt, and is visible to everyone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kind reliable: messages with ids like those of a Redis stream, delivered until somebody acks them by id."""
+"""Kind reliable: messages with ids like those of a Redis stream, delivered until someone acks them by id."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def test_a_block_of_commands_runs(where: str, machine: Machine) -> None:
     else:
         prepare(machine.folder)
     if "tokens" in block.code:
-        machine.run("penstock token tokens --role admin --name somebody")
+        machine.run("penstock token tokens --role admin --name someone")
     if "queue.pem" in block.code:
         for made, name in zip(self_signed(machine.folder), ("queue.pem", "queue.key"), strict=True):
             made.rename(machine.folder / name)

@@ -1,4 +1,4 @@
-"""Django's own tests of its tasks, with penstock in place of the dummy and the immediate backend.
+"""Django's own tests of its tasks, with penstock instead of the dummy and the immediate backend.
 
 They are not in Django's wheel: the source of the installed version is downloaded. For `make matrix ONLY=django-6`.
 """

@@ -190,7 +190,7 @@ def test_counter_updates_touch_no_other_row(database: apsw.Connection, names: tu
 
 
 def test_every_query_is_either_hot_or_named_as_rare() -> None:
-    """A new query must be listed here, so that somebody considers its plan."""
+    """A new query must be listed here, so that someone considers its plan."""
     assert set(vars(Q)) == set(HOT) | set(BOUNDED_SORTS) | COUNTED | RARE
 
 

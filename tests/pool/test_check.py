@@ -1,4 +1,4 @@
-"""Changes that somebody else made to Redis or the database are found, and repaired from the database."""
+"""Changes that someone else made to Redis or the database are found, and repaired from the database."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
         "still there",
         ["s", "end"],
     ),
-    "an outcome for ever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
-    "a group for ever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
+    "an outcome forever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
+    "a group forever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
     "a wrong count": (
         lambda store, no: run(
             store,

@@ -1,4 +1,4 @@
-"""Foreign bytes in place of a task: the task is buried, and its tube and micro-queue continue."""
+"""Foreign bytes instead of a task: the task is buried, and its tube and micro-queue continue."""
 
 from __future__ import annotations
 

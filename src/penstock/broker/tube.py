@@ -131,8 +131,8 @@ class Tube:
     ) -> Operation[Task]:  # fmt: skip
         """Store one task. When this returns, it is as durable as the store promises.
 
-        Seconds may be a timedelta. `at`, an aware datetime, is used in place of a delay; one in the past means now.
-        If the tube is full, waits up to timeout seconds (None: for ever), then raises TubeFull.
+        Seconds may be a timedelta. `at`, an aware datetime, is used instead of a delay; one in the past means now.
+        If the tube is full, waits up to timeout seconds (None: forever), then raises TubeFull.
         """
         if self.runtime.is_stale:
             yield Call(self.runtime.refresh_tubes)
@@ -169,7 +169,7 @@ class Tube:
     def take(self, timeout: Seconds | None = None, *, max_pri: int | None = None) -> Operation[Task | None]:
         """Take the first ready task in the tube's order, leased to this session alone; None if none came in time.
 
-        timeout None waits for ever, 0 never waits.
+        timeout None waits forever, 0 never waits.
         """
         check_max_pri(self.stored, max_pri)
         tasks = yield from self.session_handle.take_tasks((self,), 1, timeout, max_pri)

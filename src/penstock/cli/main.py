@@ -17,7 +17,7 @@ EXIT_FAILED = 1  # the command failed, or found something wrong
 EXIT_USAGE = 2  # click's code for a wrong command line
 EXIT_INTERRUPTED = 130
 
-# Remedies for the shell, in place of Python calls.
+# Remedies for the shell, instead of Python calls.
 _REMEDIES: dict[type[PenstockError], str] = {
     NoSuchTube: "penstock tubes lists the tubes, penstock create creates one",
     TubeExists: "use it as it is, remove it with penstock drop, or choose another name",

@@ -41,7 +41,7 @@ _MAX_LEASE = 2**53
 
 
 class HandOut(NamedTuple):
-    """A task's id and the stored lease of one hand-out; verbs accept it in place of a Task."""
+    """A task's id and the stored lease of one hand-out; verbs accept it instead of a Task."""
 
     id: int
     lease: int

@@ -58,7 +58,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     `extra`: the delay of a release or the extension of a touch, in ms. `result`: of an ack, encoded. `code`: of a fail,
     beside its `reason`, as JSON text. `progress`: of a touch. `max_attempts`: of a release, overrides the task's own.
     `ttr`: of a touch, in ms: the lease ends that long from now, even if it had no end. `name`: in unleased kinds, the
-    task's id in place of `id`; `session` is None there. `seen`: the task as its holder knows it; a store may decide by
+    task's id instead of `id`; `session` is None there. `seen`: the task as its holder knows it; a store may decide by
     it instead of reading the task if its guard detects that it changed. `failure`: how a handler's attempt failed,
     stored with the task.
     """

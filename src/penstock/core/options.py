@@ -80,7 +80,7 @@ class PutOptions(TypedDict, total=False):
 
 
 class TimedOptions(PutOptions, total=False):
-    """PutOptions with a time in place of a delay; `with_delay` converts it."""
+    """PutOptions with a time instead of a delay; `with_delay` converts it."""
 
     at: datetime | None
 

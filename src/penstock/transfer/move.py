@@ -187,7 +187,7 @@ class Move:
         if coming is None:
             if is_erased(tube) or self._has_activated(tube):
                 return count, replies
-            # Somebody removed the partial import; the source has everything.
+            # Someone removed the partial import; the source has everything.
             coming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
         target = TubeImport(self._target, coming)
         last, there = self._source.counters(tube).last_id, target.last_id

@@ -120,7 +120,7 @@ class Authentication:
         """Describe the user of a page for the audit: the name of the token, its role, and the address."""
         peer = peer_of(request) or "an unknown address"
         if self.open:
-            return f"somebody on this host ({peer})"
+            return f"someone on this host ({peer})"
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie)
         name = self.logins.name(cookie) or "a token without a name"
