@@ -150,8 +150,8 @@ def test_a_store_error_is_raised_to_all_callers_and_not_retried(calls: list[list
     in_loop(main)
 
 
-def test_a_flow_can_catch_an_error_and_continue() -> None:
-    def flow() -> Operation[object]:
+def test_an_operation_can_catch_an_error_and_continue() -> None:
+    def operation() -> Operation[object]:
         try:
             yield Double(1)
         except BadValue as error:
@@ -161,25 +161,25 @@ def test_a_flow_can_catch_an_error_and_continue() -> None:
     async def main() -> None:
         executor = BatchExecutor()
         Double.bad = {1: BadValue("one")}
-        assert await executor.run(flow()) == ("one", 4)
+        assert await executor.run(operation()) == ("one", 4)
         await closed(executor)
 
     in_loop(main)
 
 
 def test_arguments_are_checked_before_any_call(calls: list[list[int]]) -> None:
-    def flow() -> Operation[None]:
+    def operation() -> Operation[None]:
         raise BadValue("before")
         yield Double(1)
 
     async def main() -> None:
         executor = BatchExecutor()
-        run = executor.run(flow())
+        run = executor.run(operation())
         assert run.done()
         with pytest.raises(BadValue, match="before"):
             await run
         await closed(executor)
-        refused = executor.run(flow())
+        refused = executor.run(operation())
         with pytest.raises(BadValue, match="before"):
             await refused
         with pytest.raises(StoreUnavailable, match="closed: connect again"):
@@ -220,7 +220,7 @@ def test_a_run_is_a_future_that_can_be_cancelled(calls: list[list[int]]) -> None
     in_loop(main)
 
 
-def test_a_single_step_shares_the_call_of_flows(calls: list[list[int]]) -> None:
+def test_a_single_store_operation_shares_the_call_of_others(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         Double.bad[3] = BadValue("three")

@@ -62,8 +62,10 @@ def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
     @wraps(verb)
     async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
         own = getattr(handle.sync, name)  # some kinds of tubes have additional verbs
-        flow = getattr(own, "operation", None)
-        run = handle.executor.run(whole(own, *args, **kwargs) if flow is None else flow(handle.sync, *args, **kwargs))
+        operation = getattr(own, "operation", None)
+        run = handle.executor.run(
+            whole(own, *args, **kwargs) if operation is None else operation(handle.sync, *args, **kwargs)
+        )
         try:
             result = await run
         except asyncio.CancelledError:

@@ -70,11 +70,11 @@ class AwaitedHandle(Generic[R]):
     async def wait(self, timeout: Seconds | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
         """Like `Handle.wait`; it occupies no thread while it waits."""
 
-        def flow() -> Operation[Outcome]:
+        def operation() -> Operation[Outcome]:
             handle = Handle(self._handler, (yield from self._handler.find_tube()), self.id)
             return (yield from operation_of(handle.wait)(handle, timeout))
 
-        return await _carried(self._handler.connection, flow())
+        return await _carried(self._handler.connection, operation())
 
     async def result(self, timeout: Seconds | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
         """Wait for the result of the function. Raises TaskFailed if the task did not succeed."""
@@ -97,11 +97,11 @@ class AwaitedHandle(Generic[R]):
         return await self._blocking(lambda: self._handler.handle(self.id).progress)
 
     async def _blocking(self, call: Callable[[], T]) -> T:
-        def flow() -> Operation[T]:
+        def operation() -> Operation[T]:
             answer: T = yield Blocking(call)
             return answer
 
-        return await _carried(self._handler.connection, flow())
+        return await _carried(self._handler.connection, operation())
 
 
 async def _put(handler: Handler[..., R, object], calls: list[Given]) -> list[AwaitedHandle[R]]:
@@ -109,8 +109,8 @@ async def _put(handler: Handler[..., R, object], calls: list[Given]) -> list[Awa
     return [AwaitedHandle(handler, handle.id) for handle in handles]
 
 
-async def _carried(connection: AppConnection, flow: Operation[T]) -> T:
-    run = connection.executor().run(flow)
+async def _carried(connection: AppConnection, operation: Operation[T]) -> T:
+    run = connection.executor().run(operation)
     try:
         return await run
     except asyncio.CancelledError:

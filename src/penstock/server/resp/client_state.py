@@ -46,7 +46,7 @@ class Session:
         #: The handle of the session in the store.
         self.session_handle = SessionHandle(service.runtime, implicit=True)
         self._tubes: dict[str, Tube] = {}
-        self._flows = 0
+        self._active_ops = 0
         self._still = asyncio.Event()
 
     # authentication
@@ -92,7 +92,7 @@ class Session:
 
     async def close(self) -> None:
         """Release the tasks of takes in progress, then those that are held."""
-        while self._flows:
+        while self._active_ops:
             self._still.clear()
             await self._still.wait()
         if self.session_handle.handle:  # otherwise it has never taken, and the store does not know it
@@ -117,9 +117,9 @@ class Session:
         tube = self._tubes[stored.name] = make_handle(self.service.runtime, self.session_handle, stored)
         return tube
 
-    async def run_ops(self, flows: Sequence[Operation[R]]) -> list[R | PenstockError | TimeoutError]:
+    async def run_ops(self, operations: Sequence[Operation[R]]) -> list[R | PenstockError | TimeoutError]:
         """Start these operations together, so that they share store calls. Returns the result or error of each."""
-        runs = [self.service.executor.run(self._watched(flow)) for flow in flows]
+        runs = [self.service.executor.run(self._watched(operation)) for operation in operations]
         answers: list[R | PenstockError | TimeoutError] = []
         try:
             for run in runs:
@@ -133,10 +133,10 @@ class Session:
                     run.discard_result()
         return answers
 
-    def _watched(self, flow: Operation[R]) -> Operation[R]:
-        self._flows += 1
+    def _watched(self, operation: Operation[R]) -> Operation[R]:
+        self._active_ops += 1
         try:
-            return (yield from flow)
+            return (yield from operation)
         finally:
-            self._flows -= 1
+            self._active_ops -= 1
             self._still.set()

@@ -75,8 +75,8 @@ class Service:
 
 def operation_of(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
     """The operation of a handle's verb; a plain blocking call is an operation of one step."""
-    flow: Callable[..., Operation[R]] | None = getattr(verb, "operation", None)
-    if flow is None:
+    operation: Callable[..., Operation[R]] | None = getattr(verb, "operation", None)
+    if operation is None:
         return whole(verb, *args, **kwargs)
     handle: Any = verb.__self__  # type: ignore[attr-defined]
-    return partial(flow, handle)(*args, **kwargs)
+    return partial(operation, handle)(*args, **kwargs)

@@ -98,16 +98,16 @@ def same(result: Reply) -> Reply:
     return result
 
 
-def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Reply] = done) -> Run:
+def verb(operation: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Reply] = done) -> Run:
     """A command that is a verb of the tube in its first argument. Calls that arrive together start together."""
 
     async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
         name = text("tube", calls[0][0])
-        answers = await _attempt(session, name, flow, calls, refresh=False)
+        answers = await _attempt(session, name, operation, calls, refresh=False)
         gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
         if gone:  # the tube was dropped since it was cached, and perhaps created again
             try:
-                retried = await _attempt(session, name, flow, [calls[at] for at in gone], refresh=True)
+                retried = await _attempt(session, name, operation, [calls[at] for at in gone], refresh=True)
             except NoSuchTube as error:
                 retried = [error] * len(gone)  # not raised, because other calls may have succeeded
             for at, answer in zip(gone, retried, strict=True):
@@ -118,16 +118,21 @@ def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Rep
 
 
 async def _attempt(
-    session: Session, name: str, flow: Callable[[Tube, Args], Operation[Any]], calls: Sequence[Args], *, refresh: bool
+    session: Session,
+    name: str,
+    operation: Callable[[Tube, Args], Operation[Any]],
+    calls: Sequence[Args],
+    *,
+    refresh: bool,
 ) -> list[Any]:
     tube = await session.tube(name, refresh=refresh)
-    return await session.run_ops([_read(flow, tube, args[1:]) for args in calls])
+    return await session.run_ops([_read(operation, tube, args[1:]) for args in calls])
 
 
-def _read(flow: Callable[[Tube, Args], Operation[Any]], tube: Tube, args: Args) -> Operation[Any]:
+def _read(operation: Callable[[Tube, Args], Operation[Any]], tube: Tube, args: Args) -> Operation[Any]:
     """The operation of one call; bad arguments are an error of this call only."""
     try:
-        return flow(tube, args)
+        return operation(tube, args)
     except BadValue as error:
         return _raising(error)
 

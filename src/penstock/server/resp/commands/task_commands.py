@@ -63,8 +63,8 @@ async def _take_any(session: Session, args: Args) -> Reply:
     count = whole("number of tubes", args[0])
     names = [text("tube", name) for name in args[1 : 1 + max(0, count)]]
     given = options(args[1 + len(names) :], {"timeout": number, "max_pri": whole})
-    flow = session.session_handle.take_first(names, given.get("timeout", 0), given.get("max_pri"))
-    (task,) = await session.run_ops([flow])
+    operation = session.session_handle.take_first(names, given.get("timeout", 0), given.get("max_pri"))
+    (task,) = await session.run_ops([operation])
     if isinstance(task, Exception):
         raise task
     return None if task is None else [task.tube, *cast("list[Reply]", triple(task))]
@@ -106,11 +106,11 @@ def _joins(args: Args) -> bytes | None:
 def _on_one(verb: str, **known: Reader) -> Callable[[Tube, Args], Operation[Any]]:
     """A verb of the tube on one task, by its id or its address."""
 
-    def flow(tube: Tube, args: Args) -> Operation[Any]:
+    def operation(tube: Tube, args: Args) -> Operation[Any]:
         id, rest = yield from _which(tube, args)
         return (yield from operation_of(getattr(tube, verb), id, **options(rest, known)))
 
-    return flow
+    return operation
 
 
 def _cancel(tube: Tube, args: Args) -> Operation[int]:

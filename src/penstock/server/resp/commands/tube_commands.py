@@ -96,8 +96,8 @@ def _progress(progress: Progress) -> Reply:
     return {"done": progress.done, "total": progress.total}
 
 
-async def _ended(session: Session, flow: Operation[str]) -> Reply:
-    (end,) = await session.run_ops([flow])
+async def _ended(session: Session, operation: Operation[str]) -> Reply:
+    (end,) = await session.run_ops([operation])
     if isinstance(end, TimeoutError):
         return None
     if isinstance(end, Exception):
