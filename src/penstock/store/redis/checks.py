@@ -1,13 +1,13 @@
-"""Cross-checks of a stored tube, for `engine.integrity`: derives everything that scripts derive from tasks, and
-compares it with what is stored.
+"""Cross-checks of a stored tube, for `engine.integrity`: compares everything that scripts derive from tasks with the
+tasks.
 
-Repair writes each difference, unless the task or the entry that it depends on has changed since.
+Repair sets wrong fields of hashes unless they have changed since, removes entries of indexes that no task has, and
+rewrites tasks whose entries are wrong, which indexes them again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import cast
 
@@ -18,10 +18,10 @@ from penstock.core.group import Group
 from penstock.core.ids import needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
-from penstock.core.results import STATE_COUNTER, Finding
-from penstock.core.task import Record
-from penstock.engine.integrity import EARLY_OUTCOME, Problem, audit_of, check_tube, heads_wanted
-from penstock.engine.port import Audit, QueueAudit, Step
+from penstock.core.results import Finding
+from penstock.core.task import UNSTARTED, Record
+from penstock.engine.integrity import EARLY_OUTCOME, Problem, audit_of, check_tube, queue_problems
+from penstock.engine.port import Audit, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
@@ -61,10 +61,8 @@ _PARTS = (
 )
 # The most repairs in one script call.
 _STEP = 200
-# A Guard is what must still be stored: part, field of a hash, value or None. A Write is command, part, words.
-Guard = tuple[str, bytes, bytes | None]
-Write = tuple[Argument, ...]
-Item = tuple[Iterable[Guard], Sequence[Write]]
+# By part of the tube (a hash) and field: the value to write, None to remove it.
+Fields = Mapping[tuple[str, bytes], bytes | None]
 
 
 def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
@@ -75,8 +73,8 @@ def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | Non
         agreed = [finding for finding in agreed if finding in found] if attempt and not step.look.quiet else found
         if step.look.quiet or not agreed:
             break
-    if repair and (agreed or step.look.differences):
-        step.write(step.look.repairs())  # first, because the repair of leases and groups relies on the indexes
+    if repair and (agreed or step.look.fields):
+        step.repair()  # first, because the repair of leases and groups relies on the indexes
         check_tube(cast(Step, step), tube, repair=True)
     return agreed
 
@@ -89,79 +87,79 @@ class CheckStep(RedisStep):
     def audit(self, tube: Tube) -> Audit:
         """As the port says."""
         self.look = Look(self._runner, tube, self._given)
-        return self.look.audit()
+        return self.look.audit
 
     def restore(self, tube: Tube, record: Record) -> None:
         """As the port says."""
-        key = task_key(record.id)
-        self.write([([self.look.unchanged(key)], [("HSET", "tasks", key, encode(record))])])
+        self._set({("tasks", task_key(record.id)): encode(record)})
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         """As the port says."""
-        self.write(self.look.repairs())
+        self.repair()
 
-    def write(self, items: Iterable[Item]) -> None:
-        """Write each item whose guards hold."""
-        found = list(items)
-        for start in range(0, len(found), _STEP):
-            self._runner.on_tube("repair", self._tube, *_words(found[start : start + _STEP]), now=self._given)
+    def repair(self) -> None:
+        """Repair what the last look found, except for leases and groups."""
+        look, servers, name = self.look, self._runner.servers, self._runner.keys.name
+        self._set(look.fields)
+        for command, entries in ((b"ZREM", look.strays), (b"ZADD", look.ends)):
+            keys = [(name(self._tube.no, part), words) for part, *words in entries]
+            servers.command_all([(key, (command, key, *words)) for key, words in keys])
+        self.rewrite(self._tube, list(look.again.values()))
 
-
-def _words(items: Iterable[Item]) -> Iterator[Argument]:
-    """Items as arguments of the script repair."""
-    for guards, writes in items:
-        held = list(guards)
-        yield len(held)
-        for part, field, value in held:
-            yield from (part, field, b"" if value is None else b"=" + value)
-        yield len(writes)
-        for write in writes:
-            yield from (len(write) - 2, *write)
+    def _set(self, fields: Fields) -> None:
+        """Write fields that have not changed since the last look."""
+        words: list[Argument] = []
+        for (part, field), wanted in fields.items():
+            stored = self.look.stored[part].get(field)
+            words += [part, field, *(b"" if value is None else b"=" + value for value in (stored, wanted))]
+        for start in range(0, len(words), 4 * _STEP):
+            self._runner.on_tube("write_unchanged", self._tube, *words[start : start + 4 * _STEP], now=self._given)
 
 
 class Look:
-    """A tube as read once: by part, what is stored, and what should be."""
+    """A tube as read once: what is stored, what is wrong, and what repairs it."""
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
         self._now = runner.now(tube.no, now)
-        self._second = "2" in runner.shape(tube).letters
         before = queries.read_part(runner, tube, "meta")
         self._counters = queries.read_counters(runner, [tube], frozen=True)[0]
-        self._stored = {part: queries.read_part(runner, tube, part) for part in (*_PARTS, "meta")}
+        self.stored = {part: queries.read_part(runner, tube, part) for part in (*_PARTS, "meta")}
         #: Whether nothing changed while the tube was read; else the counters are not compared.
-        self.quiet = self._stored["meta"] == before
+        self.quiet = self.stored["meta"] == before
         self._problems: list[Problem] = []
-        self._groups = queries.groups(self._stored["groups"])
+        #: What to write: fields of hashes.
+        self.fields: dict[tuple[str, bytes], bytes | None] = {}
+        #: Entries of indexes that no task has.
+        self.strays: list[tuple[str, bytes]] = []
+        #: When outcomes and ended groups expire, as entries of `kept`.
+        self.ends: list[tuple[str, int, bytes]] = []
+        #: Tasks to index again, by id.
+        self.again: dict[int, Record] = {}
+        self._groups = queries.groups(self.stored["groups"])
         for no, group in self._groups.items():
-            group.moving = b"%d" % no in self._stored["moving"]
+            group.moving = b"%d" % no in self.stored["moving"]
         self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in self._of("outcomes")}
-        # What should be stored: indexes are derived from scratch; in other parts, only wrong entries are changed.
-        self._wanted = {part: {} if part in _INDEXES else dict(fields) for part, fields in self._stored.items()}
         lost = self._lost_relations()
         self._records = {id: self._read(id, value, lost) for key, value in self._of("tasks") if (id := task_id(key))}
-        self._queues = self._set_heads() if tube.kind.per_utube else {}
-        for record in self._records.values():
-            self._index(record)
-        self._list_addresses()
-        self._list_groups()
-        self._wanted["waits"] = {handle: n for handle, n in self._of("waits") if handle in self._stored["handles"]}
-        self._states = Counter(record.state for record in self._records.values())
+        #: The facts that `engine.integrity` compares.
+        self.audit = self._audit()
+        self._compare_queues()
+        self._compare_indexes(second="2" in runner.shape(tube).letters)
+        self._compare_addresses()
+        self._compare_groups()
+        for handle in self.stored["waits"].keys() - self.stored["handles"]:
+            what = f"handle {handle.decode()} is registered as waiting, but is not there"
+            self._wrong(None, what, "forget it", ("waits", handle), None)
         self._count()
-        #: The wrong entries: part and field.
-        self.differences = [
-            (part, field)
-            for part, wanted in self._wanted.items()
-            for field in {**self._stored[part], **wanted}
-            if self._stored[part].get(field) != wanted.get(field)
-        ]
 
     def _of(self, part: str) -> Iterable[tuple[bytes, bytes]]:
-        return self._stored[part].items()
+        return self.stored[part].items()
 
-    def unchanged(self, key: bytes) -> Guard:
-        """The guard that the task with that key is stored unchanged."""
-        return "tasks", key, self._stored["tasks"].get(key)
+    def _wrong(self, id: int | None, what: str, remedy: str, field: tuple[str, bytes], value: bytes | None) -> None:
+        """Report a problem that writing a field solves."""
+        self._problems.append((id, what, remedy))
+        self.fields[field] = value
 
     # tasks as they should be
 
@@ -170,7 +168,7 @@ class Look:
         found: dict[int, tuple[str | None, Group | None]] = {
             task_id(key): (name.decode(), None) for name, key in self._of("addresses") if not self._is_span(name)
         }
-        for member in self._stored["members"]:
+        for member in self.stored["members"]:
             group = self._groups.get(task_id(member[:6]))
             if member[6:7] == b"m" and group is not None:
                 found[task_id(member)] = found.get(task_id(member), (None, None))[0], group
@@ -193,7 +191,7 @@ class Look:
             own = f"reply-{id}" if self.tube.kind.hand_out == CLOCK else shown_mark((max(ms, self._now), seq + id))
             record = replace(record, address=own)
         if record is not stored:
-            self._wanted["tasks"][task_key(id)] = encode(record)
+            self.fields["tasks", task_key(id)] = encode(record)
         return record
 
     def _is_span(self, name: bytes) -> bool:
@@ -206,164 +204,97 @@ class Look:
         ahead = max((ahead for ahead in spans if ahead < id), default=None)
         return None if ahead is None else f"{spans[ahead].decode()}-{id - ahead}"
 
-    def _set_heads(self) -> dict[str, QueueAudit]:
-        """Audit the micro-queues, and set which of their ready tasks should be heads and which waiting."""
-        members: dict[str, list[Record]] = {name[1:].decode(): [] for name in self._stored["micro_queues"]}
-        for record in self._records.values():
-            if record.state in "rqt":
-                members.setdefault(record.utube or "", []).append(record)
-        fair, queues = self.tube.fair, dict[str, QueueAudit]()
-        for utube, records in members.items():
-            ready = [record for record in records if record.state != "t"]
-            ready.sort(key=lambda record: (record.rank1, 0 if fair else record.rank2, record.id))
-            heads = [record for record in ready if record.state == "r"]
-            counted = len(records) - len(ready), len(heads), len(ready) - len(heads)
-            stored = self._stored["micro_queues"].get(micro_queue_name(utube))
-            taken, first, waiting, turn = (0, 0, 0, 0) if stored is None else read_micro_queue(stored)
-            if stored is None:
-                turn = max((int(record.rank2) for record in heads), default=0) if fair else 0
-            shown = [(record.id, record.state) for record in ready]
-            queues[utube] = QueueAudit(counted, (taken, first, waiting), turn, shown)
-            wanted = heads_wanted(self.tube, queues[utube])
-            self._wanted["micro_queues"][micro_queue_name(utube)] = pack_micro_queue(
-                counted[0], wanted, len(ready) - wanted, turn
-            )
-            for place, record in enumerate(ready):
-                state = "r" if place < wanted else "q"
-                rank2 = record.rank2 if not fair else turn if state == "r" else 0
-                if (state, rank2) != (record.state, record.rank2):
-                    self._records[record.id] = sound = replace(record, state=state, rank2=rank2)
-                    self._wanted["tasks"][task_key(record.id)] = encode(sound)
-        return queues
-
     # what is derived from tasks
 
-    def _index(self, record: Record) -> None:
-        group = None if record.group_no is None else self._groups.get(record.group_no)
-        for index, name, score in index_entries(self.tube, record, second=self._second):
-            # A take removes a task from the ready index if its group was cancelled.
-            withdrawn = index == "ready" and group is not None and group.state == rules.CANCELLING
-            if not withdrawn or name in self._stored["ready"]:
-                self._wanted[index][name] = score
+    def _audit(self) -> Audit:
+        queues = {name[1:].decode(): read_micro_queue(value) for name, value in self._of("micro_queues")}
+        return audit_of(
+            self.tube, [self._records[id] for id in sorted(self._records)],
+            sessions={int(no) for no in self.stored["ends"]}, groups=list(self._groups.values()), queues=queues,
+            counters=self._counters, others=self._problems,
+        )  # fmt: skip
 
-    def _list_addresses(self) -> None:
-        wanted, spans = self._wanted["addresses"], dict[bytes, list[int]]()
-        held = {record.address.encode(): id for id, record in self._records.items() if record.address is not None}
+    def _compare_queues(self) -> None:
+        """Compare micro-queues. Rewriting the heads of a micro-queue chooses them again."""
+        for utube, queue in self.audit.queues.items():
+            if any(queue_problems(self.tube, {utube: queue})):
+                heads = [self._records[id] for id, state in queue.ready if state == "r"]
+                ready = heads or [self._records[id] for id, _ in queue.ready[:1]]
+                turn = queue.turn or max((int(record.rank2) for record in heads if self.tube.fair), default=0)
+                numbers = pack_micro_queue(*queue.counted, turn) if any(queue.counted) else None
+                self.fields["micro_queues", micro_queue_name(utube)] = numbers
+                self.again |= {record.id: record for record in ready}
+
+    def _compare_indexes(self, *, second: bool) -> None:
+        wanted: dict[str, dict[bytes, float]] = {part: {} for part in _INDEXES}
+        for record in self._records.values():
+            group = None if record.group_no is None else self._groups.get(record.group_no)
+            for index, name, score in index_entries(self.tube, record, second=second):
+                # A take removes a task from the ready index if its group was cancelled.
+                withdrawn = index == "ready" and group is not None and group.state == rules.CANCELLING
+                if not withdrawn or name in self.stored["ready"]:
+                    wanted[index][name] = score
+        for part, entries in wanted.items():
+            stored = self.stored[part]
+            for name in [name for name in stored | entries if stored.get(name) != entries.get(name)]:
+                id, stray = task_id(name), name not in entries
+                what = "is in the {} index by mistake" if stray else "is not where it must be in the {} index"
+                self._problems.append((id, what.format(part), "index it again"))
+                self.strays += [(part, name)] if stray else []
+                self.again |= {id: self._records[id]} if id in self._records else {}
+
+    def _compare_addresses(self) -> None:
+        spans = {ms: span for ms, span in self._of("addresses") if self._is_span(ms)}
+        wanted: dict[bytes, bytes] = {}
+        for id, record in self._records.items():
+            mark = read_mark(record.address or "") if spans else None
+            span = mark and spans.get(b"%d" % mark[0])
+            if mark and span and task_id(span[:6]) + mark[1] == id:
+                wanted[b"%d" % mark[0]] = span
+            elif record.address is not None:
+                wanted[record.address.encode()] = task_key(id)
+        for name, key in wanted.items():
+            if self.stored["addresses"].get(name) != key:
+                what = f"address {name.decode()} is that of another task, or of none"
+                self._wrong(task_id(key), what, "believe the task", ("addresses", name), key)
         for name, key in self._of("addresses"):
-            if self._is_span(name) or (held.get(name) != task_id(key) and task_id(key) not in self._outcomes):
-                del wanted[name]
-        if self.tube.kind.hand_out == DELIVER:  # one entry per millisecond, if names follow the order of ids
-            for name, id in sorted(held.items(), key=lambda pair: pair[1]):
-                mark = read_mark(name.decode())
-                if mark is not None and id >= mark[1]:
-                    span = spans.setdefault(str(mark[0]).encode(), [id - mark[1], 0])
-                    if span[0] == id - mark[1] and name not in wanted:
-                        span[1] += 1
-                        del held[name]
-        wanted.update((name, task_key(id)) for name, id in held.items())
-        wanted.update((ms, task_key(ahead) + left.to_bytes(4, "big")) for ms, (ahead, left) in spans.items() if left)
+            if name not in wanted and task_id(key) not in self._outcomes:
+                what = f"address {name.decode()} leads to no task and to no outcome"
+                self._wrong(None, what, "forget it", ("addresses", name), None)
 
-    def _list_groups(self) -> None:
-        """List the names of live groups, and when outcomes and ended groups expire."""
-        names, kept = self._wanted["groups"], self._wanted["kept"]
+    def _compare_groups(self) -> None:
+        """Compare the names of live groups, and when outcomes and ended groups expire."""
+        kept = self.stored["kept"]
         for no, group in self._groups.items():
-            name, ends = b"n" + group.name.encode(), b"g" + task_key(no)
-            if (names.get(name) == b"%d" % no) != (group.state in rules.LIVE):
+            name, number, ends = b"n" + group.name.encode(), b"%d" % no, b"g" + task_key(no)
+            leads = self.stored["groups"].get(name) == number
+            if leads != (group.state in rules.LIVE):
                 what = f"group {group.name}: its name leads to another group, or to none"
-                self._problems.append((None, what, "name it again"))
-                if names.pop(name, None) != b"%d" % no:
-                    names[name] = b"%d" % no
+                self._wrong(None, what, "name it again", ("groups", name), None if leads else number)
             if group.state in rules.OVER and ends not in kept:
                 self._problems.append((None, f"group {group.name}: is remembered for ever", "set its end"))
-                kept[ends] = float(group.until or self._now)
+                self.ends.append(("kept", group.until or self._now, ends))
         ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
         for id, outcome in self._outcomes.items():
             if id in self._records:
-                self._problems.append((id, *EARLY_OUTCOME))
-                del self._wanted["outcomes"][task_key(id)]
+                self._wrong(id, *EARLY_OUTCOME, ("outcomes", task_key(id)), None)
             elif task_key(id) not in ending:
                 self._problems.append((id, "its outcome has no end", "set its end"))
-                kept[b"o" + task_key(id)] = float(outcome.until)
+                self.ends.append(("kept", outcome.until, b"o" + task_key(id)))
 
     def _count(self) -> None:
-        meta, counts = self._wanted["meta"], self._counters.counts
-        numbers = {"taken": 0, "delayed": 0, "buried": 0, "ready": 0}
-        for state, number in self._states.items():
-            numbers[STATE_COUNTER[state]] += number
-        del numbers["ready"]  # computed
-        numbers["delete"] = int(meta.get(b"delete", 0)) + counts.stored - len(self._records)
+        meta, counts, states = self.stored["meta"], self._counters.counts, self.audit.states
+        numbers = {"taken": states["t"], "delayed": states["~"] + states[UNSTARTED], "buried": states["!"]}
+        numbers["delete"] = counts.delete + counts.stored - len(self._records)
         numbers["bury"] = counts.bury + sum(what.startswith("bury") for _, _, what in self._problems)
         if self.tube.kind.hand_out == DELIVER:
-            mark = needed_mark(self._counters.mark, self._newest())
+            mark = needed_mark(self._counters.mark, self.audit.newest)
             numbers |= {} if mark is None else {"ms": mark[0], "seq": mark[1]}
             waiting = min((record.id for record in self._records.values() if record.state == "r"), default=inf)
             if waiting <= int(meta.get(b"handed", 0)):
                 what = f"messages up to {meta[b'handed'].decode()} count as handed out, but not all were"
                 self._problems.append((None, what, "hand them out"))
                 numbers["handed"] = int(waiting) - 1
-        if self.quiet:
-            for name, number in numbers.items():
-                if int(meta.get(name.encode(), 0)) != number:
-                    meta[name.encode()] = b"%d" % number
-
-    def _newest(self) -> Record | None:
-        return self._records[max(self._records)] if self._records else None
-
-    # findings
-
-    def audit(self) -> Audit:
-        """The facts that `engine.integrity` compares."""
-        found = audit_of(
-            self.tube, [self._records[id] for id in sorted(self._records)],
-            sessions={int(no) for no in self._stored["ends"]},
-            groups=list(self._groups.values()), queues={}, counters=self._counters,
-            others=[*self._problems, *(said for differs in self.differences for said in self._said(*differs))],
-        )  # fmt: skip
-        return replace(found, queues=self._queues)
-
-    def _said(self, part: str, field: bytes) -> Iterator[Problem]:
-        """The problem with a wrong entry, unless the rules of `engine.integrity` report it."""
-        wanted = self._wanted[part].get(field)
-        if part in _INDEXES:
-            what = "is in the {} index by mistake" if wanted is None else "is not where it must be in the {} index"
-            yield task_id(field), what.format(part), "index it again"
-        elif part == "waits":
-            yield None, f"handle {field.decode()} is registered as waiting, but is not there", "forget it"
-        elif part == "addresses" and self._is_span(field):
-            yield None, f"the ids of {field.decode()} do not lead to its messages", "list them again"
-        elif part == "addresses" and wanted is None:
-            yield None, f"address {field.decode()} leads to no task and to no outcome", "forget it"
-        elif part == "addresses":
-            what = f"address {field.decode()} is that of another task, or of none"
-            yield task_id(wanted or b""), what, "believe the task"
-
-    # repair
-
-    def repairs(self) -> Iterable[Item]:
-        """What to write, except for leases and groups. All writes of a micro-queue are one item."""
-        items: dict[object, tuple[set[Guard], list[Write]]] = {}
-        for part, field in self.differences:
-            stored, wanted = self._stored[part].get(field), self._wanted[part].get(field)
-            scored, key = part in queries.SORTED, None
-            if part in ("tasks", "outcomes", *_INDEXES):
-                key = field[-6:]
-            elif part == "addresses" and not self._is_span(field):
-                key = wanted or stored
-            micro_queue = field if part == "micro_queues" else self._micro_queue_of(key)
-            guards, writes = items.setdefault((key, part, field) if micro_queue is None else micro_queue, (set(), []))
-            guards.update([] if scored else [(part, field, stored)])
-            guards.update([] if key is None else [self.unchanged(key)])
-            guards.update(
-                []
-                if micro_queue is None
-                else [("micro_queues", micro_queue, self._stored["micro_queues"].get(micro_queue))]
-            )
-            if wanted is None:
-                writes.append(("ZREM" if scored else "HDEL", part, field))
-            else:
-                writes.append(("ZADD", part, repr(wanted), field) if scored else ("HSET", part, field, wanted))
-        return items.values()
-
-    def _micro_queue_of(self, key: bytes | None) -> bytes | None:
-        record = None if key is None else self._records.get(task_id(key))
-        return micro_queue_name(record.utube or "") if record is not None and self.tube.kind.per_utube else None
+        for name, number in numbers.items() if self.quiet else ():
+            if int(meta.get(name.encode(), 0)) != number:
+                self.fields["meta", name.encode()] = b"%d" % number

@@ -290,6 +290,16 @@ class RedisStep:
         self._done += [row for row in rows if row.before.id not in flushed.missed] if missed else rows
         return flushed
 
+    def rewrite(self, tube: Tube, records: Sequence[Record]) -> None:
+        """Write tasks again as they are: this restores their entries in indexes, and chooses heads of micro-queues."""
+        for start in range(0, len(records), PAGE):
+            rows, results = list[tuple[object, ...]](), list[bytes]()
+            for record in records[start : start + PAGE]:
+                after = replace(record, state="r" if record.state == "q" else record.state)
+                row = _packed(Row(record, after), results, leased=tube.kind.leased)
+                rows.append((*row[:-1], _place(encode(after), results)))
+            self._apply(Delta(tube), _encode(rows), results)
+
     def _apply(self, delta: Delta, rows: bytes, results: list[bytes]) -> tuple[Flushed, list[int]]:
         """Write a Delta with packed rows. Also returns the places of rows that were left out."""
         tube, effects = delta.tube, Effects()

@@ -166,7 +166,7 @@ local function decided(rec, row)
   return to
 end
 
--- Replace the content of a task.
+-- Replace the content of a task, and write all its entries in indexes again.
 local function rewrite(key, rec, new)
   local place = queue_place and queue_place(key, rec)
   leave(key, rec)
@@ -174,7 +174,8 @@ local function rewrite(key, rec, new)
   if update_micro_queue then update_micro_queue(key, new, rec.state, place) end
   if mark_changed then mark_changed('t' .. key) end
   save(key, new)
-  set_timer(key, rec.at, new.at)
+  set_timer(key, not new.at, new.at)
+  if new.group_no then add_to('ZADD', k_members, 0, key_of(new.group_no) .. 'm' .. key) end
   enter(key, new)
 end
 
