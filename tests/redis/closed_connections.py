@@ -14,4 +14,4 @@ def hung_up(broker: penstock.Broker) -> None:
     assert isinstance(store, RedisStore)
     servers = store._servers
     assert isinstance(servers, OneServer)
-    until(lambda: not any(idle.usable() for idle in servers._connections._idle))
+    until(lambda: all(idle.hung_up() for idle in servers._connections.pool.idle))

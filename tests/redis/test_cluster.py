@@ -157,4 +157,4 @@ def test_a_broker_is_closed_while_a_call_meets_another_node(
 
         monkeypatch.setattr(first, "close", close)
         broker.close()
-        assert first._closed
+        assert first.pool._closed

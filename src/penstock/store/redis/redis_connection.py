@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol, cast
@@ -15,6 +14,7 @@ from typing import Protocol, cast
 import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.store.sql.server import Pool
 
 
 class NotSent(Exception):
@@ -94,19 +94,16 @@ class Connection(Protocol):
     def read_response(self, disable_decoding: bool = ...) -> Reply: ...
 
 
-class CheckedConnection:
-    """A connection, with a cheap test of whether the server has closed it."""
+class Link:
+    """A pooled connection, with a cheap test of whether the server has closed it."""
 
-    __slots__ = ("_unread", "connection")
+    __slots__ = ("_unread", "connection", "returned")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._unread: Callable[[], object] | None = None
-
-    def connect(self) -> None:
-        """Open the connection."""
-        self.connection.connect()
-        sock = cast(socket.socket, self.connection._sock)
+        self.returned = 0.0
+        sock = cast(socket.socket, connection._sock)
+        self._unread: Callable[[], object]
         if hasattr(select, "poll"):  # not through `selectors`, which costs more than the system call
             poll = select.poll()
             poll.register(sock, select.POLLIN)
@@ -114,24 +111,25 @@ class CheckedConnection:
         else:
             self._unread = lambda: select.select([sock], [], [], 0)[0]
 
-    def usable(self) -> bool:
-        """Whether the connection is open and has nothing to read, which would be its end or a stray answer."""
-        return self._unread is not None and self.connection._sock is not None and not self._unread()
+    def hung_up(self) -> bool:
+        """Whether the connection is closed, or has something to read: its end, or a stray answer."""
+        return self.connection._sock is None or bool(self._unread())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.disconnect()
 
 
 # Connections of the parent process: a forked child drops them, but must not close them.
-_inherited: list[CheckedConnection] = []
+_inherited: list[Link] = []
 
 
 class Connections:
     """The connections to one server. A connection whose call failed is closed, never reused."""
 
     def __init__(self, make: Callable[[], Connection], label: str) -> None:
-        self.label = label
         self._make = make
-        self._idle: list[CheckedConnection] = []
-        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._closed = False
+        self.pool = Pool(self._open, MOST_CONNECTIONS, label)
         #: Called with every new connection before its first use. If this raises, the caller gets the error, and
         #: nothing was sent.
         self.on_connect: Callable[[Connection], None] | None = None
@@ -145,22 +143,13 @@ class Connections:
 
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands in one round trip. Returns the answers in order, errors of the server among them."""
-        if not self._slots.acquire(timeout=PATIENCE_SECONDS):
-            raise StoreBusy(f"{self.label}: {MOST_CONNECTIONS} calls are under way: make fewer at once")
+        link, done = self.pool.borrow(PATIENCE_SECONDS), False
         try:
-            used = self._acquire()
-            done = False
-            try:
-                replies = exchange_on(used.connection, commands)
-                done = True
-                return replies
-            finally:  # an interrupted thread must not reuse the connection: answers are still to come on it
-                if done and not self._closed:
-                    self._idle.append(used)
-                else:
-                    used.connection.disconnect()
-        finally:
-            self._slots.release()
+            replies = exchange_on(link.connection, commands)
+            done = True
+            return replies
+        finally:  # an interrupted thread must not reuse the connection: answers are still to come on it
+            self.pool.give_back(link, usable=done)
 
     def open_new(self) -> Connection:
         """A new connection, which the caller must close."""
@@ -170,43 +159,29 @@ class Connections:
 
     def close(self) -> None:
         """Close idle connections now, and the others when their calls end."""
-        self._closed = True
-        self.reset()
+        self.pool.close()
 
     def reset(self) -> None:
         """Close the idle connections: the server behind them may have changed its role."""
-        while self._idle:
-            self._idle.pop().connection.disconnect()
+        self.pool.close_idle()
 
     def after_fork(self) -> None:
         """Forget the parent's connections in a forked child."""
-        _inherited.extend(self._idle)
-        self._idle = []
-        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        _inherited.extend(self.pool.idle)
+        self.pool.reset()
 
-    def _acquire(self) -> CheckedConnection:
-        while True:
-            try:
-                found = self._idle.pop()  # the most recently used: servers close idle connections
-            except IndexError:
-                break
-            if found.usable():
-                return found
-            found.connection.disconnect()
-        if self._closed:
-            raise StoreUnavailable(f"{self.label} was closed: connect again")
-        found = CheckedConnection(self._make())
+    def _open(self, seconds: float) -> Link:
         try:
-            found.connect()
+            connection = self.open_new()
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise NotSent from error
-        if self.on_connect is not None:
-            try:
-                self.on_connect(found.connection)
-            except BaseException:
-                found.connection.disconnect()
-                raise
-        return found
+        try:
+            if self.on_connect is not None:
+                self.on_connect(connection)
+        except BaseException:
+            connection.disconnect()
+            raise
+        return Link(connection)
 
 
 def packed(*words: Argument) -> bytes:

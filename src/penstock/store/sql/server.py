@@ -44,13 +44,20 @@ FOREIGN: Meaning = SchemaMismatch, f"has another schema than this penstock ({{te
 T = TypeVar("T")
 
 
-class Connection(Protocol):
+class Pooled(Protocol):
     """A connection that only one thread uses at a time."""
 
     returned: float  # when it became idle
 
     def hung_up(self) -> bool:
         """Return whether the server has closed the idle connection. No round trip."""
+
+    def close(self) -> None:
+        """Close the connection, even if the server is unreachable."""
+
+
+class Connection(Pooled, Protocol):
+    """A connection to a SQL server."""
 
     def begin(self, *, snapshot: bool) -> None:
         """Begin a transaction of several round trips; with `snapshot`, a read-only one on one snapshot."""
@@ -61,32 +68,32 @@ class Connection(Protocol):
     def undone(self) -> bool:
         """Roll back an open transaction after an error. Returns False if the connection broke."""
 
-    def close(self) -> None:
-        """Close the connection, even if the server is unreachable."""
-
 
 C = TypeVar("C", bound=Connection)
+L = TypeVar("L", bound=Pooled)
 
 
-class Pool(Generic[C]):
-    """A pool of up to `size` connections, opened on demand and reused last in, first out. `place` names the server."""
+class Pool(Generic[L]):
+    """A pool of up to `size` connections, opened on demand and reused last in, first out. `place` names the server,
+    `remedy` says what else helps if all are busy."""
 
-    def __init__(self, connect: Callable[[float], C], size: int, place: str) -> None:
+    def __init__(self, connect: Callable[[float], L], size: int, place: str, remedy: str = "") -> None:
         self._connect = connect  # its argument: the seconds it may take
         self._size = size
         self._place = place
+        self._remedy = remedy
         self._closed = False
         self.reset()
 
     def reset(self) -> None:
         """Forget all connections; for a forked child."""
-        self.idle: list[C] = []
+        self.idle: list[L] = []
         # A permit for each connection that may be in use. A Semaphore, which is pure Python, would cost a put 4 µs.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(self._size):
             self._permits.put(None)
 
-    def borrow(self, seconds: float) -> C:
+    def borrow(self, seconds: float) -> L:
         """Return a live connection. Raises StoreBusy if all are in use for too long, and whatever `connect` raises."""
         if self._closed:
             raise StoreUnavailable(f"this broker on {self._place} is closed: connect again")
@@ -94,8 +101,8 @@ class Pool(Generic[C]):
             self._permits.get(timeout=seconds)
         except Empty:
             raise StoreBusy(
-                f"all {self._size} connections to {self._place} were busy for {seconds} s: "
-                "use fewer threads, or give the URL a larger pool_size"
+                f"all {self._size} connections to {self._place} were busy for {seconds} s: use fewer threads"
+                f"{self._remedy}"
             ) from None
         try:
             while (link := self._pop()) is not None:
@@ -107,13 +114,13 @@ class Pool(Generic[C]):
             self._permits.put(None)
             raise
 
-    def _pop(self, place: int = -1) -> C | None:
+    def _pop(self, place: int = -1) -> L | None:
         try:
             return self.idle.pop(place)
         except IndexError:  # another thread took it
             return None
 
-    def give_back(self, link: C, *, usable: bool) -> None:
+    def give_back(self, link: L, *, usable: bool) -> None:
         """Return a connection to the pool. It is closed unless it is `usable`, that is, outside of any transaction."""
         link.returned = time.monotonic()
         if usable:
@@ -131,6 +138,10 @@ class Pool(Generic[C]):
     def close(self) -> None:
         """Close the pool. Connections in use are closed when they are returned."""
         self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the idle connections."""
         while (link := self._pop()) is not None:
             link.close()
 
@@ -147,7 +158,7 @@ class Server(ABC, Generic[C]):
 
     def __init__(self, size: int, place: str) -> None:
         self.place = place
-        self.pool = Pool(self.connect, size, place)
+        self.pool = Pool(self.connect, size, place, ", or give the URL a larger pool_size")
         reset_in_child(self)
 
     @abstractmethod
