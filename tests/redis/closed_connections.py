@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import penstock
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.servers import OneServer
+from penstock.store.redis.servers import Servers
 from tests.support.threads import until
 
 
@@ -13,5 +13,5 @@ def hung_up(broker: penstock.Broker) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
     servers = store._servers
-    assert isinstance(servers, OneServer)
+    assert isinstance(servers, Servers)
     until(lambda: all(idle.hung_up() for idle in servers._connections.pool.idle))

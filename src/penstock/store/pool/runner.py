@@ -21,7 +21,7 @@ from penstock.store.redis.location import Location
 from penstock.store.redis.redis_connection import Argument, Command, Connection, Reply, exchange_on
 from penstock.store.redis.runner import Keys, Runner
 from penstock.store.redis.scripts import Script, load_script
-from penstock.store.redis.servers import Call, OneServer, Request, exchange_scripts, unwrap
+from penstock.store.redis.servers import Call, Request, Servers, exchange_scripts, unwrap
 
 T = TypeVar("T")
 # What a script returns if the tube's index is of another epoch.
@@ -40,7 +40,7 @@ class Interrupted(StoreUnavailable):
         super().__init__("the index of the pool was lost meanwhile: try again")
 
 
-class WatchedServer(OneServer):
+class WatchedServer(Servers):
     """One server, identified by its run id.
 
     If the run id has changed, `recover` is called. If the index of a tube is of another epoch, `restore` is called with

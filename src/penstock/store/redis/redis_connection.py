@@ -134,13 +134,6 @@ class Connections:
         #: nothing was sent.
         self.on_connect: Callable[[Connection], None] | None = None
 
-    def call(self, command: Command) -> Reply:
-        """Send one command. Raises the server's error, or NotSent or AnswerLost if the connection broke."""
-        [reply] = self.exchange([command])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
     def exchange(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands in one round trip. Returns the answers in order, errors of the server among them."""
         link, done = self.pool.borrow(PATIENCE_SECONDS), False

@@ -10,7 +10,9 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from contextlib import suppress
+from functools import partial
+from typing import cast
 
 import msgspec
 import redis
@@ -60,41 +62,6 @@ Address = tuple[str, int]
 Call = tuple[bytes, Command, Request | None]
 
 
-class Servers(Protocol):
-    """One server, or a cluster of them."""
-
-    label: str
-    #: Whether one script may use the keys of several tubes.
-    one_server: bool
-
-    def run(self, request: Request, *, idempotent: bool) -> Reply:
-        """Run a script; `idempotent`: running it twice has the same effect as once."""
-        return self._call((request.keys[0], request.command, request), idempotent=idempotent)
-
-    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        """Run idempotent scripts, in as few round trips as there are servers."""
-        return self._call_all([(request.keys[0], request.command, request) for request in requests])
-
-    def command(self, key: bytes, *words: Argument) -> Reply:
-        """Send a command that only reads, or that is idempotent."""
-        return self._call((key, words, None), idempotent=True)
-
-    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        """Send many such commands, each with its key, in as few round trips as possible."""
-        return self._call_all([(key, words, None) for key, words in commands])
-
-    def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
-        """Send read-only commands to every server that has keys. Returns the answers, errors included, by server."""
-
-    def open_subscription(self) -> Connection:
-        """A new connection, for a subscription."""
-
-    def close(self) -> None: ...
-    def after_fork(self) -> None: ...
-    def _call(self, call: Call, *, idempotent: bool) -> Reply: ...
-    def _call_all(self, calls: Sequence[Call]) -> list[Reply]: ...
-
-
 def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
     """Send commands and return all answers. If the server does not know some scripts, load them and send again from the
     first of them on, because commands after a script may rely on it."""
@@ -112,22 +79,6 @@ def unwrap(reply: Reply) -> Reply:
     if isinstance(reply, Exception):
         raise reply
     return reply
-
-
-def retry(attempt: Callable[[], Reply], label: str, *, idempotent: bool, renew: Callable[[], None]) -> Reply:
-    """Call `attempt` until it succeeds or must not be repeated; `renew` is called before each further attempt."""
-    ends = time.monotonic() + PATIENCE_SECONDS
-    for left in reversed(range(TRIES)):
-        try:
-            return attempt()
-        except (NotSent, AnswerLost, redis.RedisError) as error:
-            safe = isinstance(error, NotSent) or is_temporary(error) or (idempotent and isinstance(error, AnswerLost))
-            if not safe or not left or time.monotonic() > ends:
-                raise translate(error, label) from error
-        # 50, 100, 200 ms ..., or up to half less, so that many callers do not retry at the same time.
-        time.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** (TRIES - 1 - left)) * random.uniform(0.5, 1))
-        renew()
-    raise AssertionError("the last try returns or raises")
 
 
 def connect_options(where: Location) -> dict[str, object]:
@@ -170,9 +121,10 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
-class OneServer(Servers):
-    """A single server."""
+class Servers:
+    """One server. `Cluster` has several."""
 
+    #: Whether one script may use the keys of several tubes.
     one_server = True
 
     def __init__(self, where: Location) -> None:
@@ -180,7 +132,25 @@ class OneServer(Servers):
         make = sentinel_maker(where) if where.master else connection_maker(where, *where.hosts[0])
         self._connections = Connections(make, self.label)
 
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
+        """Run a script; `idempotent`: running it twice has the same effect as once."""
+        return self._call((request.keys[0], request.command, request), idempotent=idempotent)
+
+    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
+        """Run idempotent scripts, in as few round trips as there are servers."""
+        return self._call_all([(request.keys[0], request.command, request) for request in requests])
+
+    def command(self, key: bytes, *words: Argument) -> Reply:
+        """Send a command that only reads, or that is idempotent."""
+        return self._call((key, words, None), idempotent=True)
+
+    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
+        """Send many such commands, each with its key, in as few round trips as possible."""
+        return self._call_all([(key, words, None) for key, words in commands])
+
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """Send read-only commands to every server that has keys. Returns the answers, errors included, by server."""
+
         def attempt() -> Reply:
             replies = self._connections.exchange(commands)
             unwrap(replies[0])
@@ -189,30 +159,60 @@ class OneServer(Servers):
         return {self.label: cast("list[Reply]", self._retry(attempt))}
 
     def open_subscription(self) -> Connection:
+        """A new connection, for a subscription."""
         return self._connections.open_new()
 
     def close(self) -> None:
+        """Close all connections."""
         self._connections.close()
 
     def after_fork(self) -> None:
+        """Leave the parent's connections alone in a forked child."""
         self._connections.after_fork()
 
     def _call(self, call: Call, *, idempotent: bool) -> Reply:
-        commands, requests = [call[1]], [call[2]]
-        return self._retry(
-            lambda: unwrap(exchange_scripts(self._connections, commands, requests)[0]), idempotent=idempotent
-        )
+        return self._retry(lambda: self._ask(*call), idempotent=idempotent)
+
+    def _ask(self, key: bytes, command: Command, request: Request | None) -> Reply:
+        return unwrap(exchange_scripts(self._connections, [command], [request])[0])
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        commands, requests = [call[1] for call in calls], [call[2] for call in calls]
+        """Send each server all its calls in one round trip; then retry failed calls one by one."""
+        by_node, replies = dict[Connections, list[int]](), dict[int, Reply]()
+        for place, (key, _, _) in enumerate(calls):
+            if (node := self._node_of(key)) is not None:
+                by_node.setdefault(node, []).append(place)
+        for node, places in by_node.items():
+            commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
+            with suppress(NotSent, AnswerLost):
+                replies.update(zip(places, exchange_scripts(node, commands, requests), strict=True))
+        for place, call in enumerate(calls):
+            if isinstance(replies.get(place, _MISSING), Exception):
+                replies[place] = self._retry(partial(self._ask, *call))
+        return [replies[place] for place in range(len(calls))]
 
-        def attempt() -> Reply:
-            return [unwrap(reply) for reply in exchange_scripts(self._connections, commands, requests)]
-
-        return cast("list[Reply]", self._retry(attempt)) if calls else []
+    def _node_of(self, key: bytes) -> Connections | None:
+        """The connections to the server that has a key; None if that is not known yet."""
+        return self._connections
 
     def _retry(self, attempt: Callable[[], Reply], *, idempotent: bool = True) -> Reply:
-        return retry(attempt, self.label, idempotent=idempotent, renew=self._connections.reset)
+        """Call `attempt` until it succeeds or must not be repeated."""
+        ends = time.monotonic() + PATIENCE_SECONDS
+        for left in reversed(range(TRIES)):
+            try:
+                return attempt()
+            except (NotSent, AnswerLost, redis.RedisError) as error:
+                lost = (NotSent, AnswerLost) if idempotent else NotSent
+                if not (isinstance(error, lost) or is_temporary(error)) or not left or time.monotonic() > ends:
+                    raise translate(error, self.label) from error
+            # 50, 100, 200 ms ..., or up to half less, so that many callers do not retry at the same time.
+            time.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** (TRIES - 1 - left)) * random.uniform(0.5, 1))
+            self._reset()
+        raise AssertionError("the last try returns or raises")
+
+    def _reset(self) -> None:
+        """Prepare another attempt."""
+        self._connections.reset()
 
 
 class Cluster(Servers):
@@ -229,7 +229,7 @@ class Cluster(Servers):
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         """As the contract says; for a node that is down, its error replaces every answer."""
-        retry(lambda: self._slots or self._learn(0), self.label, idempotent=True, renew=self._forget_slots)
+        self._retry(lambda: self._slots or self._learn(0))
         found: dict[str, list[Reply]] = {}
         for host, port in sorted(set(self._slots.values())):
             try:
@@ -257,25 +257,9 @@ class Cluster(Servers):
         for node in self._nodes.values():
             node.after_fork()
 
-    def _call(self, call: Call, *, idempotent: bool) -> Reply:
-        return retry(lambda: self._ask(*call), self.label, idempotent=idempotent, renew=self._forget_slots)
-
-    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send each node all its calls in one round trip; then retry failed calls one by one."""
-        slots, by_node, replies = self._slots, dict[Address, list[int]](), dict[int, Reply]()
-        for place, (key, _, _) in enumerate(calls):
-            if (address := slots.get(key_slot(key))) is not None:
-                by_node.setdefault(address, []).append(place)
-        for address, places in by_node.items():
-            commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
-            try:
-                replies.update(zip(places, exchange_scripts(self._node(address), commands, requests), strict=True))
-            except (NotSent, AnswerLost):
-                continue
-        return [
-            self._call(call, idempotent=True) if isinstance(replies.get(place, _MISSING), Exception) else replies[place]
-            for place, call in enumerate(calls)
-        ]
+    def _node_of(self, key: bytes) -> Connections | None:
+        address = self._slots.get(key_slot(key))
+        return None if address is None else self._node(address)
 
     def _ask(self, key: bytes, command: Command, request: Request | None) -> Reply:
         slot = key_slot(key)
@@ -296,9 +280,8 @@ class Cluster(Servers):
 
     def _ask_migrating(self, node: Connections, command: Command, request: Request | None) -> Reply:
         """Send a command for a migrating slot. ASKING applies to the next command only, so load the script first."""
-        if request is not None:
-            node.call((b"SCRIPT", b"LOAD", request.script.text))
-        return unwrap(node.exchange([(b"ASKING",), command])[1])
+        loads: list[Command] = [] if request is None else [(b"SCRIPT", b"LOAD", request.script.text)]
+        return unwrap(node.exchange([*loads, (b"ASKING",), command])[-1])
 
     def _learn(self, slot: int) -> Address:
         """Read the slot map from the first node that has one."""
@@ -317,7 +300,7 @@ class Cluster(Servers):
             raise cause
         raise redis.exceptions.ClusterDownError(f"slot {slot} is not served")
 
-    def _forget_slots(self) -> None:
+    def _reset(self) -> None:
         with self._lock:
             self._slots = {}
             for node in self._nodes.values():
@@ -338,14 +321,14 @@ class Cluster(Servers):
 
 def connect_servers(where: Location) -> Servers:
     """The server or the cluster of a location."""
-    return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+    return Cluster(where) if where.scheme == "redis+cluster" else Servers(where)
 
 
 def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
     """The slot map of one node; nodes without a host name are at the host that was asked."""
     slots: dict[int, Address] = {}
     try:
-        found = cast("list[list[object]]", node.call((b"CLUSTER", b"SLOTS")))
+        found = cast("list[list[object]]", unwrap(node.exchange([(b"CLUSTER", b"SLOTS")])[0]))
     except AnswerLost as error:  # reading the map has no effect, so it can be repeated
         raise NotSent from error.__cause__
     for first, last, master, *_ in found:
