@@ -6,7 +6,7 @@ A call is one atomic step in each shard that it changes, but not across shards.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count as counting
 from typing import Any, TypeVar, cast
 
@@ -22,7 +22,7 @@ from penstock.core.select import Find, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.core.transfer import Kept
-from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
+from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.tubes import locate_tasks, public
@@ -80,13 +80,14 @@ class ShardedStore(RedisStore):
         homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
         # Shards that may refuse go first, so that a refusal rarely comes after another shard has stored its part.
         addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
-        for home in sorted(set(homes), key=lambda home: home not in addressed):
-            which = [place for place, at in enumerate(homes) if at == home]
+        for shard, which in self._by_shard(tube, sorted(enumerate(homes), key=lambda pair: pair[1] not in addressed)):
             try:
-                stored = super().put(self._shards.of(tube)[home], [entries[place] for place in which], now=now)
-            except (StoreError, DuplicateAddress) as error:
-                raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
-            records.update(zip(which, public(self._shards.of(tube)[home], stored.records), strict=True))
+                with partly_applied(list(records)):
+                    stored = super().put(shard, [entries[place] for place in which], now=now)
+            except DuplicateAddress as error:
+                done = f"{len(records)} of {len(entries)} tasks are stored, in other shards of the tube"
+                raise DuplicateAddress(f"{error}; {done}" if records else str(error)) from error
+            records.update(zip(which, public(shard, stored.records), strict=True))
             effects.add(stored.effects)
         return Stored([records[place] for place in range(len(entries))], effects)
 
@@ -141,21 +142,17 @@ class ShardedStore(RedisStore):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if tube.shards == 1:
             return super().settle(tube, moves, brief=brief, now=now)
-        records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
-        homes = self._locate(tube, [move.id for move in moves])
-        for home in dict(homes):
-            which = [place for place, (at, _) in enumerate(homes) if at == home]
+        records, effects = list[Record | None]([None] * len(moves)), Effects()
+        places = self._locate(tube, [move.id for move in moves])
+        for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
             own = [
                 replace(moves[place], id=id, seen=(seen := moves[place].seen) and replace(seen, id=id))
                 for place in which
-                for id in homes[place][1:]
+                for id in places[place][1:]
             ]
-            try:
-                settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
-            except StoreError as error:
-                raise _partly(error, f"{done} of {len(moves)} tasks are settled", done) from error
-            done += len(which)
-            for place, record in zip(which, public(self._shards.of(tube)[home], settled.records), strict=True):
+            with partly_applied(records):
+                settled = super().settle(shard, own, brief=brief, now=now)
+            for place, record in zip(which, public(shard, settled.records), strict=True):
                 records[place] = record
             effects.add(settled.effects)
         return Settled(records, effects)
@@ -176,15 +173,13 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().get(tube, keys, now=now)
         if keys and isinstance(keys[0], str):
-            found = [found.id for found in self.outcomes(tube, keys, now=now)]
-            return [None if id is None else self.get(tube, [id], now=now)[0] for id in found]
-        ids, records_at = cast("Sequence[int]", keys), dict[int, Record | None]()
-        homes = self._locate(tube, ids)
-        for home in dict(homes):
-            which = [place for place, (at, _) in enumerate(homes) if at == home]
-            records = super().get(self._shards.of(tube)[home], [homes[place][1] for place in which], now=now)
-            records_at.update(zip(which, public(self._shards.of(tube)[home], records), strict=True))
-        return [records_at[place] for place in range(len(ids))]
+            ids = [found.id for found in self.outcomes(tube, keys, now=now)]
+            return [None if id is None else self.get(tube, [id], now=now)[0] for id in ids]
+        records, places = dict[int, Record | None](), self._locate(tube, cast("Sequence[int]", keys))
+        for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
+            found = public(shard, super().get(shard, [places[place][1] for place in which], now=now))
+            records.update(zip(which, found, strict=True))
+        return [records[place] for place in range(len(keys))]
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
         if tube.shards == 1:
@@ -216,32 +211,30 @@ class ShardedStore(RedisStore):
         """What all shards have above an id, in the order of public ids."""
         floor, found = self._shards.floor(tube), list[R]()
         for home, shard in enumerate(self._shards.of(tube)):
-            found += public(self._shards.of(tube)[home], read(shard, last_up_to(after, home, tube.shards, floor)))
+            found += public(shard, read(shard, last_up_to(after, home, tube.shards, floor)))
         return sorted(found, key=lambda item: cast(Record, item).id)
 
     # addresses and groups
 
-    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
-        return [self._newest(tube, key, now) if isinstance(key, str) else self._of_id(tube, key, now) for key in keys]
-
-    def _of_id(self, tube: Tube, key: int, now: int | None) -> OutcomeLookup:
-        [(home, own)] = self._locate(tube, [key], "outcomes")
-        found, _ = self._find_outcome(self._shards.of(tube)[home], own, now)
-        return replace(found, last=key) if found.id is None else OutcomeLookup(key)
-
-    def _newest(self, tube: Tube, address: str, now: int | None) -> OutcomeLookup:
+    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
+        if tube.shards == 1:
+            return super()._find_outcome(tube, key, now)
         shards = self._shards.of(tube)
+        if isinstance(key, int):
+            [(home, own)] = self._locate(tube, [key], "outcomes")
+            found, _ = super()._find_outcome(shards[home], own, now)
+            return replace(found, last=key) if found.id is None else OutcomeLookup(key), key
         if not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
-            shards = [shards[shard_of(address, tube.shards)]]
+            shards = [shards[shard_of(key, tube.shards)]]
         ended, last = OutcomeLookup(), 0
         for shard in shards:
-            found, own = self._find_outcome(shard, address, now)
+            found, own = super()._find_outcome(shard, key, now)
             id = shard.public_id(own)
             if found.id is not None:
-                return OutcomeLookup(id)
+                return OutcomeLookup(id), id
             if found.ending is not None and id > last:  # another shard may have the outcome of an earlier task
                 ended, last = replace(found, last=id), id
-        return ended
+        return ended, last
 
     # sessions
 
@@ -274,6 +267,14 @@ class ShardedStore(RedisStore):
 
     # shards
 
+    def _by_shard(self, tube: Tube, homes: Iterable[tuple[int, int]]) -> Iterator[tuple[Tube, list[int]]]:
+        """The shards of a call that has pairs of a place and its shard: each shard once, with its places."""
+        places: dict[int, list[int]] = {}
+        for place, home in homes:
+            places.setdefault(home, []).append(place)
+        for home, which in places.items():
+            yield self._shards.of(tube)[home], which
+
     def _locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
         return locate_tasks(self._runner, self._shards, tube, ids, "tasks", *parts)
 
@@ -281,11 +282,3 @@ class ShardedStore(RedisStore):
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
     """Open the store that a redis URL names."""
     return ShardedStore(locate(url), clock)
-
-
-def _partly(error: StoreError | DuplicateAddress, done: str, some: object) -> Exception:
-    """The error to raise after some shards did their part: the original one implies that nothing was stored."""
-    if not some:
-        return error
-    kind = OutcomeUnknown if isinstance(error, StoreError) else type(error)
-    return kind(f"{error}; {done}, in other shards of the tube")
