@@ -48,7 +48,7 @@ Progress = Callable[[int, int], object]
 # A process that builds the index announces it with every page. If it dies, the others wait this long.
 _BUILDING_MS = 5000
 _POLL_SECONDS = 0.02
-_SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends")
+_SESSION_KEYS = ("total", "sessions", "ids", "members", "ends")
 # Session numbers of an epoch are higher than those of all earlier epochs.
 _SESSIONS_OF_EPOCH = 2**32
 # States of a group that has not ended.

@@ -62,7 +62,7 @@ class Registry:
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
-        _, *found = self._call("heartbeat", now, *handles)
+        _, *found = self._call("heartbeat", now, "", *handles)
         alive: set[str] = set()
         by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
@@ -97,8 +97,8 @@ class Registry:
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
-        _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
-        return cast("tuple[int, int, int]", (no, *moments)) if no else None
+        _, *found = self._call("heartbeat", now, tube.no, handle)
+        return cast("list[tuple[bytes, int, int, int]]", found)[0][1:4] if found else None
 
     def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
         """As the contract says."""

@@ -4,8 +4,8 @@
 -- ARGV[2] is how long a handle stays alive after a heartbeat.
 -- total: last session number. sessions: number -> msgpack {id, ttr, tubes, over, handles: {handle: {host, pid, locus, beat}};
 -- host, pid and beat of the last heartbeat}.
--- ids: id -> number. members: handle -> session. lapses, ends: as in tubes.
--- KEYS: total sessions ids members lapses ends
+-- ids: id -> number. members: handle -> session. ends: session -> when it ends without further heartbeats.
+-- KEYS: total sessions ids members ends
 local span = tonumber(ARGV[2])
 
 local function session_of(no)
@@ -13,53 +13,53 @@ local function session_of(no)
   return stored and cmsgpack.unpack(stored)
 end
 
--- The session of a handle, and its number.
+-- The session of a live handle, and its number.
 local function find(handle)
   local no = tonumber(redis.call('HGET', k_members, handle))
   local session = session_of(no)
-  return session, session and no
+  local found = session and session.handles[handle]
+  if found and found.beat + span > now then return session, no end
 end
 
--- Write a session. Returns when it ends without further heartbeats: its ttr after its last handle.
+-- Write a session, without handles that have lapsed. Returns when it ends without further heartbeats: its ttr after its last
+-- handle.
 local function save_session(no, session)
-  local over = session.over
-  for _, handle in pairs(session.handles) do over = math.max(over or 0, handle.beat + span + session.ttr) end
+  local over = session.over or 0
+  for handle, found in pairs(session.handles) do
+    over = math.max(over, found.beat + span + session.ttr)
+    if found.beat + span <= now then
+      session.handles[handle], session.over = nil, over
+      redis.call('HDEL', k_members, handle)
+    end
+  end
   redis.call('HSET', k_sessions, no, cmsgpack.pack(session))
   redis.call('ZADD', k_ends, over, no)
   return over
 end
 
--- Remove a handle as of that time. Returns its session, the session's end, and its tubes.
-local function remove_handle(handle, moment)
+-- Remove a live handle. Returns its session, the session's end, and its tubes.
+local function remove_handle(handle)
   local session, no = find(handle)
-  redis.call('ZREM', k_lapses, handle)
   redis.call('HDEL', k_members, handle)
-  if not session then return end
   session.handles[handle] = nil
-  if not next(session.handles) then session.over = moment + session.ttr end
+  if not next(session.handles) then session.over = now + session.ttr end
   return no, save_session(no, session), session.tubes
 end
 
--- Remove lapsed handles, then end sessions whose deadline has passed: a bounded number, the rest at the next call.
+-- End sessions whose time has passed: a bounded number, the rest at the next call.
 local function expire()
-  for _, handle in ipairs(redis.call('ZRANGEBYSCORE', k_lapses, '-inf', now, 'LIMIT', 0, 1000)) do
-    remove_handle(handle, tonumber(redis.call('ZSCORE', k_lapses, handle)))
-  end
   for _, no in ipairs(redis.call('ZRANGEBYSCORE', k_ends, '-inf', now, 'LIMIT', 0, 1000)) do
     local session = session_of(no)
-    if session and not next(session.handles) then
-      redis.call('HDEL', k_sessions, no)
-      redis.call('HDEL', k_ids, session.id)
-    end
-    if not session or not next(session.handles) then redis.call('ZREM', k_ends, no) end
+    redis.call('HDEL', k_sessions, no)
+    redis.call('ZREM', k_ends, no)
+    if session then redis.call('HDEL', k_ids, session.id) end
+    for handle in pairs(session and session.handles or {}) do redis.call('HDEL', k_members, handle) end
   end
 end
 
-local function record_heartbeat(handle, no, session)
+local function record_heartbeat(handle, session)
   local found = session.handles[handle]
   found.beat, session.beat, session.host, session.pid, session.over = now, now, found.host, found.pid, nil
-  redis.call('ZADD', k_lapses, now + span, handle)
-  return save_session(no, session)
 end
 
 expire()
@@ -76,7 +76,7 @@ if ARGV[7] ~= '' then
   local former = no
   no = tonumber(redis.call('HGET', k_ids, ARGV[7]))
   if not no then return { now, 0 } end
-  if former and former ~= no then remove_handle(handle, now) end
+  if former and former ~= no then remove_handle(handle) end
 elseif not no then
   no = redis.call('INCR', k_total)
   redis.call('HSET', k_ids, ARGV[9], no)
@@ -84,22 +84,30 @@ end
 local session = session_of(no) or { id = ARGV[9], ttr = tonumber(ARGV[8]), handles = {}, tubes = {} }
 session.handles[handle] = { host = ARGV[4], pid = tonumber(ARGV[5]), locus = ARGV[6] }
 redis.call('HSET', k_members, handle, no)
-local over = record_heartbeat(handle, no, session)
+record_heartbeat(handle, session)
+local over = save_session(no, session)
 expire()
 return { now, no, session.id, over, session.tubes }
 
 -- script: heartbeat
--- Keep handles alive. Also ends handles and sessions whose deadline has passed, even if called without handles.
--- ARGV: now, span, handle, ...
+-- Keep handles alive; or register that their sessions take from a tube: from now on, the tube is updated about their
+-- heartbeats and their end. Also ends sessions whose time has passed, even if called without handles.
+-- ARGV: now, span, tube or '', handle, ...
 -- Returns: now, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-local answer = { now }
-for i = 3, #ARGV do
+local answer, tube = { now }, tonumber(ARGV[3])
+for i = 4, #ARGV do
   local session, no = find(ARGV[i])
   if session then
-    local over = record_heartbeat(ARGV[i], no, session)
-    answer[#answer + 1] = { ARGV[i], no, now + span, over, session.tubes }
+    local known = false
+    for _, other in ipairs(session.tubes) do known = known or other == tube end
+    if not tube then
+      record_heartbeat(ARGV[i], session)
+    elseif not known then
+      session.tubes[#session.tubes + 1] = tube
+    end
+    answer[#answer + 1] = { ARGV[i], no, session.handles[ARGV[i]].beat + span, save_session(no, session), session.tubes }
   end
 end
 return answer
@@ -114,24 +122,11 @@ local left = {}
 for i = 5, #ARGV do
   local session = find(ARGV[i])
   if session and (ARGV[3] == '0' or session.handles[ARGV[i]].locus == ARGV[4]) then
-    left[#left + 1] = { ARGV[i], remove_handle(ARGV[i], now) }
+    left[#left + 1] = { ARGV[i], remove_handle(ARGV[i]) }
   end
 end
 expire()
 return { now, unpack(left) }
-
--- script: enlist_handle
--- Register that a session takes from a tube: from now on, the tube is updated about its heartbeats and its end.
--- ARGV: now, span, handle, tube
--- Returns: now, session (0 if the handle is gone), the handle's lapse, the session's end
--- WITH: now session_registry
--- FLAGS: allow-oom
-local session, no = find(ARGV[3])
-if not session then return { now, 0 } end
-local tube, known = tonumber(ARGV[4]), false
-for _, other in ipairs(session.tubes) do known = known or other == tube end
-if not known then session.tubes[#session.tubes + 1] = tube end
-return { now, no, session.handles[ARGV[3]].beat + span, save_session(no, session) }
 
 -- script: update_sessions
 -- Set new deadlines of handles and sessions in a tube that knows them. The next advance ends sessions whose deadline has
