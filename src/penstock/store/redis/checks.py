@@ -37,7 +37,7 @@ from penstock.store.redis.encoding import (
     task_key,
     unreadable,
 )
-from penstock.store.redis.outbox import Steps
+from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import Runner
@@ -46,28 +46,16 @@ _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # The parts of a tube, in reading order. Outcomes may be forgotten while parts are read, without a change of counters:
 # parts that are read first may contain more.
-_PARTS = (
-    "kept",
-    "outcomes",
-    "addresses",
-    "moving",
-    "groups",
-    "ends",
-    "micro_queues",
-    *_INDEXES,
-    "tasks",
-    "waits",
-    "handles",
-)
+_PARTS = (*"kept outcomes addresses moving groups ends micro_queues".split(), *_INDEXES, "tasks", "waits", "handles")
 # The most repairs in one script call.
 _STEP = 200
 # By part of the tube (a hash) and field: the value to write, None to remove it.
 Fields = Mapping[tuple[str, bytes], bytes | None]
 
 
-def check(runner: Runner, steps: Steps, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+def check(runner: Runner, outbox: Outbox, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
     """Check a stored tube, and repair it if asked. In a busy tube, only findings that several reads agree on count."""
-    step, agreed = CheckStep(runner, steps, tube, repair, now), list[Finding]()
+    step, agreed = CheckStep(runner, outbox, tube, repair, now), list[Finding]()
     for attempt in range(_LOOKS):
         found = check_tube(cast(Step, step), tube, repair=False)
         agreed = [finding for finding in agreed if finding in found] if attempt and not step.look.quiet else found

@@ -1,4 +1,4 @@
-"""Runs scripts that change tasks, and moves replies from one tube to another, maybe on another node of a cluster.
+"""Moves replies from one tube to another, maybe on another node of a cluster.
 
 The script that removes a task posts its reply to the outbox of the task's tube. Its caller then puts all entries of the
 outbox into the reply tubes, in order, and removes them from the outbox. A reply tube knows the last number that it
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -28,9 +27,9 @@ from penstock.core.shards import public_id
 from penstock.engine.port import Post
 from penstock.errors import NoSuchTube, PenstockError, StoreCorrupt, StoreError
 from penstock.store.redis import puts
-from penstock.store.redis.encoding import UNREADABLE, decode, task_key
+from penstock.store.redis.encoding import decode, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.runner import TUBES, Runner, read_log
+from penstock.store.redis.runner import TUBES, Runner
 from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
@@ -185,7 +184,7 @@ class Outbox:
             except NoSuchTube:
                 self._tubes.by_name.pop(name, None)  # dropped since it was found
             else:
-                read_log(stored, reply, effects)
+                self._runner.read_changes(stored, reply, effects, now)
                 return tube
 
     def _pack(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> tuple[Argument, ...]:
@@ -196,33 +195,3 @@ class Outbox:
         if entry.reply_to is not None:
             self.register(tube)
         return puts.pack_received(entry)
-
-
-class Steps:
-    """Runs the scripts of one store that change tasks."""
-
-    def __init__(self, runner: Runner, outbox: Outbox) -> None:
-        self._runner = runner
-        self.outbox = outbox
-        #: Called with a tube where a script found bytes that penstock did not write; `unreadable` counts these calls.
-        self.on_unreadable: Callable[[Tube, int | None], None] | None = None
-        self.unreadable = 0
-        #: By tube and part, the ids of what is being read in pages.
-        self.listed: dict[tuple[int, str], array[int]] = {}
-
-    def run(self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None) -> list[Reply]:
-        """Run a script and add what it did to `effects`. Returns the rest of its answer."""
-        return self.read(tube, self._runner.on_tube(name, tube, *arguments, now=now), effects, now)
-
-    def read(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
-        """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
-        records = read_log(tube, reply, effects)
-        if UNREADABLE in [record.reason for record in records if record.state == "!"]:
-            self.repair(tube, now)
-        return reply[4:]
-
-    def repair(self, tube: Tube, now: int | None) -> None:
-        """Repair what depended on tasks that a script buried because they could not be read."""
-        if self.on_unreadable is not None:
-            self.unreadable += 1
-            self.on_unreadable(tube, now)

@@ -48,7 +48,7 @@ from penstock.store.redis.encoding import (
     task_key,
     unreadable,
 )
-from penstock.store.redis.outbox import Steps, pack_post
+from penstock.store.redis.outbox import Outbox, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
@@ -76,11 +76,11 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     posts = True
-    __slots__ = ("_done", "_given", "_holders", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
+    __slots__ = ("_done", "_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
 
-    def __init__(self, runner: Runner, steps: Steps, tube: Tube, write: bool, now: int | None) -> None:
+    def __init__(self, runner: Runner, outbox: Outbox, tube: Tube, write: bool, now: int | None) -> None:
         self._runner = runner
-        self._steps = steps
+        self._outbox = outbox
         self._tube = tube
         self._write = write
         self._given = now
@@ -189,7 +189,7 @@ class RedisStep:
     def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[tuple[int, bytes]]]:
         """Tasks or outcomes above an id, in id order, `limit` ids at a time, without those removed since. Redis has no
         such order, so the ids are listed once for all pages, at eight bytes each."""
-        listed, which = self._steps.listed, (tube.no, part)
+        listed, which = self._runner.listed, (tube.no, part)
         if after == 0 or which not in listed:
             found = {task_id(field) for field, _ in queries.scan(self._runner, tube, part)}
             listed[which] = array("Q", sorted(found))
@@ -318,10 +318,10 @@ class RedisStep:
         if reply[_REMOVED] == -1:
             total = cast(int, reply[_REMOVED + 1])
             raise Conflict if total < 0 else tube_full(tube, total, len(delta.fresh))
-        rest = self._steps.read(tube, reply, effects, self._given)
+        rest = self._runner.read_changes(tube, reply, effects, self._given)
         missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest[:3]))
         records = puts.stored_records(tube, entries, first, cast(int, reply[0]), rest[3:])
-        self._steps.outbox.deliver(tube.no, outbox, effects, self._given)
+        self._outbox.deliver(tube.no, outbox, effects, self._given)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
@@ -407,7 +407,7 @@ class RedisStep:
             return Acked(gone, readied, judged=True)
         missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
         if buried:
-            self._steps.repair(tube, self._given)
+            self._runner.repair(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
@@ -438,10 +438,10 @@ class RedisStep:
         tube, now = self._tube, self._given
         if reply is None:
             reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
-        rest = self._steps.read(tube, reply, effects, now)
+        rest = self._runner.read_changes(tube, reply, effects, now)
         more, wait_ms, left, outbox = cast("tuple[int, int, Left, list[bytes]]", tuple(rest))
         follows = bool(left) and self.apply_left(left, effects, limit, closed=closed)
-        self._steps.outbox.deliver(tube.no, outbox, effects, now)
+        self._outbox.deliver(tube.no, outbox, effects, now)
         return bool(more) or follows, wait_ms
 
     def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:

@@ -70,7 +70,7 @@ from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.checks import check
 from penstock.store.redis.encoding import MAX_ID, encode, pack_outcome, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.outbox import Outbox, Steps
+from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
@@ -135,8 +135,7 @@ class RedisStore(Store):
         self._shards = self._shards_type()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
-        self._steps = Steps(self._runner, self._outbox)
-        self._steps.on_unreadable = self._repair_after_burial
+        self._runner.on_unreadable = self._repair_after_burial
         self.lost = LostTakes()
         self._registry = Registry(self._runner, self._tubes, self.step)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
@@ -168,7 +167,7 @@ class RedisStore(Store):
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> RedisStep:
         """A step on one stored tube; it has the methods of `Step` that this store uses."""
-        return RedisStep(self._runner, self._steps, tubes[0], write, now)
+        return RedisStep(self._runner, self._outbox, tubes[0], write, now)
 
     def close(self) -> None:
         if not self._closed:
@@ -288,10 +287,10 @@ class RedisStore(Store):
         effects = Effects()
         if self.lost:
             self._undo_lost(effects, now, again=False)
-        met = self._steps.unreadable
+        met = self._runner.unreadable
         try:
             taken = self._take(tubes, wanted, now, effects)
-            if taken.tube is None and taken.alive and self._steps.unreadable > met:
+            if taken.tube is None and taken.alive and self._runner.unreadable > met:
                 # Take again: tasks behind the buried ones may be ready. The blocked call is registered already.
                 waits = blocked in ("register", "unregister_if_found")
                 wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
@@ -327,7 +326,8 @@ class RedisStore(Store):
         """Run the take script. Before it leases, the engine applies due changes that the script leaves to it."""
         forced = 0
         while True:
-            rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            reply = self._runner.on_tube("take", tube, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            rest = self._runner.read_changes(tube, reply, effects, now)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
             if not left:
                 return alive, wait_ms, pairs
@@ -381,8 +381,8 @@ class RedisStore(Store):
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()
-        rest = self._steps.run("recover", tube, effects, sweep.count or 0, sweep.elapsed, now=now)
-        records = read_pairs(cast("list[Reply]", rest[0]))
+        reply = self._runner.on_tube("recover", tube, sweep.count or 0, sweep.elapsed, now=now)
+        records = read_pairs(cast("list[Reply]", self._runner.read_changes(tube, reply, effects, now)[0]))
         effects.events += [Event(tube.public_no, "take", tube.shown(record)) for record in records]
         return Settled(list(records), effects)
 
@@ -456,7 +456,7 @@ class RedisStore(Store):
         """Repair what depended on unreadable tasks that a script buried. The call continues if the repair fails."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
-            check(self._runner, self._steps, tube, True, now)
+            check(self._runner, self._outbox, tube, True, now)
         except StoreError as error:
             log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
 
@@ -469,7 +469,7 @@ class RedisStore(Store):
         return [
             found
             for stored in self._shards.of(tube)
-            for found in public(stored, check(self._runner, self._steps, stored, repair, now))
+            for found in public(stored, check(self._runner, self._outbox, stored, repair, now))
         ]
 
     # transfer: a frozen tube keeps its name and its keys, but not `last` of meta, so that no script finds it

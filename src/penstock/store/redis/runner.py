@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -13,7 +14,7 @@ from penstock.core.results import Effects, Event
 from penstock.core.task import Record
 from penstock.core.transfer import erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
-from penstock.store.redis.encoding import decode
+from penstock.store.redis.encoding import UNREADABLE, decode
 from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
@@ -68,6 +69,11 @@ class Runner:
         self._shapes: dict[int, Shape] = {}
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
+        #: Called with a tube where a script found bytes that penstock did not write; `unreadable` counts these calls.
+        self.on_unreadable: Callable[[Tube, int | None], None]
+        self.unreadable = 0
+        #: By tube and part, the ids of what is being read in pages.
+        self.listed: dict[tuple[int, str], array[int]] = {}
 
     def moment(self, now: int | None) -> int | str:
         """The time as a script argument; '' makes the script read the server's clock."""
@@ -135,6 +141,30 @@ class Runner:
         when = _SERVERS_CLOCK if moment == "" else packed(moment)
         words = when + shape.packed + packed(*arguments)
         return self._request(self.script(name, shape.sort), tube.no, 3 + len(arguments), words)
+
+    def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
+        """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
+        _, readied, removed, log, *rest = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
+        no, unreadable = tube.public_no, False
+        if readied > 0:
+            effects.readied[no] = effects.readied.get(no, 0) + readied
+        if removed:
+            effects.removed[no] = effects.removed.get(no, 0) + removed
+        for place in range(0, len(log), 3):
+            record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
+            unreadable = unreadable or (record.state == "!" and record.reason == UNREADABLE)
+            for event in cast(bytes, log[place]).decode().split():
+                effects.events.append(Event(no, event, tube.shown(record)))
+            if record.state == "-" and record.address is not None and tube.kind.leased:
+                effects.ended.append(("task", no, tube.public_id(record.id)))
+        if unreadable:
+            self.repair(tube, now)
+        return rest
+
+    def repair(self, tube: Tube, now: int | None) -> None:
+        """Repair what depended on tasks that a script buried because they could not be read."""
+        self.unreadable += 1
+        self.on_unreadable(tube, now)
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
         """For each of these stored tubes, whether something is due; and the time. One script checks many tubes, on a
@@ -206,25 +236,6 @@ def _shape(tube: Tube) -> Shape:
 
 def _limit(tube: Tube) -> int:
     return tube.period if tube.kind.hand_out == CLOCK else tube.utube_limit
-
-
-def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
-    """Add what a script did to `effects`. Returns the records that it changed, in order."""
-    _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
-    no = tube.public_no
-    if readied > 0:
-        effects.readied[no] = effects.readied.get(no, 0) + readied
-    if removed:
-        effects.removed[no] = effects.removed.get(no, 0) + removed
-    records: list[Record] = []
-    for place in range(0, len(log), 3):
-        record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
-        records.append(record)
-        for event in cast(bytes, log[place]).decode().split():
-            effects.events.append(Event(no, event, tube.shown(record)))
-        if record.state == "-" and record.address is not None and tube.kind.leased:
-            effects.ended.append(("task", no, tube.public_id(record.id)))
-    return records
 
 
 def read_pairs(pairs: list[Reply]) -> list[Record]:
