@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.core.address import addresses, linked
@@ -52,7 +51,7 @@ from penstock.core.transfer import (
     plain_name,
 )
 from penstock.engine import port
-from penstock.engine.port import Conflict, Step
+from penstock.engine.port import Conflict, GroupRow, Step
 from penstock.engine.sessions import LostTakes
 from penstock.engine.store import Store, ack_plain
 from penstock.engine.work import Work, put_linked
@@ -557,7 +556,7 @@ class RedisStore(Store):
         self._shards.learn(tube.no, counters.last_id)
         first, *others = self._shards.of(replace(tube, name=name))
         for shard in others:
-            self._activate_stored(shard, "", (0, 0), {}, {})
+            self._activate_stored(shard, None, (0, 0), {}, {})
         here = queries.add_up(queries.read_counters(self._runner, others)).put if others else 0
         calls = {call: getattr(counters.counts, call) for call in _CALLS}
         # From now on, the other store's counters count the tasks that were removed there.
@@ -565,11 +564,26 @@ class RedisStore(Store):
         self._activate_stored(first, counters.last_id - counters.counts.put + here, counters.mark, calls, totals)
 
     def _activate_stored(
-        self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int],
-        totals: GroupTotals,
-    ) -> None:  # fmt: skip
-        packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode([(no, *counts) for no, counts in totals.items()])
-        self._runner.on_tube("activate", stored, puts.pack_facts(stored), unput, *mark, *packed, idempotent=True)
+        self, stored: Tube, unput: int | None, mark: Mark, calls: Mapping[str, int], totals: GroupTotals
+    ) -> None:
+        """Take over the counters of an imported tube, only once: `landed` of its meta."""
+        meta = queries.read_part(self._runner, stored, "meta")
+        if b"landed" in meta:
+            return
+        groups = queries.groups(queries.read_part(self._runner, stored, "groups"))
+        rows = [
+            GroupRow(groups[no], replace(groups[no], total=total, failed=failed))
+            for no, (total, failed) in totals.items()
+            if no in groups
+        ]
+        if rows:
+            self.step((stored,)).flush(port.Delta(stored, groups=rows))
+        own = {name: int(meta.get(name.encode(), 0)) for name in ("skipped", "ms", "seq", *calls)}
+        ms, seq = max((own["ms"], own["seq"]), mark)
+        fields: dict[str, Argument] = {name: own[name] + by for name, by in calls.items()}
+        fields |= {"landed": 1, "unput": own["skipped"] if unput is None else unput, "ms": ms, "seq": seq}
+        fields |= {"facts": puts.pack_facts(stored)} if b"facts" in meta else {}
+        self._runner.command(stored.no, "meta", b"HSET", *(word for pair in fields.items() for word in pair))
 
 
 def look_at_redis(url: str) -> Schema:

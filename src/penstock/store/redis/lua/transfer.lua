@@ -130,25 +130,3 @@ if not rebuilds then
 end
 commit()
 return { now }
-
--- script: activate
--- Take over the counters of an imported tube, only once: `landed` of meta.
--- ARGV: now, shape, limit, facts, ids that were never given or '' for all that were skipped, ms and seq of the last message
---   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total, failed], ...]
--- Returns: now
--- WITH: now tube encode groups write_groups
-if redis.call('HSETNX', k_meta, 'landed', 1) == 0 then return { now } end
-local skipped, ms, seq = unpack(redis.call('HMGET', k_meta, 'skipped', 'ms', 'seq'))
-redis.call('HSET', k_meta, 'unput', ARGV[5] ~= '' and ARGV[5] or skipped or 0)
-for name, by in pairs(cmsgpack.unpack(ARGV[8])) do count(name, by) end
-if meta[5] then redis.call('HSET', k_meta, 'facts', ARGV[4]) end
-if tonumber(ARGV[6]) > tonumber(ms or 0) or (ARGV[6] == ms and tonumber(ARGV[7]) > tonumber(seq)) then
-  redis.call('HSET', k_meta, 'ms', ARGV[6], 'seq', ARGV[7])
-end
-for _, pair in ipairs(cmsgpack.unpack(ARGV[9])) do
-  local group = group_of(pair[1])
-  if group then group.total, group.failed, touched[pair[1]] = pair[2], pair[3], true end
-end
-save_groups()
-finish()
-return { now }
