@@ -50,7 +50,7 @@ def test_an_end_that_did_not_reach_a_tube_takes_effect_with_the_lapse(
     tube.put("x")
     handle = joined(store)
     store.take([tube.stored], 1, handle)
-    store._registry._call("leave_session", None, 0, "", handle)
+    store._registry._call("change_handles", None, "leave", "*", handle)
     clock.advance(15)
     assert store.advance(tube.stored).effects.readied == {tube.stored.no: 1}
 

@@ -39,6 +39,8 @@ class StoredSession(StoredHandle):
     handles: dict[str, StoredHandle] | list[int]
 
 
+# A handle that was changed: its id, its session, when it lapses (0: it is gone), the session's end and its tubes.
+_Changed = tuple[bytes, int, int, int, list[int]]
 _session = msgspec.msgpack.Decoder(StoredSession).decode
 
 
@@ -62,25 +64,26 @@ class Registry:
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
-        _, *found = self._call("heartbeat", now, "", *handles)
-        alive: set[str] = set()
-        by_tube: dict[int, list[Argument]] = {}
-        for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
-            alive.add(handle.decode())
-            for tube in tubes:
-                by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
-        self._update(by_tube, now)
-        return alive
+        return {handle.decode() for handle, *_ in self._change("beat", "", handles, now)[1]}
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
         """As the contract says; tasks of sessions that end are released in bounded steps."""
         effects = Effects()
-        moment, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
-        for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
-            self._update({tube: [handle, 0, no, over] for tube in tubes}, now)
-            for tube in self._named(tubes) if over <= cast(int, moment) else ():
+        moment, left = self._change("leave", "*" if locus is None else locus, handles, now)
+        for _, _, _, over, tubes in left:
+            for tube in self._named(tubes) if over <= moment else ():
                 self._advance(tube, effects, now, closed=locus is None)
         return effects
+
+    def _change(self, verb: str, at: str | int, handles: Sequence[str], now: int | None) -> tuple[int, list[_Changed]]:
+        """Change handles, and update the tubes of their sessions. Returns the time, and the handles found."""
+        moment, *changed = self._call("change_handles", now, verb, at, *handles)
+        found, by_tube = cast("list[_Changed]", changed), dict[int, list[Argument]]()
+        for handle, no, lapse, over, tubes in found:
+            for tube in tubes:
+                by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
+        self._update(by_tube, now)
+        return cast(int, moment), found
 
     def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
         moment = self._runner.moment(now)
@@ -97,8 +100,8 @@ class Registry:
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
-        _, *found = self._call("heartbeat", now, tube.no, handle)
-        return cast("list[tuple[bytes, int, int, int]]", found)[0][1:4] if found else None
+        _, *found = self._call("change_handles", now, "take", tube.no, handle)
+        return cast("list[_Changed]", found)[0][1:4] if found else None
 
     def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
         """As the contract says."""

@@ -37,13 +37,11 @@ local function save_session(no, session)
   return over
 end
 
--- Remove a live handle. Returns its session, the session's end, and its tubes.
-local function remove_handle(handle)
-  local session, no = find(handle)
+-- Remove a live handle. The last one ends its session, after its ttr.
+local function remove_handle(handle, session)
   redis.call('HDEL', k_members, handle)
   session.handles[handle] = nil
   if not next(session.handles) then session.over = now + session.ttr end
-  return no, save_session(no, session), session.tubes
 end
 
 -- End sessions whose time has passed: a bounded number, the rest at the next call.
@@ -71,12 +69,15 @@ expire()
 -- WITH: now session_registry
 -- FLAGS: allow-oom
 local handle = ARGV[3]
-local _, no = find(handle) -- a retry: the answer to the first call was lost
+local before, former = find(handle) -- a retry: the answer to the first call was lost
+local no = former
 if ARGV[7] ~= '' then
-  local former = no
   no = tonumber(redis.call('HGET', k_ids, ARGV[7]))
   if not no then return { now, 0 } end
-  if former and former ~= no then remove_handle(handle) end
+  if former and former ~= no then
+    remove_handle(handle, before)
+    save_session(former, before)
+  end
 elseif not no then
   no = redis.call('INCR', k_total)
   redis.call('HSET', k_ids, ARGV[9], no)
@@ -89,44 +90,34 @@ local over = save_session(no, session)
 expire()
 return { now, no, session.id, over, session.tubes }
 
--- script: heartbeat
--- Keep handles alive; or register that their sessions take from a tube: from now on, the tube is updated about their
--- heartbeats and their end. Also ends sessions whose time has passed, even if called without handles.
--- ARGV: now, span, tube or '', handle, ...
--- Returns: now, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
+-- script: change_handles
+-- Record the heartbeat of live handles; or register that their sessions take from a tube, which from now on is updated about
+-- their heartbeats and their end; or remove them. Also ends sessions whose time has passed, even without handles.
+-- ARGV: now, span, `beat`, `take` or `leave`, the tube, or from where the handles that leave joined (`*`: anywhere),
+--   handle, ...
+-- Returns: now, then for each of these handles: {handle, session, its lapse (0: it is gone), the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-local answer, tube = { now }, tonumber(ARGV[3])
-for i = 4, #ARGV do
-  local session, no = find(ARGV[i])
-  if session then
-    local known = false
-    for _, other in ipairs(session.tubes) do known = known or other == tube end
-    if not tube then
-      record_heartbeat(ARGV[i], session)
-    elseif not known then
-      session.tubes[#session.tubes + 1] = tube
-    end
-    answer[#answer + 1] = { ARGV[i], no, session.handles[ARGV[i]].beat + span, save_session(no, session), session.tubes }
-  end
-end
-return answer
-
--- script: leave_session
--- Remove handles; with a locus, only those that joined from there.
--- ARGV: now, span, 1 with a locus else 0, locus, handle, ...
--- Returns: now, then for each removed handle: {handle, session, the session's end, its tubes}
--- WITH: now session_registry
--- FLAGS: allow-oom
-local left = {}
+local verb, tube, answer = ARGV[3], tonumber(ARGV[4]), { now }
 for i = 5, #ARGV do
-  local session = find(ARGV[i])
-  if session and (ARGV[3] == '0' or session.handles[ARGV[i]].locus == ARGV[4]) then
-    left[#left + 1] = { ARGV[i], remove_handle(ARGV[i]) }
+  local handle = ARGV[i]
+  local session, no = find(handle)
+  local found, lapse, known = session and session.handles[handle], 0, false
+  if session and (verb ~= 'leave' or ARGV[4] == '*' or ARGV[4] == found.locus) then
+    if verb == 'leave' then
+      remove_handle(handle, session)
+    elseif verb == 'beat' then
+      record_heartbeat(handle, session)
+    else
+      for _, other in ipairs(session.tubes) do known = known or other == tube end
+      if not known then session.tubes[#session.tubes + 1] = tube end
+    end
+    if verb ~= 'leave' then lapse = found.beat + span end
+    answer[#answer + 1] = { handle, no, lapse, save_session(no, session), session.tubes }
   end
 end
 expire()
-return { now, unpack(left) }
+return answer
 
 -- script: update_sessions
 -- Set new deadlines of handles and sessions in a tube that knows them. The next advance ends sessions whose deadline has
