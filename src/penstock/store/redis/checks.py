@@ -7,7 +7,7 @@ rewrites tasks whose entries are wrong, which indexes them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import cast
 
@@ -62,7 +62,7 @@ def check(runner: Runner, outbox: Outbox, tube: Tube, repair: bool, now: int | N
         if step.look.quiet or not agreed:
             break
     if repair and (agreed or step.look.fields):
-        step.repair()  # first, because the repair of leases and groups relies on the indexes
+        step.rebuild(tube, step.look.audit)  # first, because the repair of leases and groups relies on the indexes
         check_tube(cast(Step, step), tube, repair=True)
     return agreed
 
@@ -82,17 +82,12 @@ class CheckStep(RedisStep):
         self._set({("tasks", task_key(record.id)): encode(record)})
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        """As the port says."""
-        self.repair()
-
-    def repair(self) -> None:
         """Repair what the last look found, except for leases and groups."""
-        look, servers, name = self.look, self._runner.servers, self._runner.keys.name
+        look, name = self.look, self._runner.keys.name
         self._set(look.fields)
-        for command, entries in ((b"ZREM", look.strays), (b"ZADD", look.ends)):
-            keys = [(name(self._tube.no, part), words) for part, *words in entries]
-            servers.command_all([(key, (command, key, *words)) for key, words in keys])
-        self.rewrite(self._tube, list(look.again.values()))
+        commands = [(name(tube.no, part), command, words) for command, part, words in look.commands]
+        self._runner.servers.command_all([(key, (command, key, *words)) for key, command, words in commands])
+        self.rewrite(tube, list(look.again.values()))
 
     def _set(self, fields: Fields) -> None:
         """Write fields that have not changed since the last look."""
@@ -116,12 +111,10 @@ class Look:
         #: Whether nothing changed while the tube was read; else the counters are not compared.
         self.quiet = self.stored["meta"] == before
         self._problems: list[Problem] = []
-        #: What to write: fields of hashes.
+        #: Fields of hashes to write.
         self.fields: dict[tuple[str, bytes], bytes | None] = {}
-        #: Entries of indexes that no task has.
-        self.strays: list[tuple[str, bytes]] = []
-        #: When outcomes and ended groups expire, as entries of `kept`.
-        self.ends: list[tuple[str, int, bytes]] = []
+        #: Commands that remove entries from indexes, and set when outcomes and groups expire: command, part, words.
+        self.commands: list[tuple[bytes, str, list[Argument]]] = []
         #: Tasks to index again, by id.
         self.again: dict[int, Record] = {}
         self._groups = queries.groups(self.stored["groups"])
@@ -228,7 +221,7 @@ class Look:
                 id, stray = task_id(name), name not in entries
                 what = "is in the {} index by mistake" if stray else "is not where it must be in the {} index"
                 self._problems.append((id, what.format(part), "index it again"))
-                self.strays += [(part, name)] if stray else []
+                self.commands += [(b"ZREM", part, [name])] if stray else []
                 self.again |= {id: self._records[id]} if id in self._records else {}
 
     def _compare_addresses(self) -> None:
@@ -261,14 +254,14 @@ class Look:
                 self._wrong(None, what, "name it again", ("groups", name), None if leads else number)
             if group.state in rules.OVER and ends not in kept:
                 self._problems.append((None, f"group {group.name}: is remembered for ever", "set its end"))
-                self.ends.append(("kept", group.until or self._now, ends))
+                self.commands.append((b"ZADD", "kept", [group.until or self._now, ends]))
         ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
         for id, outcome in self._outcomes.items():
             if id in self._records:
                 self._wrong(id, *EARLY_OUTCOME, ("outcomes", task_key(id)), None)
             elif task_key(id) not in ending:
                 self._problems.append((id, "its outcome has no end", "set its end"))
-                self.ends.append(("kept", outcome.until, b"o" + task_key(id)))
+                self.commands.append((b"ZADD", "kept", [outcome.until, b"o" + task_key(id)]))
 
     def _count(self) -> None:
         meta, counts, states = self.stored["meta"], self._counters.counts, self.audit.states
