@@ -292,13 +292,9 @@ class RedisStep:
 
     def rewrite(self, tube: Tube, records: Sequence[Record]) -> None:
         """Write tasks again as they are: this restores their entries in indexes, and chooses heads of micro-queues."""
-        for start in range(0, len(records), PAGE):
-            rows, results = list[tuple[object, ...]](), list[bytes]()
-            for record in records[start : start + PAGE]:
-                after = replace(record, state="r" if record.state == "q" else record.state)
-                row = _packed(Row(record, after), results, leased=tube.kind.leased)
-                rows.append((*row[:-1], _place(encode(after), results)))
-            self._apply(Delta(tube), _encode(rows), results)
+        rows = [(*_packed(Row(record, record), [], leased=tube.kind.leased)[:-1], 0) for record in records]
+        for start in range(0, len(rows), PAGE):
+            self._apply(Delta(tube), _encode(rows[start : start + PAGE]), [])
 
     def _apply(self, delta: Delta, rows: bytes, results: list[bytes]) -> tuple[Flushed, list[int]]:
         """Write a Delta with packed rows. Also returns the places of rows that were left out."""

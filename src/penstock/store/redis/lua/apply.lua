@@ -122,7 +122,7 @@ return { now, since }
 --   rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any in the future), rank1, owner, until, state of
 --     its group; then: state, at (of a taken task: the difference to its deadline, or to 0), expires, attempts, reason,
 --     events, progress, ending that is kept: [status, error, code, which of the results], error of the attempt that ends,
---     which of the results is the whole task, if it is rewritten], ...],
+--     which of the results is the whole task, if it is rewritten; 0 to write it again as it is], ...],
 --   groups: msgpack, see group_holds, posts: msgpack [[name of the tube, which of the results], ...], 1 for all or nothing, retention in ms, number of
 --   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
 -- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
@@ -169,6 +169,7 @@ end
 -- Replace the content of a task, and write all its entries in indexes again.
 local function rewrite(key, rec, new)
   local place = queue_place and queue_place(key, rec)
+  if new.state == 'q' then new.state = 'r' end
   leave(key, rec)
   if rec.state == 'r' then readied = readied - 1 end
   if update_micro_queue then update_micro_queue(key, new, rec.state, place) end
@@ -248,7 +249,7 @@ for i, row in ipairs(rows) do
   if missed[next_missed] == i then
     next_missed = next_missed + 1
   elseif row[18] then
-    rewrite(keys[i], fetch(keys[i]), decode(ARGV[9 + row[18]]))
+    rewrite(keys[i], fetch(keys[i]), decode(row[18] > 0 and ARGV[9 + row[18]] or redis.call('HGET', k_tasks, keys[i])))
   else
     change(keys[i], fetch(keys[i]), decided(fetch(keys[i]), row))
   end
