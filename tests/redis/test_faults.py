@@ -66,13 +66,11 @@ def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Bro
     tube.put("a")
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    idle = store._servers._connections.pool.idle[-1]  # type: ignore[attr-defined]
-    original = idle.connection.read_response
-    idle.connection.read_response = _interrupted
-    with pytest.raises(KeyboardInterrupt):
+    idle = store._servers._connections.pool.idle[-1]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(idle.connection, "read_response", _interrupted)
         tube.put("b")
-    idle.connection.read_response = original
-    assert idle not in store._servers._connections.pool.idle  # type: ignore[attr-defined]
+    assert idle not in store._servers._connections.pool.idle
     assert idle.connection._sock is None
     assert tube.put("c").id == 3
 
