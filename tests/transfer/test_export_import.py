@@ -115,6 +115,21 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
         assert [info.name for info in broker.tubes()] == ["mail"]
 
 
+def test_a_task_has_only_what_its_kind_accepts(clock: Clock) -> None:
+    with opened("memory://accepted", clock) as broker:
+        tube = broker.tube("mail", "fifo")
+        tube.put("hello")
+        tube.group("g").put("later")
+        text = exported(broker, "mail").decode()
+        for field, option in (("pri", "pri"), ("utube", "utube"), ("expires", "ttl"), ("ttr", "ttr")):
+            value = '"u"' if option == "utube" else 5
+            with pytest.raises(penstock.BadValue, match=f"task 1 has a {option}, which kind fifo does not accept"):
+                imported(broker, text.replace('"id":1', f'"id":1,"{field}":{value}').encode(), "copy")
+        with pytest.raises(penstock.BadValue, match=r"<= 2147483647 - at `\$\.group\.total`"):
+            imported(broker, text.replace('"total":1', f'"total":{2**31}').encode(), "copy")
+        imported(broker, text.encode(), "copy")
+
+
 def test_the_highest_numbers_of_a_file_stop_no_tube(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         broker.tube("mail").put("hello")

@@ -92,11 +92,11 @@ class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=
     no: _Int
     name: str
     state: str
-    total: _Int
+    total: _Small
     end: Data | None = None
     cancel: Data | None = None
     on_failure: str = HOLD
-    failed: _Int = 0
+    failed: _Small = 0
 
 
 class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -135,6 +135,10 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         )
     if line.state == UNSTARTED and line.group is None:
         raise BadValue(f"task {line.id} waits for the start of its group, but has no group: give its group")
+    # A put without ttr gets its ttl as ttr.
+    for option, value in (("pri", line.pri), ("utube", line.utube), ("ttl", line.expires), ("ttr", line.ttr)):
+        if value and not kind.has(option) and not (option == "ttr" and kind.has("ttl")):
+            raise BadValue(f"task {line.id} has a {option}, which kind {kind.name} does not accept")
     if line.state == "~" and line.at is None:
         raise BadValue(f"task {line.id} is delayed, but has no due time: give at")
     if line.taken is None and (line.attempts or line.lease):
