@@ -17,7 +17,7 @@ from penstock.core.ids import needed_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
-from penstock.core.results import Counts, Effects, Finding
+from penstock.core.results import STATE_COUNTER, Counts, Effects, Finding
 from penstock.core.task import UNSTARTED, Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine.port import Audit, ByIds, Members, QueueAudit, Step
@@ -176,16 +176,17 @@ def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
     return min(max(tube.utube_limit - queue.counted[0], 0), len(queue.ready))
 
 
+def true_counts(put: int, states: Mapping[str, int]) -> dict[str, int]:
+    """Return the true counters of stored tasks: `put` tasks were put, of which so many are stored in each state."""
+    counts = dict.fromkeys(STATE_COUNTER.values(), 0)
+    for state, number in states.items():
+        counts[STATE_COUNTER.get(state, "ready")] += number
+    return counts | {"done": put - sum(states.values())}
+
+
 def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Problem]:
     """Yield what is wrong with counters, compared with the stored tasks, counted by state."""
-    true = {
-        "ready": states["r"] + states["q"],
-        "taken": states["t"],
-        "delayed": states["~"] + states[UNSTARTED],
-        "buried": states["!"],
-        "done": counts.put - states.total(),  # tasks that were put and are no longer stored
-    }
-    for name, number in true.items():
+    for name, number in true_counts(counts.put, states).items():
         if (stored := getattr(counts, name)) != number:
             yield None, f"the counter {name} says {stored}, and it should be {number}", f"set it to {number}"
 

@@ -37,7 +37,7 @@ from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
-from penstock.engine.integrity import EARLY_OUTCOME, audit_of, heads_wanted
+from penstock.engine.integrity import EARLY_OUTCOME, audit_of, heads_wanted, true_counts
 from penstock.engine.port import Audit, GroupRow, Handed, Loaded, LostTake, QueueAudit, Request
 from penstock.engine.port import Row as ChangedRow
 from penstock.errors import NoSuchTube
@@ -190,9 +190,9 @@ class SqlStep:
 
     def set_counts(self, tube: Tube, states: Mapping[str, int]) -> None:
         """Set the counters of stored tasks, by state. All other tasks that were put count as done."""
-        wanted, counts = count_states(states), self.counters(tube).counts
-        wanted["done"] = counts.put - wanted.total()
-        self.add_counts(tube, {name: wanted[name] - getattr(counts, name) for name in set(STATE_COUNTER.values())})
+        counts = self.counters(tube).counts
+        wanted = true_counts(counts.put, states)
+        self.add_counts(tube, {name: number - getattr(counts, name) for name, number in wanted.items()})
 
     # reading
 
@@ -206,11 +206,11 @@ class SqlStep:
         found, *more = self.look(tube, asked, hidden=isinstance(select, port.Page))
         groups: dict[int, Group] = {}
         if found and len(found[0]) > _FIELDS:
-            groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
+            groups = {row[_FIELDS]: Group(*row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
             found = [row[:_FIELDS] for row in found]
         records = [Record(*row) for row in found]
         if isinstance(select, port.Due):
-            groups |= {row[0]: make_group(row) for row in more[0]}
+            groups |= {row[0]: Group(*row) for row in more[0]}
         elif isinstance(select, Find) and more:
             records += [Record(*row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
@@ -273,7 +273,7 @@ class SqlStep:
         rows = self.rows(query, tube=abs(tube.no), **values)
         if not rows:
             self.must_live(tube)
-        return [make_group(row) for row in rows]
+        return [Group(*row) for row in rows]
 
     def open_group(self, tube: Tube, name: str) -> Group:
         found = self.groups(tube, name=name)
@@ -492,7 +492,8 @@ class SqlStep:
                 self.several([*tasks, *kept])
             for no, count in sorted(new.members.items()):
                 self.change(self.Q.import_members, no=no, count=count)
-            self.add_counts(tube, imported_counts(new, last, last_id), last_id)
+            stored = true_counts(last_id - last, Counter(record.state for record in new.records))
+            self.add_counts(tube, {**stored, "put": last_id - last, "delay": -new.due}, last_id)
 
     def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
         with self.together():
@@ -548,20 +549,6 @@ class SqlStep:
         separate sequences for them."""
 
 
-def count_states(states: Mapping[str, int]) -> Counter[str]:
-    """Return the values of the counters of stored tasks, from the number of tasks in each state."""
-    stored = Counter[str]()
-    for state, count in states.items():
-        stored[STATE_COUNTER.get(state, "ready")] += count
-    return stored
-
-
-def imported_counts(new: ImportBatch, last: int, last_id: int) -> dict[str, int]:
-    """Return what an import adds to the counters when it raises the last id from `last` to `last_id`."""
-    stored, put = count_states(Counter(record.state for record in new.records)), last_id - last
-    return {**stored, "put": put, "done": put - len(new.records), "delay": -new.due}
-
-
 def mark_queued(records: list[Record], heads: int) -> list[Record]:
     """Mark all but the first `heads` ready tasks of micro-queues as queued. Only the database knows the real heads."""
     marked = []
@@ -607,9 +594,3 @@ def group_values(row: GroupRow) -> dict[str, object]:
 def _kept(row: Row) -> Kept:
     pk, address, *ending, until = row
     return Kept(pk & ID_MASK, address, Ending(*ending), until)
-
-
-def make_group(row: Row) -> Group:
-    """Make a Group of a row with the columns of the fragment `group`."""
-    no, name, state, total, left, end, cancel, moving, until, failed, on_failure = row
-    return Group(no, name, state, total, left, end, cancel, bool(moving), until, failed, on_failure)
