@@ -18,7 +18,7 @@ class HeldServer(MysqlServer):
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
         self.connection = self.pool.borrow(10)
-        self.connection._calls = None  # such calls commit
+        self.connection.pipelines = False  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)

@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import LONGEST, Ok, Prepared, PreparedCalls, Rows, ask, fill, joined, literal
+from penstock.store.mysql.wire import LONGEST, Ok, Prepared, Rows, ask, execute, fill, joined, literal, prepare
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.wake import READABLE, Selector
 
@@ -142,8 +142,9 @@ class Link:
         #: Whether a transaction fails if it locks a row that changed after its first read.
         self.snapshot_isolation = bool(int(snapshots))
         self._names: dict[str, str] = {}  # of prepared statements
-        pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
-        self._calls = PreparedCalls(connection) if pipelines else None
+        self._numbers: dict[str, int] = {}  # of statements that are executed by number
+        #: Whether the server executes several of these in one round trip.
+        self.pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._selector = Selector()
         self._selector.register(connection._sock, READABLE)  # type: ignore[attr-defined]
 
@@ -163,10 +164,14 @@ class Link:
         ask(connection, _SETTINGS)
         return link
 
-    @property
-    def calls(self) -> PreparedCalls | None:
-        """The sender of pipelined prepared statements; None if the server does not support it."""
-        return self._calls if self.prepares else None
+    def execute(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
+        """Execute prepared statements with their `packed` values. Returns None if the server does not support that."""
+        if not (self.prepares and self.pipelines):
+            return None
+        for sql, _ in statements:
+            if sql not in self._numbers:
+                self._numbers[sql] = prepare(self._connection, sql)
+        return execute(self._connection, [(self._numbers[sql], values) for sql, values in statements])
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         """Send the statements of one transaction, in one round trip or as few as the packet size allows."""
@@ -333,12 +338,9 @@ class MysqlServer(Server[Link]):
         return self.attempt(lambda link: link.send(statements), safe=safe)
 
     def run_prepared(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
-        """Send prepared statements with their values, and commit. Returns None if the server does not support that."""
-
-        def work(link: Link) -> list[Ok] | None:
-            return None if link.calls is None else link.calls.run(*statements, (Q.end_one, b""))
-
-        return None if self.bound else self.attempt(work, safe=False)
+        """Execute prepared statements and commit. Returns None if the server does not support that (`Link.execute`)."""
+        calls = *statements, (Q.end_one, b"")
+        return None if self.bound else self.attempt(lambda link: link.execute(*calls), safe=False)
 
     def conflict(self, error: Exception) -> Conflict | None:
         return Conflict() if error_number(error) in GUARDS | RESTARTABLE else None
