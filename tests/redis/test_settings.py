@@ -10,7 +10,9 @@ import pytest
 import penstock
 from penstock.store.open import open_store
 from penstock.store.redis.durability import durability_of
+from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
+from penstock.store.redis.servers import connect_servers
 from penstock.testing import Clock
 from tests.redis.closed_connections import hung_up
 from tests.servers.redis import Redis, RedisCluster
@@ -117,6 +119,14 @@ def test_the_error_of_a_refused_url_names_its_fault(own_server: Redis, path: str
     own_server.ask("CONFIG", "SET", "requirepass", "right")
     with pytest.raises(penstock.StoreUnavailable, match=words):
         penstock.connect(f"redis://{password}127.0.0.1:{own_server.port}/{path}")
+
+
+def test_a_pipeline_without_a_password_is_refused_as_well(own_server: Redis) -> None:
+    own_server.ask("CONFIG", "SET", "requirepass", "right")
+    servers = connect_servers(locate(f"redis://127.0.0.1:{own_server.port}"))
+    refused = pytest.raises(penstock.StoreUnavailable, match="refuses the user or the password of its URL")
+    with closing(servers), refused:
+        servers.command_all([(b"key", (b"GET", b"key"))])
 
 
 def advice(url: str) -> list[str]:

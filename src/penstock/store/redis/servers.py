@@ -184,7 +184,7 @@ class Servers:
                 by_node.setdefault(node, []).append(place)
         for node, places in by_node.items():
             commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
-            with suppress(NotSent, AnswerLost):
+            with suppress(NotSent, AnswerLost, redis.RedisError):
                 replies.update(zip(places, exchange_scripts(node, commands, requests), strict=True))
         for place, call in enumerate(calls):
             if isinstance(replies.get(place, _MISSING), Exception):
