@@ -56,7 +56,7 @@ def test_a_script_for_tubes_without_leases_has_its_keys(name: str) -> None:
 
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
     needs_room = {"put", "put_plain", "put_related", "apply_put"}
-    needs_room |= {"rename_tube", "alter_tube", "begin_index"}
+    needs_room |= {"declare_tube", "begin_index"}
     needs_room |= {"import"}
     for name in SCRIPTS:
         text = load_script(name, sort=SORTS.get(name, PLAIN)).text

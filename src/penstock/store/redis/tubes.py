@@ -238,8 +238,11 @@ class Tubes:
             declared = _decode(before)
             given = changed_options(decode_given(declared.given), changes)
             after = encode_declared(msgspec.structs.replace(declared, given=encode_given(given).decode()))
-            words = tube.no, before, after, uuid4().hex
-            if self._runner.on_tag("alter_tube", TUBES, *words, idempotent=True):
+            words = "", declared.name, tube.no, before, after, uuid4().hex
+            written = self._runner.on_tag("declare_tube", TUBES, *words, idempotent=True)
+            if written == 0:
+                raise self._runner.missing(tube)
+            if written == 1:
                 return self._known(tube.no, after)
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
@@ -248,8 +251,8 @@ class Tubes:
 
     def _name(self, before: str, tube: Tube, floor: int = 0) -> bool:
         declared = encode_declared(Declared(tube.name, tube.kind, encode_given(tube.given).decode(), floor))
-        words = before, tube.name, tube.no, declared, uuid4().hex
-        return bool(self._runner.on_tag("rename_tube", TUBES, *words, idempotent=True))
+        words = before, tube.name, tube.no, b"", declared, uuid4().hex
+        return bool(self._runner.on_tag("declare_tube", TUBES, *words, idempotent=True))
 
     def frozen(self) -> list[Tube]:
         """All tubes that were moved away, by name."""

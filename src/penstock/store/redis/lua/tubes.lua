@@ -10,27 +10,18 @@ redis.call('HSETNX', k_store, 'id', ARGV[1])
 redis.call('HSETNX', k_store, 'schema', ARGV[2])
 return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
--- script: rename_tube
--- Give a tube its first name or another one, unless that name is in use.
+-- script: declare_tube
+-- Give a tube its first name or another one, unless that name is in use, or replace its declaration.
 -- KEYS: names tubes store
--- ARGV: old name or '', new name, number, declaration, a random word for `altered`
--- Returns: 1, or 0 if another tube has the name
+-- ARGV: old name or '', name, number, declaration before or '' for any, declaration, a random word for `altered`
+-- Returns: 1; 0 if another tube has the name; -1 if another client has replaced the declaration
+local there = redis.call('HGET', k_tubes, ARGV[3])
+if ARGV[4] ~= '' and there ~= ARGV[4] and there ~= ARGV[5] then return -1 end
 redis.call('HSETNX', k_names, ARGV[2], ARGV[3])
 if redis.call('HGET', k_names, ARGV[2]) ~= ARGV[3] then return 0 end
 if redis.call('HGET', k_names, ARGV[1]) == ARGV[3] then redis.call('HDEL', k_names, ARGV[1]) end
-redis.call('HSET', k_tubes, ARGV[3], ARGV[4])
-redis.call('HSET', k_store, 'altered', ARGV[5])
-return 1
-
--- script: alter_tube
--- Replace a tube's declaration, unless another client has replaced it.
--- KEYS: tubes store
--- ARGV: number, declaration before, declaration after, a random word for `altered`
--- Returns: 1, or 0 if another client was faster
-local there = redis.call('HGET', k_tubes, ARGV[1])
-if there ~= ARGV[2] and there ~= ARGV[3] then return 0 end
-redis.call('HSET', k_tubes, ARGV[1], ARGV[3])
-redis.call('HSET', k_store, 'altered', ARGV[4])
+redis.call('HSET', k_tubes, ARGV[3], ARGV[5])
+redis.call('HSET', k_store, 'altered', ARGV[6])
 return 1
 
 -- script: unname_tube
