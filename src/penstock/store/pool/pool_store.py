@@ -272,7 +272,7 @@ class PoolStore(RedisStore):
     # tubes
 
     def load_tubes(self, names: Sequence[str] | None = None, *, frozen: bool = False) -> list[Tube]:
-        """As the contract says; also writes to the vault that a tube is frozen, before its tasks are copied."""
+        """See `Store.load_tubes`. Also writes to the vault that a tube is frozen, before its tasks are copied."""
         tubes = super().load_tubes(names, frozen=frozen)
         for tube in tubes if names else ():
             if is_frozen(tube):
@@ -323,7 +323,7 @@ class PoolStore(RedisStore):
         return put
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        """As the contract says; with `brief`, the same scripts run, but unneeded data is not read."""
+        """See `Store.settle`. With `brief`, the same scripts run, but unneeded data is not read."""
         self._must_fit(*(move.result for move in moves))
         known = {move.id: move.seen.payload for move in moves if move.seen is not None}
         return self._step(partial(super().settle, tube, moves, now=now), tube, data=not brief, known=known)
@@ -348,7 +348,7 @@ class PoolStore(RedisStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; one query reads the data of all tasks. Leases are stored in Redis only, but hand-outs
+        """See `Store.take`. One query reads the data of all tasks. Leases are stored in Redis only, but hand-outs
         without a lease are written to the vault."""
         for tube in tubes:
             self._mirror.tidy(tube)
@@ -397,7 +397,7 @@ class PoolStore(RedisStore):
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
-        """As the contract says; repeated if the index was lost during the call: session numbers belong to an epoch."""
+        """See `Store.join`. Repeated if the index was lost during the call: session numbers belong to an epoch."""
         while True:
             joined = super().join(presence, session, ttr, now=now)
             if self._index.is_whole():

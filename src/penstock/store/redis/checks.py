@@ -73,12 +73,12 @@ class CheckStep(RedisStep):
     look: Look
 
     def audit(self, tube: Tube) -> Audit:
-        """As the port says."""
+        """See `Step.audit`."""
         self.look = Look(self._runner, tube, self._given)
         return self.look.audit
 
     def restore(self, tube: Tube, record: Record) -> None:
-        """As the port says."""
+        """See `Step.restore`."""
         self._set({("tasks", task_key(record.id)): encode(record)})
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:

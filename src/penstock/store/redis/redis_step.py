@@ -105,7 +105,7 @@ class RedisStep:
     # reads
 
     def load(self, tube: Tube, select: Select) -> Loaded:
-        """As the port says; a step that writes buries tasks that cannot be read."""
+        """See `Step.load`. A step that writes buries tasks that cannot be read."""
         match select:
             case ByIds(ids):
                 return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
@@ -182,7 +182,7 @@ class RedisStep:
         return []
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        """As the port says."""
+        """See `Step.outcomes`."""
         pages = self._in_order(tube, "outcomes", after, limit)
         return next(([read_outcome(id, value) for id, value in page] for page in pages if page), [])
 
@@ -244,7 +244,7 @@ class RedisStep:
         return Loaded(self._with_errors(tube, records), found)
 
     def leased_by(self, lost: port.LostTake) -> list[list[Record]]:
-        """As the port says."""
+        """See `Step.leased_by`."""
         return [self._leased_in(tube, lost) for tube in lost.tubes]
 
     def _leased_in(self, tube: Tube, lost: port.LostTake) -> list[Record]:
@@ -265,11 +265,11 @@ class RedisStep:
         return records
 
     def counters(self, tube: Tube) -> TubeCounters:
-        """As the port says."""
+        """See `Step.counters`."""
         return queries.read_counters(self._runner, [tube], frozen=True)[0]
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        """As the port says."""
+        """See `Step.ahead`."""
         if tube.kind.hand_out == DELIVER:
             return min(max(0, record.id - queries.handed(self._runner, tube) - 1), _AHEAD_LIMIT)
         key, rank = self._runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
@@ -281,7 +281,7 @@ class RedisStep:
     # changes
 
     def flush(self, delta: Delta) -> Flushed:
-        """As the port says; what goes to other tubes is put afterwards."""
+        """See `Step.flush`. Replies to other tubes are put afterwards."""
         rows, results = delta.rows, list[bytes]()
         packed = _encode([_packed(row, results, leased=delta.tube.kind.leased) for row in rows])
         with partly_applied(self._done):
@@ -345,7 +345,7 @@ class RedisStep:
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        """As the port says; a listing reads all groups."""
+        """See `Step.groups`. A listing reads all groups."""
         if no is not None:
             return self._find_group(tube, no)
         if name is not None:
@@ -360,7 +360,7 @@ class RedisStep:
         return [live[name] for name in sorted(live)[:limit]]
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        """As the port says."""
+        """See `Step.open_group`."""
         return self._find_group(tube, "", name, puts.pack_facts(tube))[0]
 
     def _find_group(self, tube: Tube, *words: Argument) -> list[Group]:
@@ -369,7 +369,7 @@ class RedisStep:
         return [_read_group(found)] if found else []
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """As the port says; in unleased kinds, acks everything that can be acked."""
+        """See `Step.ack`. In unleased kinds, acks every task that can be acked."""
         first, ids = moves[0], [move.id for move in moves]
         lease, session, plain, alike, results = first.lease, first.session, True, True, False
         if not tube.kind.leased:

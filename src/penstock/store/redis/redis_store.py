@@ -246,7 +246,7 @@ class RedisStore(Store):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """As the contract says; `plain_put` is faster for a single plain task."""
+        """See `Store.put`. `plain_put` is faster for a single plain task."""
         effects = Effects()
         if True in [entry.reply_to is not None for entry in entries]:
             self._outbox.register(tube)
@@ -349,7 +349,7 @@ class RedisStore(Store):
                 pass  # the caller must get its tasks; it stays registered until its next take or its end
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        """As the contract says; a single ack, where microseconds matter, calls its script directly."""
+        """See `Store.settle`. A single ack, where microseconds matter, calls its script directly."""
         if not brief or len(moves) > 1 or not moves or moves[0].verb != "ack":
             return super().settle(tube, moves, brief=brief, now=now)
         records: list[Record | None] = [None]
@@ -375,7 +375,7 @@ class RedisStore(Store):
             pass
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        """As the contract says; an index of Redis can be read from its end."""
+        """See `Store.find`. An index of Redis can be read from its end."""
         return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
@@ -388,7 +388,7 @@ class RedisStore(Store):
     # addresses, outcomes and groups
 
     def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
-        """As the contract says, in one round trip per key."""
+        """See `Store.outcomes`. One round trip per key."""
         return [self._find_outcome(tube, key, now)[0] for key in keys]
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
@@ -474,7 +474,7 @@ class RedisStore(Store):
     # transfer: a frozen tube keeps its name and its keys, but not `last` of meta, so that no script finds it
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        """As the contract says; the first shard is frozen last, which freezes the tube.
+        """See `Store.freeze_tube`. The first shard is frozen last, which freezes the tube.
 
         A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
         This begins a new turn, and a freeze that began in an earlier turn is refused.
@@ -512,7 +512,7 @@ class RedisStore(Store):
             self._runner.command(stored.no, "meta", b"DEL")
 
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
-        """As the contract says; during an import of a sharded tube, the last id up to which every shard is complete."""
+        """See `Store.counters`. For a sharded tube that is being imported, all shards are complete up to `last_id`."""
         shards = self._shards.of(tube)
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
         ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
@@ -534,7 +534,7 @@ class RedisStore(Store):
         return found
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        """As the contract says; each shard gets its part, and the id up to which everything is imported."""
+        """See `Store.import_batch`. Each shard gets its part, and the id up to which everything is imported."""
         shards = self._shards.of(tube)
         for stored, part in zip(shards, [batch] if len(shards) == 1 else _parts(tube, batch), strict=True):
             if any(record.reply_to is not None for record in part.records):
@@ -547,7 +547,7 @@ class RedisStore(Store):
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)
 
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
-        """As the contract says; the first shard of a sharded tube gets the counters."""
+        """See `Store.activate_tube`. The first shard of a sharded tube gets the counters."""
         self._activate(tube, name, counters, totals)
         if not self._tubes.rename(tube, name, counters.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)

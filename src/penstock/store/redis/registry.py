@@ -53,7 +53,7 @@ class Registry:
         self._step = step
 
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
-        """As the contract says."""
+        """See `Store.join`."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
         _, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
         if not no:
@@ -63,11 +63,11 @@ class Registry:
         return Joined(cast(int, no), id.decode())
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
-        """As the contract says."""
+        """See `Store.beat`."""
         return {handle.decode() for handle, *_ in self._change("beat", "", handles, now)[1]}
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
-        """As the contract says; tasks of sessions that end are released in bounded steps."""
+        """See `Store.leave`. Tasks of sessions that end are released in bounded steps."""
         effects = Effects()
         moment, left = self._change("leave", "*" if locus is None else locus, handles, now)
         for _, _, _, over, tubes in left:
@@ -104,7 +104,7 @@ class Registry:
         return cast("list[_Changed]", found)[0][1:4] if found else None
 
     def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
-        """As the contract says."""
+        """See `Store.sessions`."""
         if no is not None:
             stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
             return [] if stored is None else [session_record(_session(stored), [], [])]
@@ -146,7 +146,7 @@ class Registry:
 
 
 def session_record(session: StoredSession, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
-    """A session as the contract defines it, with its newest handle."""
+    """The `SessionRecord` of a stored session, with its newest handle."""
     handles = session.handles.values() if isinstance(session.handles, dict) else ()
     newest = max(handles, key=lambda handle: handle.beat, default=session)
     return SessionRecord(session.id, newest.host, newest.pid, newest.beat, held, waits)

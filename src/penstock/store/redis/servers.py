@@ -228,7 +228,7 @@ class Cluster(Servers):
         self._slots: dict[int, Address] = {}
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
-        """As the contract says; for a node that is down, its error replaces every answer."""
+        """See `Servers.ask_each`. For a node that is down, its error replaces every answer."""
         self._retry(lambda: self._slots or self._learn(0))
         found: dict[str, list[Reply]] = {}
         for host, port in sorted(set(self._slots.values())):

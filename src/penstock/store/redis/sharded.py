@@ -40,7 +40,7 @@ class ShardedStore(RedisStore):
     # tubes
 
     def drop_tube(self, tube: Tube) -> Effects:
-        """As the contract says; a client that dies during the call leaves the tube paused, or without its name."""
+        """See `Store.drop_tube`. A client that dies during the call leaves the tube paused, or without its name."""
         if tube.shards == 1:
             return super().drop_tube(tube)
         effects, paused, shards = Effects(), self._is_paused(tube), self._shards.of(tube)
@@ -74,7 +74,7 @@ class ShardedStore(RedisStore):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """As the contract says, but per shard: if one refuses its part, others may have stored theirs."""
+        """See `Store.put`. Atomic per shard: if one refuses its part, others may have stored theirs."""
         if tube.shards == 1:
             return super().put(tube, entries, now=now)
         homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
@@ -115,7 +115,7 @@ class ShardedStore(RedisStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; the shards of a tube are taken from in order, beginning at a random one."""
+        """See `Store.take`. The shards of a tube are taken from in order, beginning at a random one."""
         if len(tubes) == 1 and tubes[0].shards == 1:
             return super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
         asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
@@ -195,7 +195,7 @@ class ShardedStore(RedisStore):
         return self._merged(tube, listing.after if isinstance(listing, Find) else 0, find)[: listing.limit]
 
     def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
-        """As the contract says; a page ends at the first id after which a shard may have more."""
+        """See `Store.read_page`. A page ends at the first id after which a shard may have more."""
         if tube.shards == 1 or what is Group:
             return super().read_page(tube, what, after, limit)
         share, ends = -(-limit // tube.shards), list[int]()
@@ -251,7 +251,7 @@ class ShardedStore(RedisStore):
     # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        """As the contract says, in the shard of the task."""
+        """See `Store.ahead`. Counts in the shard of the task."""
         [(home, own)] = self._locate(tube, [record.id])
         return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
 

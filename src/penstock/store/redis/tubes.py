@@ -167,7 +167,7 @@ class Tubes:
         self._listed_until = 0.0
 
     def overdue(self, now: int | None) -> Overdue:
-        """As the contract says: one command, and one script on each server."""
+        """See `Store.overdue`. One command, and one script on each server."""
         altered = cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"altered"))
         if altered != self._listed_as or time.monotonic() >= self._listed_until:
             self._listed, self._listed_as = self.all(), altered

@@ -95,7 +95,7 @@ class SqliteStore(Store):
         return self._connection.relaxed if temporary else self._connection.durable
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """As the contract says, in a single function: a call that waits for the disk leaves the processor's caches
+        """See `Store.plain_put`. In a single function: a call that waits for the disk leaves the processor's caches
         cold, and then code that takes 5 µs in a loop takes 25."""
         if self._clock is not wall_clock or not stands_alone(tube, entry):
             return None
