@@ -77,7 +77,7 @@ def test_a_command_line_that_cannot_be_read_is_one_line_and_exit_2(
             "pool= needs a Redis in front, and sqlite:// is none",
         ),
         (["take", "mail", "--hold", "-1"], "hold -1.0 is out of range"),
-        (["--url", "redis:///0", "--pool", "nonsense://x", "tubes"], "pool 'nonsense' is not a database"),
+        (["--url", "redis:///0", "--pool", "nonsense://x", "tubes"], "pool 'nonsense://x' is not a database"),
     ],
 )
 def test_an_error_is_one_line(shell: Shell, words: list[str], error: str) -> None:
