@@ -56,7 +56,7 @@ def awaited(
 @overload
 def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
 def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
-    """The awaited form of a verb. Handles and tasks that it returns have awaited verbs, too."""
+    """Make the awaited form of a blocking verb. Handles and tasks that it returns have awaited verbs, too."""
     name = verb.__name__
 
     @wraps(verb)
@@ -88,7 +88,7 @@ def _conversion_for(kind: type) -> Conversion:
 
 
 def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
-    """Run a whole blocking call in a thread. If its caller is cancelled, what the call opened is closed."""
+    """Run a whole blocking call in a thread. If its caller is cancelled, the handle that the call opened is closed."""
     result: R = yield Call(partial(verb, *args, **kwargs), compensate=_closing)
     return result
 

@@ -61,7 +61,7 @@ class BatchExecutor:
         return self._start(operation, refused=self._closing)
 
     def submit(self, op: StoreOp) -> asyncio.Future[Any]:
-        """Run one store operation. Costs half of what `run` does, and compensates nothing on cancellation."""
+        """Run one store operation. Costs half as much as `run`, but undoes nothing if it is cancelled."""
         self.check_loop()
         if self._closing:
             raise _closed()
@@ -80,7 +80,7 @@ class BatchExecutor:
         return self.run(_single(call))
 
     def post(self, call: Callable[[], object]) -> bool:
-        """From any thread: have the loop make a call soon, in order. Returns False if the loop is closed."""
+        """Have the loop make a call soon, in order. Safe from any thread. Returns False if the loop is closed."""
         if self._loop.is_closed():
             return False
         self._inbox.append(call)
@@ -111,7 +111,7 @@ class BatchExecutor:
             self._stop_threads()
 
     def after_fork(self) -> None:
-        """In a child, neither the loop nor the threads exist."""
+        """Forget the event loop and the threads, which do not exist in a forked child."""
         self._forked = True
 
     # For Run, in the loop.
@@ -250,7 +250,7 @@ class BatchExecutor:
 
 
 class Run(asyncio.Future[R]):
-    """A running operation, and the future of its result."""
+    """A running operation; as a future, its result."""
 
     # On the class, because most runs never set them.
     _sleep: Sleep | None = None
@@ -268,7 +268,7 @@ class Run(asyncio.Future[R]):
         self.queue: _OpQueue | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel, as for any future; what it receives from now on is compensated."""
+        """Cancel the operation. What it still receives, such as taken tasks, is given back."""
         if not super().cancel(msg):
             return False
         if self._sleep is not None:
@@ -281,7 +281,7 @@ class Run(asyncio.Future[R]):
         return True
 
     def discard_result(self) -> None:
-        """Undo what it received: its awaiter was cancelled, perhaps after the result had come."""
+        """Undo what the operation received, because its awaiter was cancelled, perhaps after the result had come."""
         if self.done() and not self.cancelled() and self.exception() is None and self._compensation is not None:
             self._executor.compensate(self._compensation)
 
@@ -297,7 +297,7 @@ class Run(asyncio.Future[R]):
         self.resume(answer)
 
     def resume(self, answer: Any) -> None:
-        """Continue the operation. A cancelled one may end or clean up; it can submit nothing else."""
+        """Continue the operation. A cancelled one may clean up and end, but cannot submit anything else."""
         op = self._advance(answer)
         if op is not None and not self._cancel_known and self.cancelled():
             op = self._advance(Failure(asyncio.CancelledError()))
@@ -357,7 +357,7 @@ class _OpQueue:
         self.busy = False
 
     def cut(self) -> dict[Caller, StoreOp]:
-        """Remove and return what goes into the next store call."""
+        """Remove and return the operations of the next store call."""
         size = sum(op.size for op in self.waiting.values())
         batch, left = self.waiting, list[tuple[Caller, StoreOp]]()
         while size > BATCH_SIZE and len(batch) > 1:

@@ -145,7 +145,7 @@ def _task_verb(
 
 
 class Task(task.Facts[Tube]):
-    """One task with awaited verbs, as `penstock.Task`. `async with task:` acks or releases it."""
+    """One task with awaited verbs, like `penstock.Task`. `async with task:` acks or releases it."""
 
     __slots__ = ()
 
@@ -227,7 +227,7 @@ REMOTE_THREADS = 4
 
 
 class Session(Handle[session.Session], Closing):
-    """Leases belong to it and end with it, as with `penstock.Session`."""
+    """Owns leases, which end with it, like `penstock.Session`."""
 
     @property
     def id(self) -> str:
@@ -240,7 +240,7 @@ class Session(Handle[session.Session], Closing):
 
 
 class Broker(Handle[broker.Broker], Closing):
-    """Opens tubes and sessions on one store, as `penstock.Broker`; it belongs to the event loop it was opened in."""
+    """Opens tubes and sessions on one store, like `penstock.Broker`. Usable only in the event loop that opened it."""
 
     def __init__(self, executor: BatchExecutor, sync: broker.Broker) -> None:
         super().__init__(executor, sync)

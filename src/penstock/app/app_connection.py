@@ -30,7 +30,7 @@ class AppConnection:
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
         self._executors: dict[asyncio.AbstractEventLoop, BatchExecutor] = {}
-        #: Additional tubes that workers take from, besides those of handlers: name -> arguments of broker.tube.
+        #: Tubes that workers take from besides those of handlers: name -> arguments of broker.tube.
         self.tube_options: Mapping[str, Mapping[str, Any]] = {}
         #: Runs stored tasks immediately, without a worker; set by penstock.testing.eager.
         self.eager: Callable[[], None] | None = None

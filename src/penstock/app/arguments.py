@@ -1,4 +1,4 @@
-"""Stores the arguments and the result of a function as JSON, and calls the function with stored arguments."""
+"""Converts the arguments and the result of a function to JSON, and calls the function with stored arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def store(what: str, value: object, kind: object) -> object:
 
 
 def read(what: str, stored: object, kind: Any) -> Any:
-    """The value that was stored, converted by its annotation. Raises BadValue if it does not fit."""
+    """Convert a stored value to the type of its annotation. Raises BadValue if it does not fit."""
     if kind is Any:
         return stored
     try:
@@ -279,7 +279,7 @@ class UnknownArguments(Arguments):
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """No annotations are known here."""
+        """Return nothing: the annotations are not known here."""
         return {}
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
@@ -302,7 +302,7 @@ class UnknownArguments(Arguments):
         return ""
 
     def must_need_none(self) -> None:
-        """Accept: only the worker knows the parameters."""
+        """Accept the function, because only the worker knows its parameters."""
 
 
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:

@@ -99,7 +99,7 @@ class Hooks:
 
 
 def must_be_hook(where: str, callback: object, *, may_be_async: bool = False) -> None:
-    """Raise BadValue for what `where` cannot call: a coroutine would never run, but for those of a process."""
+    """Raise BadValue for a hook that `where` cannot call. Only startup and shutdown hooks may be async."""
     if not callable(callback):
         raise BadValue(f"{where} got {shown(callback)}, which is not a function: put @app.{where} before a def")
     if inspect.iscoroutinefunction(callback) and not may_be_async:

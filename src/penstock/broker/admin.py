@@ -1,4 +1,4 @@
-"""What operators see and do beyond the verbs of a program: settle one task in any state, find what is busy.
+"""What operators can do beyond the verbs of a program: settle one task in any state, and find busy or failing tasks.
 
 Everything here reads a bounded number of tasks, however many there are, and counts no rows.
 """
@@ -60,7 +60,7 @@ def release_one(tube: Tube, id: int | str) -> None:
 
 
 def retry(tube: Tube, id: int | str) -> None:
-    """Let a task run again now: kick a buried one, release a taken one, end the delay of a delayed one."""
+    """Make a task ready now: kick it if it is buried, release it if it is taken, end its delay if it is delayed."""
     must_have(tube.stored.kind, "kick")
     status = tube.peek(id).status
     if status is Status.TAKEN:
@@ -74,9 +74,9 @@ def retry(tube: Tube, id: int | str) -> None:
 
 
 def change_many(tube: Tube, verb: str, records: Sequence[Record], reason: str | None = None) -> int:
-    """Retry, cancel or delete these tasks. Returns how many were changed; skips those that have changed meanwhile.
+    """Retry, cancel or delete these tasks. Returns how many were changed; skips those that others have changed first.
 
-    Retry kicks buried ones and ends the delay of delayed ones; others are left alone.
+    Retry kicks buried tasks and ends the delay of delayed ones; tasks in other states are left alone.
     """
     if not tube.stored.kind.leased:
         if verb != "delete":
@@ -162,7 +162,7 @@ def search(tube: Tube, status: Status | None, text: str, after: int | None, limi
 
 
 def matcher(text: str) -> Callable[[Record], bool]:
-    """A function that tells whether a task contains the text; an empty text matches every task."""
+    """Return a function that checks whether a task contains the text. An empty text matches every task."""
     wanted = text.strip().casefold()
     return lambda record: not wanted or wanted in _words(record)
 

@@ -1,4 +1,4 @@
-"""A broker's verbs inside the caller's own transaction: stored at its commit, gone at its rollback."""
+"""A broker's verbs inside the caller's own transaction: the commit stores their changes, a rollback undoes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BoundBroker:
         self._session_handle = session_handle
 
     def tube(self, name: str, kind: str | None = None, **options: Unpack[TubeOptions]) -> BoundTube:
-        """Open a tube, as broker.tube does; one created here is gone at a rollback."""
+        """Open a tube, as broker.tube does. A rollback undoes its creation."""
         return BoundTube(open_tube(self._runtime, self._session_handle, name, kind, options))
 
 
@@ -63,11 +63,11 @@ class BoundTube:
         self.tube.ack(task_or_id, result)
 
     def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool] | list[str]:
-        """Ack each that this broker's session holds, as Tube.ack_many does."""
+        """Ack each task that this broker's session holds, as Tube.ack_many does."""
         return self.tube.ack_many(tasks)
 
     def group(self, name: str) -> Group:
-        """A group inside the transaction: its put, put_many, on_end, on_cancel, start and cancel. Wait outside."""
+        """Open a group inside the transaction, with all its verbs except `wait`, which must be called outside."""
         return self.tube.group(name)
 
 

@@ -1,4 +1,4 @@
-"""The handle a program holds on one store."""
+"""The broker: a program's handle on one store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
 
 
 def default_url() -> str:
-    """The store of a program that names none."""
+    """The URL for programs that give none: PENSTOCK_URL, or an SQLite file in the current folder."""
     return os.environ.get("PENSTOCK_URL") or DEFAULT_URL
 
 
@@ -78,9 +78,9 @@ class Broker:
         return (yield from self.session_handle.take_first(names, timeout, max_pri))
 
     def session(self, ttr: Seconds | None = 0, id: str | UUID | None = None) -> Session:
-        """Begin a session, or with id join a live one; NotFound if that is unknown or has lapsed.
+        """Begin a session or, with `id`, join a live one; NotFound if that is unknown or has lapsed.
 
-        After its end its tasks stay taken for ttr seconds, so that another process may join it in that time.
+        When it ends, its tasks stay taken for `ttr` seconds, in which another process can join it.
         """
         handle = SessionHandle(self.runtime, ttr=0 if ttr is None else span_ms("ttr", ttr), id=session_id(id))
         return Session(self.runtime, handle)
@@ -112,7 +112,7 @@ class Broker:
         return self.runtime.store.check(repair is not None and flag("repair", repair))
 
     def close(self) -> None:
-        """Release what its sessions still hold, wake their blocked takes, and close the store."""
+        """Release the tasks that its sessions hold, wake their blocked takes, and close the store."""
         self.runtime.close()
 
     def __enter__(self) -> Broker:

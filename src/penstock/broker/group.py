@@ -1,4 +1,4 @@
-"""Groups as programs hold them: tasks of one tube that start together and have end work."""
+"""The handle of a group: tasks of one tube that start together, and the work to put when they have ended."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAGE = 100
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The tasks of a group: how many have left the tube, how many there are, how many failed. Excludes end work."""
+    """The progress of a group: how many of its tasks have ended, how many it has, how many failed. Without end work."""
 
     done: int
     total: int
@@ -72,7 +72,7 @@ class Group:
 
     @blocking
     def put(self, data: object, *, timeout: Seconds | None = 0, **options: Unpack[TimedOptions]) -> Operation[Task]:
-        """Add one task, as Tube.put does; NotFound when the group has ended."""
+        """Add one task, as Tube.put does; NotFound if the group has ended."""
         tasks = yield from self._put([(data, {})], timeout, options)
         return tasks[0]
 
@@ -80,7 +80,7 @@ class Group:
     def put_many(
         self, items: Iterable[object], *, timeout: Seconds | None = 0, **shared: Unpack[TimedOptions]
     ) -> Operation[list[Task]]:
-        """Add many tasks, as Tube.put_many does; NotFound when the group has ended."""
+        """Add many tasks, as Tube.put_many does; NotFound if the group has ended."""
         return (yield from self._put(items, timeout, shared))
 
     def on_end(self, data: object) -> None:
@@ -114,7 +114,7 @@ class Group:
     def results(self) -> Iterator[tuple[int, Outcome]]:
         """The id and the outcome of each task that has ended or is buried, in put order, read page by page.
 
-        Only those that `app.group` put: the outcomes of others are kept by their own addresses.
+        Only for tasks put by `app.group`: the outcomes of others are kept by their own addresses.
         """
         store, total = self._runtime.store, self._record().total
         for start in range(0, total, _PAGE):
@@ -130,9 +130,9 @@ class Group:
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[str]:
-        """ "done" when its end work is put, "cancelled" when it was cancelled and all its work is gone.
+        """Wait until the group has ended. Returns "done" or, if it was cancelled, "cancelled".
 
-        TimeoutError when neither comes in time.
+        Its end work or cancel work is put by then. Raises TimeoutError if the group does not end in time.
         """
         limit = check_timeout(timeout)
 

@@ -1,4 +1,4 @@
-"""Small records that penstock keeps for operators beside the tubes of programs: workers, history, what was done.
+"""Small records that penstock stores for operators: worker reports, history, audit lines, bulk actions.
 
 They are tasks of a tube whose name users cannot choose, so no listing shows it and no worker takes from it. Each
 record has a key and expires.
@@ -25,7 +25,7 @@ _OPTIONS = {"retention": 1.0, "max_payload": 128 * 1024}
 
 
 class Notes:
-    """The records of one subject; of more than `most`, the oldest are removed."""
+    """The records of one subject. Keeps the newest `most` of them."""
 
     def __init__(self, runtime: BrokerRuntime, subject: str, most: int) -> None:
         self._runtime = runtime
@@ -48,24 +48,24 @@ class Notes:
         return stored.data
 
     def read(self) -> dict[str, Any]:
-        """All of them by key, the oldest first."""
+        """Return all records by key, the oldest first."""
         tube = self._open(create=False)
         if tube is None:
             return {}
         return {str(record.address): make_task(record, tube).data for record in self._records(tube, self._most)}
 
     def count(self) -> int:
-        """How many there are, by the counter of their tube; those that have just ended may be among them."""
+        """Return the number of records, by the counter of their tube, which may include some that have just expired."""
         tube = self._open(create=False)
         return 0 if tube is None else self._runtime.store.counters(tube.stored).counts.stored
 
     def has(self, key: str) -> bool:
-        """Whether there is a value under that key."""
+        """Return whether a record has that key."""
         tube = self._open(create=False)
         return tube is not None and key in tube
 
     def remove(self, key: str) -> None:
-        """Forget a key, if it is there."""
+        """Remove the record with that key, if there is one."""
         if self.has(key):
             assert self._tube is not None
             self._tube.delete(address=key)

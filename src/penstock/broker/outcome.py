@@ -93,7 +93,7 @@ def await_task(
 
     def look() -> Operation[Outcome | None]:
         nonlocal seen
-        # First, so that other processes know that someone waits for its end.
+        # First, so that other processes know that someone waits for the task to end.
         found: OutcomeLookup = yield Call(lambda: runtime.store.outcomes(tube, [id])[0], ("outcome by id", tube.no))
         if found.ending is not None:
             return make_outcome(found.ending) if seen or success_kept or found.ending.status != "done" else GONE
@@ -112,7 +112,7 @@ def await_task(
 
 
 def never_put(tube: StoredTube, id: int) -> NotFound:
-    """The error for an id that the tube never gave."""
+    """The error for an id that the tube never gave to a task."""
     return NotFound(f"task {id} was never put into tube {tube.name}: check the id and the tube")
 
 

@@ -98,14 +98,14 @@ class Session:
 
 
 def session_id(value: object) -> str | None:
-    """Check a session's id as callers may give it: a str, a UUID or None."""
+    """Validate the id of a session: a str, a UUID or None."""
     return None if value is None else valid_name("session id", str(value) if isinstance(value, UUID) else value)
 
 
 class SessionHandle:
     """One handle of one stored session.
 
-    An implicit one belongs to a broker: it joins at the first take, and begins a new session when its own was lost.
+    The implicit handle of a broker joins at the first take, and begins a new session after its session was lost.
     """
 
     def __init__(self, runtime: BrokerRuntime, *, ttr: int = 0, id: str | None = None, implicit: bool = False) -> None:
@@ -136,7 +136,7 @@ class SessionHandle:
 
     @property
     def _ended(self) -> bool:
-        """Closed, or lapsed for good: an implicit session is replaced by a new one."""
+        """Whether the session was closed, or has lapsed and is not replaced, because it is not implicit."""
         return self._closed or (self._lost and not self._implicit)
 
     def close(self) -> None:
@@ -181,19 +181,19 @@ class SessionHandle:
         return joined
 
     def lose(self, handle: str) -> None:
-        """The store has ended that handle: its leases are dead, and its blocked takes return nothing."""
+        """Record that the store has ended that handle: its leases are dead, and its blocked takes return nothing."""
         if self._mark_lost(handle):
             self.wake_blocked()
 
     def _mark_lost(self, handle: str) -> bool:
-        """Whether the session is lost; not if another thread has joined a new one since."""
+        """Mark the session as lost, unless another thread has joined a new one since. Returns whether it is lost."""
         with self._lock:
             if handle == self.handle:
                 self._lost, self.number = True, 0
             return self._lost
 
     def after_fork(self) -> None:
-        """In a child, an implicit session is replaced at the first take; an explicit one stays the parent's."""
+        """In a forked child, replace an implicit session at the first take. An explicit one stays the parent's."""
         self._lock = threading.Lock()
         self._waiters = set()
         self.waiter_groups = {}
@@ -292,7 +292,7 @@ class SessionHandle:
                     yield op.leave()
 
     def _take_patiently(self, op: TakeOp, waiter: Waiter, deadline: float | None, stop: Stop) -> Operation[TakeResult]:
-        """Try once; while the server is away, retry with growing pauses until the deadline."""
+        """Try one take; while the server is unavailable, retry with growing pauses until the deadline."""
         between = pauses()
         while True:
             pause = next(between)
@@ -301,7 +301,7 @@ class SessionHandle:
                 return result
             except (StoreUnavailable, OutcomeUnknown) as error:
                 late = stop() or (deadline is not None and time.monotonic() + pause > deadline)
-                # It may be registered now or not, and must not be registered twice.
+                # The failed call may have registered it, and it must not be registered twice.
                 unsure = isinstance(error, OutcomeUnknown) and not op.registered
                 if late or unsure or not self.may_retry(error):
                     raise
@@ -315,7 +315,7 @@ class SessionHandle:
         return True
 
     def pause(self, seconds: float) -> Operation[None]:
-        """Sleep for that long, or until the session is closed."""
+        """Sleep for some seconds, or until the session is closed."""
         waiter = self.runtime.wait_queue.add(())
         self._waiters.add(waiter)
         try:
@@ -333,7 +333,7 @@ class SessionHandle:
     def take_now(
         self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked, waiter: int = 0
     ) -> TakeResult:
-        """Take in one store call, repeated if the session had lapsed or nothing that came can be decoded."""
+        """Take in one store call. Repeat it if the session had lapsed, or if none of the tasks can be decoded."""
         stored = [tube.stored for tube in tubes]
         while True:
             if self._joined is None or self._lost or self._closed:
@@ -369,7 +369,7 @@ def _never() -> bool:
 
 
 class WaiterGroup:
-    """Blocked takes of one session on the same tubes: how many, and the handle and number they are registered under."""
+    """The blocked takes of one session on the same tubes: their number, and the store's registration of them."""
 
     __slots__ = ("handle", "number", "waiting")
 
@@ -411,7 +411,7 @@ class TakeOp(StoreOp):
         return self.leaving
 
     def leave(self) -> TakeOp:
-        """Make it an operation that only unregisters its caller."""
+        """Turn this into an operation that only unregisters its caller."""
         self.blocks, self.leaving = False, True
         return self
 
@@ -500,7 +500,7 @@ def _blocked_mode(group: WaiterGroup, unserved: Sequence[TakeOp]) -> Blocked:
 
 
 def _distribute(tasks: Sequence[Task], taken: Taken, unserved: Sequence[TakeOp], answers: Answers) -> list[TakeOp]:
-    """Give the tasks to the operations in order. Returns those that got none."""
+    """Give the tasks to the operations in order. Returns the operations that got none."""
     left = iter(tasks)
     for op in unserved:
         own = list(islice(left, op.count))
@@ -510,7 +510,7 @@ def _distribute(tasks: Sequence[Task], taken: Taken, unserved: Sequence[TakeOp],
 
 
 def _try_again(group: WaiterGroup | None, unserved: Sequence[TakeOp], tasks: Sequence[Task], taken: Taken) -> bool:
-    """Whether another store call may bring tasks to those that got none, or must be made before they sleep."""
+    """Whether another store call may get tasks for the operations without one, or must be made before they sleep."""
     first = unserved[0]
     if not taken.alive:
         return False

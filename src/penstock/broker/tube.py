@@ -1,4 +1,4 @@
-"""A tube as programs hold it: every verb, for one session.
+"""The handle of a tube: every verb, for one session.
 
 The functions at the end are for other modules of penstock; they are not part of the public interface.
 """
@@ -69,10 +69,10 @@ TaskOrId = Facts[TubeRef] | HandOut | int | str
 PAGE, MAX_PAGE = 100, 10_000
 # One store call reads at most this many bytes, if every task is as large as its tube allows.
 READ_BYTES = 32 * 1024 * 1024
-# What a task may hold beside its data: a reason, and the errors of its last attempts.
+# What a task may contain besides its data: a reason, and the errors of its last attempts.
 TEXT_BYTES = 128 * 1024
-# For this many seconds the end of a `with` block retries while the server is away. A session without heartbeats lapses
-# after 15.
+# For this many seconds the end of a `with` block retries while the server is unavailable. A session without heartbeats
+# lapses after 15.
 PATIENCE = 10.0
 
 _NOTHING = (None,) * 11
@@ -92,7 +92,7 @@ class Tube:
         runtime.add_tube(self)
 
     def _use(self, stored: StoredTube) -> None:
-        """Use these options from now on."""
+        """Use altered options from now on."""
         #: Internal: the tube as the store has it.
         self.stored = stored
         self._plain = fast_put(self, plain_entry(stored, b""))
@@ -189,12 +189,12 @@ class Tube:
         settle(self.runtime, self.stored, [move])
 
     def _release_untaken(self, tasks: Iterable[Task]) -> StoreOp | None:
-        """The operation that releases tasks whose caller never received them."""
+        """Return the operation that releases tasks whose caller never received them."""
         session = self.session_handle.number
         moves = [Move("release", task.id, session, record_of(task).lease, unstarted=True) for task in tasks]
         return SettleOp(self.runtime, self.stored, moves)
 
-    # Settle one task, or several.
+    # Settle one or several tasks.
 
     @blocking
     def ack(self, task_or_id: TaskOrId, result: object = None) -> Operation[None]:
@@ -253,12 +253,12 @@ class Tube:
 
     @blocking
     def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> Operation[None]:
-        """Set a task aside until it is kicked; by anyone, in any state. A Task from take must still be leased."""
+        """Set a task aside until it is kicked. With an id, in any state; a Task from take must still be leased."""
         yield from self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
 
     @blocking
     def delete(self, task_or_id: TaskOrId | None = None, *, address: str | None = None) -> Operation[None]:
-        """Remove a task, or the one that holds an address; by anyone, in any state.
+        """Remove a task, or the one that holds an address, in any state.
 
         A Task from take must still be leased.
         """
@@ -385,7 +385,7 @@ class Tube:
         _update(cast(TaskOrId, task), after)
 
     def _settle_address(self, verb: str, task: TaskOrId | None, reason: str | None, address: str) -> Operation[None]:
-        """Settle the task that holds the address, by its id; if it has left meanwhile, the one that holds it now."""
+        """Settle the task that holds the address, by its id. If that task has just left, settle its successor."""
         settled: Record | None = None
         while settled is None:
             record: Record | None = yield Call(lambda: self._get(task, address))
@@ -413,7 +413,7 @@ class Tube:
         return len(settled.records)
 
     def drop(self) -> None:
-        """Remove the tube with all its tasks. TubeBusy while tasks are taken or a take is blocked on it."""
+        """Remove the tube with all its tasks. Raises TubeBusy while tasks are taken or a take is blocked on it."""
         self.runtime.reap_if_due()
         self.runtime.apply_due(self.stored)  # published here: a drop that is refused publishes nothing
         effects = self.runtime.store.drop_tube(self.stored)
@@ -473,7 +473,7 @@ class Tube:
         return current_record(self, id) is not None  # type: ignore[arg-type]
 
     def why(self, id: TaskOrId | None = None, *, address: str | None = None) -> str:
-        """Say why this task is not running: what holds it back, who, since when, until when."""
+        """Explain why this task is not running: what holds it back, who, since when, until when."""
         return why.explain(self.runtime.store, self.stored, record_of(self.peek(id, address=address)))
 
     # Addresses and groups.
@@ -489,7 +489,7 @@ class Tube:
     def group(self, name: str, *, create: bool = True) -> Group:
         """Open the live group of that name, or begin a new one.
 
-        create=False begins none: it gives the live one, else the one that ended last, else NotFound.
+        With create=False, returns the live one, else the one that ended last; NotFound if there is neither.
         """
         refuse_sharded("groups", self.name, self.stored.shards)
         return Group(self, name, create=create)
@@ -501,7 +501,7 @@ class Tube:
         self.runtime.store.write_tube(self.stored, paused=True)
 
     def resume(self) -> None:
-        """End a pause, and wake blocked takes."""
+        """End the pause of the tube, and wake blocked takes."""
         self.runtime.store.write_tube(self.stored, paused=False)
         self.runtime.wait_queue.wake(("ready", self.stored.no), hint=True)
 
@@ -532,11 +532,11 @@ class Tube:
     # Kind reliable.
 
     def recover(self, count: int, elapsed: Seconds) -> list[Task]:
-        """Deliver again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
+        """Deliver messages again that were delivered at least `elapsed` seconds ago and never acked (kind reliable)."""
         raise unsupported(self.stored.kind, "recover")
 
     def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
-        """Read the undelivered or the delivered list (kind reliable)."""
+        """Read a range of the undelivered or, with `pending`, of the delivered messages (kind reliable)."""
         raise unsupported(self.stored.kind, "inspect")
 
 
@@ -589,9 +589,9 @@ def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:
 
 
 def fast_put(tube: Tube, entry: Entry) -> Callable[[object], Record | None] | None:
-    """A function that puts data, with everything else as in the entry, by the store's fast path.
+    """Return a function that puts data by the store's fast path, with everything else as in the entry.
 
-    None, here or from the function: the task must be put the general way.
+    Returns None if there is no fast path for it. If the function returns None, put the task the general way.
     """
     runtime, stored, plain = tube.runtime, tube.stored, tube.runtime.plain_put(tube.stored, entry)
     if plain is None:
@@ -607,13 +607,13 @@ def fast_put(tube: Tube, entry: Entry) -> Callable[[object], Record | None] | No
 
 
 def plain_put_op(tube: Tube, data: object) -> PutOp | None:
-    """The one store operation of a put without options; None if the tube has a capacity, which may need more."""
+    """The single store operation of a put without options; None if the tube has a capacity, because it may be full."""
     stored = tube.stored
     return PutOp(tube.runtime, stored, (make_entry(stored, data, {}),)) if stored.capacity is None else None
 
 
 def taken_tasks(tube: Tube, records: Iterable[Record]) -> list[Task]:
-    """Taken records as tasks. A task whose data cannot be decoded is buried and left out."""
+    """Make tasks of taken records. Buries and leaves out tasks whose data cannot be decoded."""
     tasks = []
     for record in records:
         payload = record.payload
@@ -632,7 +632,7 @@ def release_untaken(tube: Tube, tasks: Iterable[Task]) -> StoreOp | None:
 
 
 def current_record(tube: Tube, id: TaskOrId | None, address: str | None = None) -> Record | None:
-    """The record of an id or an address after everything due is applied; None if the task is not in the tube."""
+    """Apply everything due, and return the record of an id or an address; None if the task is not in the tube."""
     tube.runtime.reap_if_due()
     record = tube._get(id, address)
     if record is None or (record.at is None and record.state != "t" and record.group is None):

@@ -40,7 +40,7 @@ def open_tube(
 def open_for_put(
     runtime: BrokerRuntime, session: SessionHandle, name: str, items: Iterable[tuple[object, PutOptions]]
 ) -> Tube:
-    """Open a tube for a put. A missing one gets the default kind, and is not created if these tasks are refused."""
+    """Open a tube for a put. Creates a missing one with the default kind, unless these tasks would be refused."""
     if load_tube(runtime.store, names.name("tube", name)) is None:
         missing = make_tube(0, name, find_kind(DEFAULT_KIND), {})
         for data, options in items:

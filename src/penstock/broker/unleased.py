@@ -25,7 +25,7 @@ _ack_many: Callable[..., Operation[Any]] = Tube.ack_many.operation  # type: igno
 
 
 class UnleasedTube(Tube):
-    """A tube whose tasks have string ids and are leased to no session. Itself the class of kind round."""
+    """A tube whose tasks have string ids and are leased to no session. Used as it is for kind round."""
 
     def kick(self, count: int | None = 1) -> int:
         raise unsupported(self.stored.kind, "kick")
@@ -71,7 +71,7 @@ class UnleasedTube(Tube):
         """Return nothing to run: tasks are not leased, so there is nothing to release."""
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
-        """Skip a task that cannot be decoded: it cannot be buried here; peek and inspect show it."""
+        """Skip a task that cannot be decoded, because it cannot be buried in this kind; peek and inspect show it."""
         log.warning("skipped task %s of tube %s: %s", record.address, self.name, error)
 
 
@@ -80,7 +80,7 @@ class ReliableTube(UnleasedTube):
 
     @blocking
     def ack(self, task_or_id: Any, result: object = None) -> Operation[Any]:
-        """Ack one message; NotTaken unless it is delivered. Of a list, return the removed ids, like ack_many."""
+        """Ack one message; NotTaken unless it is delivered. For a list, returns the removed ids, like ack_many."""
         if isinstance(task_or_id, (list, tuple)):
             return (yield from _ack_many(self, task_or_id))
         return (yield from _ack(self, task_or_id, result))

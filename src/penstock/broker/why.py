@@ -12,7 +12,7 @@ _MANY = 1000  # where a store stops counting what is ahead
 
 
 def explain(store: Store, tube: Tube, record: Record) -> str:
-    """Explain it in one sentence."""
+    """Explain in one sentence why the task is not running."""
     now = store.now()
     if not tube.kind.leased:
         return f"task {record.address} is {_unleased(store, tube, record, now)}"

@@ -54,10 +54,10 @@ class Runner:
     # the interface `Listener` of penstock.server.serve
 
     async def start(self) -> str:
-        """Start. Returns a description of what it does."""
+        """Start calling callbacks. Returns a line that describes this, for the log."""
         await asyncio.to_thread(self.begin)
         return "callbacks"
 
     async def stop(self, grace: float) -> None:
-        """End."""
+        """Stop; see `end`."""
         await asyncio.to_thread(self.end, grace)

@@ -41,7 +41,7 @@ SHARE = 50
 
 
 class Finder:
-    """Searches in one thread, and calls `follow` with the names whenever they have changed."""
+    """Finds tubes with callbacks, in one thread. Calls `follow` with their names whenever these have changed."""
 
     def __init__(
         self, broker: Broker, follow: Callable[[list[str]], None],
@@ -53,11 +53,11 @@ class Finder:
         self._thread = thread("finder", self._run)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -70,7 +70,7 @@ class Demo:
         self.acked = 0
 
     def run(self) -> None:
-        """Run everything, from the first put to the last ack, and drop the tubes."""
+        """Run the demo, from the first put to the last ack, and drop its tubes."""
         try:
             self.play()
         finally:

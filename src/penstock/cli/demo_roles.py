@@ -49,7 +49,7 @@ def produce(url: str, prefix: str, producer: int) -> None:
 
 
 def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, object]]:
-    """A job with the options that its kind accepts: a priority, now and then a delay, a customer's micro-queue."""
+    """A job with the options that its kind accepts: a priority, sometimes a delay, and a customer's micro-queue."""
     options: dict[str, object] = {}
     delay = 1.5 if kind.endswith("ttl") and number % 25 == 0 else 0
     if kind.endswith("ttl"):

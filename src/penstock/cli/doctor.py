@@ -70,7 +70,7 @@ def doctor(url: str, as_json: bool) -> None:
 
 @contextmanager
 def _once() -> Iterator[None]:
-    """Do not log the warnings of opening a store: the report has them, as something to fix."""
+    """Suppress the warnings logged when a store is opened: the report repeats them as advice."""
     log = logging.getLogger("penstock")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -22,7 +22,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def linked(entries: Iterable[Entry]) -> bool:
-    """Whether any entry has an address or a group, so that the put needs a plan."""
+    """Return whether any entry has an address or a group, so that the put needs a plan."""
     # Not any(): a generator costs twice as much, and every put calls this.
     return True in [entry.address is not None or entry.group is not None for entry in entries]
 
@@ -98,7 +98,7 @@ def replaced(record: Record, entry: Entry, now: int) -> Record:
 
 
 def duplicate(address: str | None, state: str = "") -> DuplicateAddress:
-    """The error for a put whose address is in use; `state` is that of the task if it cannot be replaced."""
+    """The error for a put whose address is in use. `state`: that of the task that has it, if it cannot be replaced."""
     why = "give on_duplicate, or another address"
     if state:
         what = "taken" if state == "t" else "buried"

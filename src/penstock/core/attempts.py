@@ -15,7 +15,7 @@ SESSION_ENDED = "not settled before its session ended"
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """How an attempt failed, as reported by the worker; `host` is empty if the store found out by itself."""
+    """How an attempt failed, as its worker reported it. `host` is empty if only the store noticed the failure."""
 
     error: str
     traceback: str = ""
@@ -24,7 +24,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Attempt(msgspec.Struct, frozen=True):
     """A failed attempt: its number, when it ended (seconds since the epoch, by the store's clock), the host that ran it
-    (empty if the store found out by itself), the error, and the traceback if there was an exception."""
+    (empty if only the store noticed the end), the error, and the traceback if there was an exception."""
 
     attempt: int
     at: float
@@ -45,19 +45,19 @@ def entry_of(attempt: int, now: int, failure: Failure) -> StoredAttempt:
 
 
 def append(stored: bytes | None, entry: StoredAttempt | None) -> bytes | None:
-    """The stored attempts with one more added."""
+    """Add an attempt to the stored ones. Returns their new stored form."""
     if entry is None:
         return stored
     return _encode([*_entries(stored), entry][-MAX_ATTEMPTS_KEPT:])
 
 
 def read_attempts(stored: bytes | None) -> list[Attempt]:
-    """The stored attempts, newest last."""
+    """Decode stored attempts. Returns them oldest first."""
     return [Attempt(number, at / 1000, *rest) for number, at, *rest in _entries(stored)]
 
 
 def _entries(stored: bytes | None) -> list[StoredAttempt]:
     try:
         return [] if stored is None else _decode(stored)
-    except msgspec.MsgspecError:  # written by another program; the task matters more
+    except msgspec.MsgspecError:  # overwritten by another program: show the task without them
         return []

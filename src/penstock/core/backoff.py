@@ -10,7 +10,7 @@ from penstock.errors import BadValue
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Exponential back-off: after attempt n, wait base * factor**(n-1) seconds, at most `limit`, ± the jitter share."""
+    """Exponential back-off: base * factor**(n-1) seconds after attempt n, at most `limit`, ± the share `jitter`."""
 
     base: Seconds = 1
     factor: float = 2

@@ -47,7 +47,7 @@ class _Data(msgspec.Struct):
 
 
 def with_links(data: dict[str, object], links: list[Link]) -> dict[str, object]:
-    """The data of a task with these links after it."""
+    """Add the links that follow a task to its data."""
     return {**data, NEXT: msgspec.json.decode(_encode(links))} if links else data
 
 
@@ -105,7 +105,7 @@ def _with_result(args: bytes, into: str, value: msgspec.Raw) -> object:
 
 
 def _raw(result: bytes | None) -> msgspec.Raw:
-    """A result as JSON. Bytes become base64, which an argument of type bytes is decoded from."""
+    """A result as JSON. Bytes become base64 text, which a handler's argument of type bytes is decoded from."""
     if result is None:
         return msgspec.Raw(b"null")
     if codec.is_raw(result):
@@ -129,7 +129,7 @@ def link_entry(tube: Tube, link: Link, payload: bytes, now: int) -> Entry:
     return msgspec.structs.replace(entry, address=link.address, reply_to=reply_to)
 
 
-# A link's address also tells where the earlier links are, so an address is enough to find how far a chain has come:
+# The address of a link names the tubes of the earlier links, so it is enough to find how far a chain has come:
 # `chain:token.number`, plus `@tube,tube,…` if earlier links are in other tubes.
 _PREFIX = "chain:"
 
@@ -147,7 +147,7 @@ def link_address(token: str, tubes: list[str], place: int) -> str:
 
 
 def links_before(tube: str, address: str) -> list[tuple[str, str]]:
-    """Tubes and addresses of the links before the one with that address, nearest first; none for other addresses."""
+    """The tubes and addresses of the links before this one, nearest first. Empty for the address of any other task."""
     head, _, where = address.partition("@")
     token, _, number = head.removeprefix(_PREFIX).rpartition(".")
     if not head.startswith(_PREFIX) or not number.isascii() or not number.isdecimal() or len(number) > 4:

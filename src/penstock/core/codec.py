@@ -32,7 +32,7 @@ _MAX_INT = 10**4299
 
 @runtime_checkable
 class _Pydantic(Protocol):
-    """What we use of a pydantic model, so that pydantic itself is never imported."""
+    """The methods that penstock uses of a pydantic model, so that pydantic itself is never imported."""
 
     def model_dump(self, *, mode: str) -> object: ...
 
@@ -156,7 +156,7 @@ def _dumped(value: object) -> object:
 
 
 def lists(value: object) -> object:
-    """A dumped model with its tuples as lists: `decode(Type)` makes them tuples again."""
+    """Replace tuples by lists in a dumped pydantic model; `decode(Type)` makes them tuples again."""
     if isinstance(value, (list, tuple)):
         return [lists(item) for item in value]
     if isinstance(value, dict):

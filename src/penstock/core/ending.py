@@ -30,7 +30,7 @@ _KEPT_BY_ID = frozenset({"failed", "cancelled", "expired"})
 
 
 class _Mark(str):
-    """A value that no caller can give."""
+    """The type of KEEP_EXPIRY, so that no caller can pass an equal value."""
 
     __slots__ = ()
 

@@ -35,7 +35,7 @@ _ZERO = Rank()
 
 
 class _Terms(msgspec.Struct, frozen=True):
-    """The options of one put, with the tube's defaults filled in; times in milliseconds."""
+    """The options of one put that affect order and deadlines, with the tube's defaults; times in milliseconds."""
 
     pri: int
     ttl: int | None
@@ -45,7 +45,7 @@ class _Terms(msgspec.Struct, frozen=True):
 
 
 def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
-    """Validate and encode one put. If this raises, nothing has been stored."""
+    """Validate and encode one put. Stores nothing."""
     return entry_of(tube, encode_payload(tube, "data", data), options)
 
 
@@ -151,7 +151,7 @@ def encode_payload(tube: Tube, what: str, value: object) -> bytes:
 
 
 def stands_alone(tube: Tube, entry: Entry) -> bool:
-    """Whether a task has no relations, is ready at once, and its ranks need neither its id nor its put time."""
+    """Whether a task has no address, group or reply, is ready at once, and has ranks without its id and put time."""
     return (
         entry.address is entry.group is entry.reply_to is None
         and not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
@@ -160,7 +160,7 @@ def stands_alone(tube: Tube, entry: Entry) -> bool:
 
 
 def _named(tube: Tube, given: dict[str, object]) -> dict[str, str]:
-    """The fields of an element of a round tube: its id is stored as its address, and a second put of that id changes
+    """The fields of an element of a round tube. Its id is stored as its address, and a second put of that id changes
     nothing, or only the data."""
     if "id" not in given:
         raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a str of your choice")

@@ -67,7 +67,7 @@ def moved_address(address: str | None, numbers: Mapping[int, int]) -> str | None
 
 
 def must_live(group: Group | None, name: str, now: int) -> Group:
-    """The group, if work may be added to it. After a restore, its number may belong to another group: then NotFound."""
+    """Return the group if work may be added to it. NotFound if, since a restore, its number is another group's."""
     if group is None or group.name != name or group.state not in LIVE or forgotten(group, now):
         raise ended(name)
     return group
@@ -98,7 +98,7 @@ def turn(group: Group, to: str) -> bool:
 
 
 def needs_room(group: Group, to: str) -> bool:
-    """Whether a start or cancel puts work at once, although no task leaves the tube to make room for it."""
+    """Whether a start or cancel puts work although no task leaves the tube, which may therefore exceed its capacity."""
     work = group.end if to == STARTED else group.cancel
     return group.left == 0 and work is not None and group.state in LIVE and not (to == group.state == STARTED)
 

@@ -29,7 +29,7 @@ def message_id(value: object) -> str:
 
 
 def next_marks(last: Mark, now: int, count: int) -> list[Mark]:
-    """The ids of `count` new messages, always above the last one, even if the clock was set back."""
+    """The ids of `count` new messages. They are above the last one even if the clock was set back."""
     ms, seq = (now, 0) if now > last[0] else last
     return [(ms, seq + step) for step in range(1, count + 1)]
 

@@ -81,7 +81,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def shown(self) -> int | str:
-        """The public id."""
+        """The public id of the task: a number, or a text in unleased kinds."""
         return self.id if self.name is None else self.name
 
 
@@ -128,7 +128,7 @@ def _allowed(record: Record, move: Move, now: int) -> bool:
 
 
 def _alive(record: Record, lease: int | None, now: int) -> bool:
-    """Whether that lease (None: any lease) is live."""
+    """Whether the task is taken under that lease (None: any lease) and the lease is live."""
     return record.state == "t" and (lease is None or record.lease == lease) and (record.at is None or record.at > now)
 
 
@@ -138,7 +138,7 @@ def came_back(
     """The change when a taken task loses its lease by release, session end or ttr.
 
     Past its ttl it is gone. After `most` attempts (None: its max_attempts) it is buried. Otherwise it returns to its
-    old place. An `unstarted` one (prefetched, never run) gets its attempt back.
+    old place. The attempt of an `unstarted` task (prefetched, never run) is not counted.
     """
     attempts = record.attempts - 1 if unstarted else record.attempts
     if record.expires is not None and record.expires <= now:

@@ -18,7 +18,7 @@ class MicroQueueState(msgspec.Struct):
     turn: int = 0
 
     def room(self, limit: int) -> int:
-        """How many more heads it may have."""
+        """How many more heads the micro-queue may have."""
         return limit - self.taken - self.heads
 
     @property

@@ -17,7 +17,7 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*")
 
 
 def name(what: str, value: object) -> str:
-    """A tube, kind or group name: letters, digits and `_ - . :`, starting with a letter, digit or `_`."""
+    """Validate the name of a tube, kind or group: letters, digits and `_ - . :`, not starting with `- . :`."""
     text = _text(what, value)
     if not (text[0].isalnum() or text[0] == "_") or not all(c.isalnum() or c in "_-.:" for c in text):
         raise BadValue(f"{what} {_shown(text)} is not a name: use letters, digits and _ - . : only")
@@ -30,7 +30,7 @@ _KEPT = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def queue_name(value: object) -> str:
-    """The tube of a queue key in MQ.*: the key itself if it is a valid name, otherwise an encoded one.
+    """The name of the tube for a queue key of MQ.*: the key itself if it is a valid name, otherwise an encoded one.
 
     `orders/eu` is tube `mq-key:orders.2feu`: any byte other than letters, digits and `_ - :` becomes a dot and two hex
     digits.
@@ -128,7 +128,7 @@ def _shown(value: object) -> str:
 
 
 def safe_url(url: str) -> str:
-    """A store's URL for messages, also a misspelt one: its scheme, hosts and path, without what may be a password."""
+    """A store's URL for messages: scheme, hosts and path without anything that may be a password, also if misspelt."""
     scheme, separator, rest = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         return "…" if "@" in url or "?" in url else _shown(url)

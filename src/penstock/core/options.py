@@ -121,7 +121,7 @@ class Tube(msgspec.Struct, frozen=True):
         return id
 
     def shown(self, record: Record) -> Record:
-        """The task with its public id."""
+        """A copy of the record with its public id."""
         return record
 
 
@@ -269,7 +269,7 @@ def _check_on_duplicate(value: object) -> None:
 
 
 def with_delay(kind: Kind, given: TimedOptions, now: int) -> PutOptions:
-    """Put options with `at` converted to a delay; `now` is the store's clock in milliseconds."""
+    """Convert `at` in put options to a delay. `now` is the store's clock in milliseconds."""
     options = dict(given)
     at = options.pop("at", None)
     if at is not None:

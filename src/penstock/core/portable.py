@@ -61,7 +61,7 @@ class Data(Struct, omit_defaults=True):
 
 
 class TaskLine(Extra, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One task."""
+    """The line of a task."""
 
     data: msgspec.Raw | UnsetType = UNSET
     base64: str | None = None
@@ -203,7 +203,7 @@ def read_group(line: GroupLine) -> Group:
 
 
 def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:
-    """Result, error and code of an outcome, in the form of the file."""
+    """The result, error and code of an outcome as fields of its line."""
     result = None if ending.result is None else data_line(ending.result)
     code = None if ending.code is None else msgspec.json.decode(ending.code, type=str | int)
     return result, ending.error, code
@@ -219,7 +219,7 @@ def read_ending(line: OutcomeLine) -> Ending:
 
 
 def data_line(payload: bytes) -> Data:
-    """Stored data in the form of the file."""
+    """Stored data as fields of a line."""
     if codec.is_raw(payload):
         return Data(base64=base64.b64encode(payload[1:]).decode())
     try:

@@ -51,7 +51,7 @@ def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
 
 
 class partly_applied:  # noqa: N801
-    """Context of one step of a call that has several. An error after the first step says that some were applied.
+    """Context of one step of a call with several steps. An error after the first says that the call was partly applied.
 
     `done`: the tasks that were applied, or None instead of those that were not.
     """

@@ -130,7 +130,7 @@ STATE_COUNTER = {
 
 
 class Presence(msgspec.Struct, frozen=True):
-    """A handle that joins a session: one per process. `locus`: the host on which its OS lock can be trusted."""
+    """The handle by which a process joins a session. `locus`: the host on which its OS lock can be trusted."""
 
     handle: str
     host: str

@@ -23,9 +23,10 @@ class Holders(msgspec.Struct, frozen=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True):
-    """Messages of a reliable tube from an index on: delivered ones in delivery order, or undelivered ones in put order.
+    """A range of the messages of a reliable tube: delivered ones in delivery order, or undelivered ones in put order.
 
-    A negative start counts from the end; a start outside the list gives none. `there`: the list's length, if known.
+    A negative start counts from the end; a start outside the list selects nothing. `there`: the length of the list, if
+    it is known.
     """
 
     start: int
@@ -35,7 +36,7 @@ class Deliveries(msgspec.Struct, frozen=True):
 
     @property
     def backwards(self) -> bool:
-        """Whether the start is nearer to the end, so that reading backwards is shorter."""
+        """Whether the range begins nearer to the end of the list, so that it is read backwards."""
         return 2 * self.start > self.there > 0
 
 

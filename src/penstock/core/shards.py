@@ -53,7 +53,7 @@ def public_id(id: int, place: int, shards: int, floor: int = 0) -> int:
 
 
 def own_id(id: int, shards: int, floor: int = 0) -> tuple[int, int]:
-    """The shard of a task, and its id there; up to the floor, the shard is a guess."""
+    """The shard of a task, and its id in that shard. For ids up to the floor, the shard is a guess."""
     return (id - 1 if id <= floor else id - floor - 1) % shards, own_in(id, shards, floor)
 
 

@@ -62,13 +62,13 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extra(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Put options that no database reads, kept as one JSON text: a new one changes no store. None: not given."""
+    """Put options that no database reads, stored as one JSON text. A new one changes no store. None means not given."""
 
     max_attempts: int | None = None
     callback: str | None = None
 
     def packed(self) -> str | None:
-        """The stored form; None if no option is given."""
+        """The options as stored; None if none is given."""
         return None if self == _NOTHING else _encode_extra(self).decode()
 
 
@@ -80,7 +80,7 @@ _encode_extra, _decode_extra = msgspec.json.Encoder().encode, msgspec.json.Decod
 def _read_extra(text: str) -> Extra:
     try:
         return _decode_extra(text)
-    except msgspec.MsgspecError:  # another program wrote it: the task matters more
+    except msgspec.MsgspecError:  # overwritten by another program: show the task without them
         return _NOTHING
 
 
@@ -139,7 +139,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Numbered(Protocol):
-    """A stored tube, as far as a task needs it."""
+    """What a task needs to know of its stored tube."""
 
     @property
     def no(self) -> int: ...
@@ -265,7 +265,7 @@ class Task(Facts[TaskTube]):
             self._tube._release_failed(self, error)
 
 
-# What the rest of penstock needs of a task. Functions, because methods would be visible to programs.
+# What other modules of penstock read of a Task. Functions, because programs would see methods.
 
 
 def record_of(task: Facts[Any]) -> Record:

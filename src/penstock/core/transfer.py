@@ -107,12 +107,12 @@ def internal(name: str) -> str:
 
 
 def is_importing(name: str) -> bool:
-    """Whether it is the name of a tube that is being imported."""
+    """Whether the name is that of a tube that is being imported."""
     return name.startswith(_IMPORTING)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether it is a hidden name."""
+    """Whether the name is that of a hidden tube: imported, moved, dropped, or used by penstock itself."""
     return name.startswith((_IMPORTING, _MOVED, _DROPPED, _INTERNAL))
 
 
@@ -127,12 +127,12 @@ def frozen_options(given: Mapping[str, object], to: str) -> dict[str, object]:
 
 
 def moved_to(tube: Tube) -> str:
-    """Where a frozen tube went."""
+    """The URL of the store that a frozen tube was moved to."""
     return str(tube.given[_MOVED_TO])
 
 
 def is_frozen(tube: Tube) -> bool:
-    """Whether it was moved away."""
+    """Whether the tube is frozen, because it is moving or was moved to another store."""
     return _MOVED_TO in tube.given
 
 
@@ -157,7 +157,7 @@ def dropped_options(tube: Tube) -> dict[str, object]:
 
 
 def is_dropped(tube: Tube) -> bool:
-    """Whether it was dropped."""
+    """Whether the tube was dropped."""
     return tube.name.startswith(_DROPPED)
 
 

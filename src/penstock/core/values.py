@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
-    """An int from low to high; bools and floats are refused."""
+    """Validate an int from low to high; bools and floats are refused."""
     if type(value) is not int:
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give an int from {low} to {high}")
     if not low <= value <= high:
@@ -32,12 +32,12 @@ def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
 
 
 def pri(what: str, value: object) -> int:
-    """A priority: smaller ones come first."""
+    """Validate a priority; smaller ones come first."""
     return whole(what, value, 0, MAX_PRI)
 
 
 def number(what: str, value: object) -> float:
-    """A finite int or float that a double holds."""
+    """Validate a finite int or float that a double holds."""
     if type(value) not in (int, float):
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a number")
     assert isinstance(value, (int, float))
@@ -47,7 +47,7 @@ def number(what: str, value: object) -> float:
 
 
 def share(what: str, value: object) -> float:
-    """A number from 0 to 1; a rounding error above 1 counts as 1."""
+    """Validate a number from 0 to 1; a rounding error above 1 counts as 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a share, from 0 to 1")
     if not 0 <= value <= 1 + ROUNDING:  # also refuses NaN
@@ -56,18 +56,18 @@ def share(what: str, value: object) -> float:
 
 
 def positive_ms(what: str, value: object) -> int:
-    """Seconds above 0, as whole milliseconds, at least one."""
+    """Convert seconds above 0 to whole milliseconds, at least 1."""
     return max(1, round(_seconds(what, value, "above 0", above=True) * 1000))
 
 
 def span_ms(what: str, value: object) -> int:
-    """Seconds, 0 or more, as whole milliseconds."""
+    """Convert seconds, 0 or more, to whole milliseconds."""
     # Rounded first: 16.1 s are 16100.000000000002 ms in floating point, not 16101.
     return math.ceil(round(_seconds(what, value, "0 or more") * 1000, 3))
 
 
 def timeout(value: object) -> float | None:
-    """Seconds to wait, 0 or more; None waits forever."""
+    """Validate the seconds to wait, 0 or more; None waits forever."""
     return None if value is None else _seconds("timeout", value, "0 or more, or None")
 
 
@@ -84,7 +84,7 @@ def delay_until(at: object, now: int) -> Seconds:
 
 
 def plain_seconds(value: object) -> object:
-    """A timedelta as seconds; every other value as it is."""
+    """Convert a timedelta to seconds; return every other value unchanged."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -102,7 +102,7 @@ def _seconds(what: str, value: object, wanted: str, *, above: bool = False) -> f
 
 
 def flag(what: str, value: object) -> bool:
-    """True or False; other types are refused, because their meaning is not clear."""
+    """Validate a flag: True or False. Other types are refused, because their meaning is not clear."""
     if type(value) is not bool:
         raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give True or False")
     return value
@@ -117,7 +117,7 @@ def several(what: str, value: Iterable[T]) -> Iterable[T]:
 
 
 def items(value: Iterable[T]) -> Iterable[T]:
-    """The items of put_many. A str, bytes or mapping is refused: it is more likely one item."""
+    """Validate the items of put_many. Refuses a str, bytes or mapping, which is probably meant as a single item."""
     given: object = value
     if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)):
         raise BadValue(f"items {shown(value)} is {kind_of(value)}, which is one item: give a list, such as [item]")

@@ -26,21 +26,21 @@ class StoreOp:
 
     @property
     def key(self) -> Hashable:
-        """Store operations of equal keys that are submitted at the same time share a store call; None: never."""
+        """Operations of equal keys that are submitted at the same time share a store call; with None, it never does."""
         return None
 
     @property
     def size(self) -> int:
-        """About how many bytes it adds to a shared store call."""
+        """The approximate number of bytes that the operation adds to a shared store call."""
         return 0
 
     @property
     def run_if_cancelled(self) -> bool:
-        """Whether it still runs when its caller is cancelled before it has begun."""
+        """Whether the operation still runs if its caller is cancelled before it has begun."""
         return False
 
     def run(self) -> Any:
-        """Run it in the calling thread."""
+        """Run the operation in the calling thread."""
         raise NotImplementedError
 
     def run_batch(self, ops: Sequence[Any]) -> list[Any]:
@@ -68,7 +68,7 @@ class Failure:
 
 
 def _nothing(answer: object) -> None:
-    """Nothing to compensate."""
+    """Do nothing: there is nothing to compensate."""
 
 
 class Call(StoreOp):
@@ -95,7 +95,7 @@ class Call(StoreOp):
 
 
 class Sleep(StoreOp):
-    """Sleep until the waiter is woken or the time is over. Calls no store."""
+    """Sleep until the waiter is woken or the time is over. Makes no store call."""
 
     __slots__ = ("seconds", "waiter")
 
@@ -132,7 +132,7 @@ def blocking(operation: Callable[P, Operation[R]]) -> Callable[P, R]:
 
 
 def _show_result(call: Callable[..., object], operation: Callable[..., object]) -> None:
-    """Have `help` and other tools see what the blocking function returns, not the generator behind it."""
+    """Make `help` and other tools show what the blocking function returns, not the generator behind it."""
     shown = signature(operation)
     result = str(shown.return_annotation).removeprefix("Operation[").removesuffix("]")
     call.__annotations__ = {**operation.__annotations__, "return": result}

@@ -101,7 +101,7 @@ def put_items(
     """Put many tasks, each `data` or `(data, options)`, in atomic chunks; `bind` ties each entry to a group."""
     records: list[Record] = []
     feed = iter(check_items(items))
-    # Items of a list are all checked before any of them is stored.
+    # All items of a list are checked before any is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
     while chunk := _split(islice(feed, ahead)):
         timed = shared.get("at") is not None or any(options and "at" in options for _, options in chunk)

@@ -1,7 +1,7 @@
 """The one background thread of a broker: keeps its sessions alive and wakes its blocked callers.
 
-It runs while the broker has a session, and watches for changes of other processes only while someone waits. It sends
-heartbeats, reaps dead peers, hints waiters, and drives the store's clock in turn with the other brokers of its process.
+It runs while the broker has a session, and watches for changes by other processes only while a caller is blocked. It
+sends heartbeats, reaps dead peers, hints waiters, and takes turns with other brokers at driving the store's clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BEAT_SECONDS = LAPSE_MS / 1000 / 3
 REAP_SECONDS = 0.4
 # A scan besides notifications, in case one is lost.
 SCAN_SECONDS = 1.0
-# After an error of the store, so that an unavailable store is not hammered.
+# The pause after an error of the store, so that an unavailable store is not overloaded with retries.
 RETRY_SECONDS = 1.0
 
 
@@ -45,7 +45,7 @@ class HeartbeatRuntime(Protocol):
 
 
 class Heartbeat:
-    """Starts when first needed and stops with the broker."""
+    """The background thread of a broker. Starts when first needed, and stops with the broker."""
 
     def __init__(self, runtime: HeartbeatRuntime) -> None:
         self._runtime = runtime

@@ -1,7 +1,7 @@
 """Which processes of this host are alive, by OS locks: every session handle holds one while its process lives.
 
 A lock is a file named by the handle, in a folder of this host and store, locked as an open file description:
-several sessions of a process do not confuse it, and a forked child closes its copy. If another process can lock such
+it works for several sessions of a process, and a forked child closes its copy. If another process can lock such
 a file, its owner is dead. A missing file means unknown, never dead: then the heartbeat decides.
 """
 
@@ -87,7 +87,7 @@ class Locks:
                 self._folder.rmdir()
 
     def remove(self, handle: str) -> None:
-        """Remove a handle's file, if there is one."""
+        """Remove the lock file of a handle, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             (self._folder / handle).unlink()
 
@@ -126,7 +126,7 @@ def _boot_id() -> str:
 
 
 def _folder_id(root: Path) -> str:
-    """The random id of the lock folder, made once: containers of one kernel have folders of their own."""
+    """The random id of the lock folder, made once. It tells apart the folders of containers on the same kernel."""
     file = root / ".id"
     if not file.exists():
         draft = root / f".id-{uuid4()}"

@@ -1,4 +1,4 @@
-"""What the handles of one broker share: the store, listeners, sessions, the heartbeat and the blocked callers."""
+"""What the handles of one broker share: the store, listeners, sessions, the heartbeat and blocked callers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class BrokerRuntime:
                 ends.callback(member.close)
 
     def after_fork(self) -> None:
-        """In a child, no thread, lease or session of the parent exists."""
+        """In a forked child, forget the threads, leases and sessions of the parent."""
         self._lock = threading.Lock()
         self._heartbeat = Heartbeat(self)
         self._deadlines = {}
@@ -139,7 +139,7 @@ class BrokerRuntime:
                 self._locks.let_go(member.handle)
 
     def send_heartbeats(self) -> None:
-        """Renew this broker's sessions; those that the store has ended are lost."""
+        """Renew this broker's sessions. Marks those that the store has ended as lost."""
         with self._lock:
             live = {member.handle: member for member in self._members}
         if live:
@@ -147,7 +147,7 @@ class BrokerRuntime:
                 live[handle].lose(handle)
 
     def reap(self) -> bool:
-        """End the sessions of processes of this host that have died. Returns whether there were any."""
+        """End the sessions of dead processes of this host. Returns whether there were any."""
         self._reaped = time.monotonic()
         if self.locks is None:
             return False
@@ -239,7 +239,7 @@ class BrokerRuntime:
     # Options that were altered.
 
     def add_tube(self, handle: TubeHandle) -> None:
-        """Let a handle know when the options of its tube are altered."""
+        """Register a handle, so that it gets altered options of its tube."""
         with self._lock:
             self._tubes.add(handle)
 
@@ -294,7 +294,7 @@ class BrokerRuntime:
     ) -> Operation[T | None]:
         """Repeat `attempt` at each wake-up until it returns something; None after timeout seconds.
 
-        Meanwhile everything due in the tube is applied.
+        While it waits, everything due in the tube is applied.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
@@ -302,7 +302,7 @@ class BrokerRuntime:
         self._waiters.add(waiter)
         try:
             while True:
-                if due <= time.monotonic():  # not at every change of others: it takes the store's write lock
+                if due <= time.monotonic():  # not at every change by others, because this takes the store's write lock
                     wait_ms: int | None = yield ApplyDueOp(self, tube)
                     due = time.monotonic() + min(SCAN_SECONDS, SCAN_SECONDS if wait_ms is None else wait_ms / 1000)
                     self.note_deadline((topic,), wait_ms)
@@ -347,15 +347,15 @@ class BrokerRuntime:
     # For the heartbeat thread.
 
     def hint_waiters(self) -> None:
-        """Hint waiters of every topic: something may have changed anywhere."""
+        """Hint the waiters of every topic, because any tube may have changed."""
         self.wait_queue.wake_all()
 
     def topic_count(self) -> int:
-        """How many topics are waited for in this process on this store."""
+        """The number of topics that callers of this process wait for on this store."""
         return len(self.wait_queue.topics)
 
     def next_deadline(self) -> float | None:
-        """When the next waiter must be woken, by the monotonic clock."""
+        """The time at which the next waiter must be woken, by the monotonic clock."""
         with self._lock:
             return min(self._deadlines.values(), default=None)
 

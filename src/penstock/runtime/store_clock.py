@@ -1,7 +1,7 @@
 """Drives the clock of a store: once a second, applies everything that is due in any of its tubes.
 
-The brokers of a process share this. Whichever background thread comes first when the second is over does it for all of
-them; a broker without such a thread drives nothing.
+The brokers of a process share one clock: the first of their background threads to wake after each second does the work
+for all. A broker without a background thread drives nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StoreClock:
         reset_in_child(self)
 
     def after_fork(self) -> None:
-        """In a child, no thread of the parent drives it."""
+        """In a forked child, forget that a thread of the parent drives the clock."""
         self._lock = threading.Lock()
 
     def join(self, runtime: ClockRuntime) -> None:
@@ -131,7 +131,7 @@ class StoreClock:
             return False
         except StoreUnavailable:
             raise
-        except Exception:  # what is wrong in one tube must not end the thread, nor stop the clock of the others
+        except Exception:  # an error in one tube must neither end the thread nor stop the clock of other tubes
             log.exception("could not apply deadlines in tube %s; retrying", tube.name)
             return False
         runtime.wake_callers(advanced.effects)

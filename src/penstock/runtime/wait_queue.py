@@ -35,13 +35,14 @@ class Waiter:
         self._lock.acquire()
 
     def sleep(self, seconds: float | None) -> bool:
-        """Block until woken (True) or the time is over."""
+        """Block until woken or until the time is over. Returns whether it was woken."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def call_when_woken(self, call: Callable[[], bool] | None) -> bool:
-        """Sleep without a thread: call this at the next wake-up. True if that has already come; None ends the sleep.
+        """Sleep without a thread: make this call at the next wake-up. Returns True if that has already come.
 
-        The call must be short and must not use the queue; it returns whether the sleeper is still there.
+        The call must be short and must not use the queue; it returns whether the sleeper is still there. None ends the
+        sleep.
         """
         self.shares = True
         self._call = call  # before the lock is tried, otherwise a wake-up in between would be lost
@@ -51,7 +52,7 @@ class Waiter:
         return True
 
     def wake(self) -> bool:
-        """End this sleep or the next one; False if the sleeper is gone. Only the queue calls it, under its lock."""
+        """End this sleep or the next one. Returns False if the sleeper is gone. The queue calls this under its lock."""
         call, self._call = self._call, None
         if call is not None:
             return call()
@@ -78,7 +79,7 @@ class WaitQueue:
         return waiter
 
     def requeue(self, waiter: Waiter) -> None:
-        """Keep a woken waiter that found nothing at its old place, and wake another for what it may have refused."""
+        """Keep a woken waiter that found nothing at its place; wake another one for tasks that it may have refused."""
         with self._lock:
             if waiter.woken and waiter.max_pri is not None:
                 for topic in waiter.topics:
@@ -89,7 +90,7 @@ class WaitQueue:
                 waiter.wake()
 
     def remove(self, waiter: Waiter, got: Topic | None) -> None:
-        """Remove a waiter, with what it found or None. A wake-up that it did not use goes to the next one."""
+        """Remove a waiter. `got`: the topic that served it, or None. An unused wake-up goes to the next waiter."""
         with self._lock:
             self._discard(waiter)
             used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
@@ -100,7 +101,7 @@ class WaitQueue:
                     self._wake(topic, spread or 1, hint=True, past_awake=bool(spread))
 
     def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
-        """Wake the longest-waiting ones."""
+        """Wake the longest-waiting callers of a topic."""
         if topic in self.topics:
             with self._lock:
                 self._wake(topic, count, hint=hint)
@@ -112,7 +113,7 @@ class WaitQueue:
                 self._wake(topic, 1, hint=True)
 
     def wake_waiters(self, waiters: list[Waiter]) -> None:
-        """Wake these waiters, because they must not wait any longer."""
+        """Wake these waiters, because their calls must end."""
         with self._lock:
             for waiter in waiters:
                 if not waiter.woken:
@@ -122,7 +123,7 @@ class WaitQueue:
                     waiter.owed = True  # it is trying already, perhaps too early
 
     def after_fork(self) -> None:
-        """The parent's waiters do not exist in the child."""
+        """Forget the parent's waiters, which do not exist in a forked child."""
         self._lock = threading.Lock()
         self.topics = {}
 
@@ -165,7 +166,7 @@ class WaitQueue:
 
 
 def pauses() -> Iterator[float]:
-    """Growing pauses, in seconds up to one, between the retries of a call whose server is away."""
+    """Growing pauses, in seconds up to one, between the retries of a call whose server is unavailable."""
     pause = 0.05
     while True:
         yield pause

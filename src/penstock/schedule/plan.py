@@ -38,7 +38,7 @@ class Plan(Protocol):
 
 
 class Every:
-    """At every multiple of a number of seconds since the epoch, so that all workers agree without asking."""
+    """The multiples of a number of seconds since the epoch, so that all workers agree without communicating."""
 
     def __init__(self, seconds: Seconds) -> None:
         self._ms = positive_ms("every", seconds)

@@ -105,7 +105,7 @@ class Import:
         return count
 
     def _make_way(self) -> None:
-        """Drop an empty tube of the same name and options, just before the import is activated."""
+        """Drop an empty tube of the same name and options, which the import replaces."""
         there = self._empty_one()
         if there is not None:
             self._store.drop_tube(there)

@@ -38,7 +38,7 @@ class TubeImport:
 
     @property
     def last_id(self) -> int:
-        """The highest task id that was imported; all below it are imported, too."""
+        """The highest imported task id. All tasks below it are imported, too."""
         return self._store.counters(self.tube).last_id
 
     def begin_group(self, group: Group) -> None:
@@ -54,7 +54,7 @@ class TubeImport:
         self._groups = {group.no: (here[group.name], group) for group in groups if group.name in here}
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
-        """Import the next tasks, in id order: all that exist up to id `upto`."""
+        """Import the next tasks, in id order: all tasks up to id `upto`."""
         imported = [self._imported(record) for record in records]
         if self.tube.shards > 1 and self.tube.kind.per_utube:
             imported = self._with_unique_addresses(imported)

@@ -74,7 +74,7 @@ class Move:
             self._must_be_movable(name)
         fresh = [name for name in tubes if self._frozen(name) is None]
         failures = self._freeze_all([self._begin(name) for name in fresh])
-        # A tube that another move has frozen meanwhile is copied by that move.
+        # A tube that another move has just frozen is copied by that move.
         frozen = [tube for name in tubes if name not in failures and (tube := self._frozen(name)) is not None]
         copied = [(tube, *self._copy(tube)) for tube in frozen]
         # Reply tubes are activated first: otherwise a reply would create a new tube of that name.
@@ -229,7 +229,7 @@ class Move:
 
 
 def all_tubes(source: Store, to: str) -> list[str]:
-    """The names of all tubes of a store, including those whose move to that target was not finished."""
+    """The names of all tubes of a store, including tubes whose move to that target was interrupted."""
     left = source.load_tubes(frozen=True)
     frozen = [tube for tube in left if not is_erased(tube) and moved_to(tube) == shown_url(to)]
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *frozen)})

@@ -209,7 +209,7 @@ class Fetcher:
         return self.stopping or self._changed or bool(self._wanted)
 
     def _count(self) -> tuple[int, int | None]:
-        """How many to take, and up to which priority."""
+        """How many tasks to take, and up to which priority."""
         self._state.throughput.update(time.monotonic())
         if self._state.exhausted:
             return 0, None
@@ -226,7 +226,7 @@ class Fetcher:
         return min(MOST_AHEAD, int(self._state.throughput.rate * self._window / 2))
 
     def _size_of(self, source: Source, count: int) -> int:
-        """How many to take from a tube: as many as its executors can start; with batch handlers, whole batches."""
+        """How many tasks to take from a tube: as many as its executors can start; whole batches for batch handlers."""
         rooms = [self._executors[need].room() for need in source.needs]
         room = min((room for room in rooms if room is not None), default=None)
         if source.batch is None or self._state.exhausted:

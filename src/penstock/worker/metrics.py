@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+import collections
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -51,7 +51,7 @@ class Meter(Collector):
     def collect(self) -> Iterator[Metric]:
         """The gauges that are read on request; those of the store are left out while it is unavailable."""
         state = self._worker.state
-        running = Tally(_labels(item) for item in list(state.in_flight.running.values()))
+        running = collections.Counter(_labels(item) for item in list(state.in_flight.running.values()))
         flight = GaugeMetricFamily("penstock_handler_in_flight", "Handlers that run now.", labels=["handler", "tube"])
         for labels, count in running.items():
             flight.add_metric(labels, count)

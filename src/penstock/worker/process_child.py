@@ -224,7 +224,7 @@ def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
 
 
 def serve(pipe: WorkerPipe) -> None:
-    """Run jobs until the worker says that there are no more."""
+    """Run jobs until the worker reports that there are no more."""
     while (job := pipe.jobs.get()) is not None:
         pipe.run = ChildRun(pipe, job)
         set_run(pipe.run)

@@ -34,9 +34,9 @@ LAST_PAUSE = 2.0
 class Settler:
     """Settles tasks in one thread. Retries while the store is unavailable, and logs tasks that lost their lease."""
 
-    def __init__(self, hand: InFlight, tally: WorkerStats, thread: Thread) -> None:
-        self._in_flight = hand
-        self._stats = tally
+    def __init__(self, in_flight: InFlight, stats: WorkerStats, thread: Thread) -> None:
+        self._in_flight = in_flight
+        self._stats = stats
         self._done: deque[tuple[RunningTask, Settlement]] = deque()
         self._later: list[tuple[float, int, RunningTask, Settlement]] = []
         self._count = itertools.count()

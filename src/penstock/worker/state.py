@@ -25,13 +25,13 @@ log = logging.getLogger("penstock.worker")
 
 
 class Executor(Protocol):
-    """Runs handlers. Each task it is given ends as a Settlement at the settler, unless another part claims it."""
+    """Runs handlers. For each task it is given, the settler gets a Settlement, unless another part claims the task."""
 
     def start(self, items: Sequence[RunningTask]) -> None:
         """Run these tasks as slots become free. Called from one thread only."""
 
     def room(self) -> int | None:
-        """How many more it could start now; None if only the slots limit it."""
+        """The number of tasks that it could start now, besides those it has; None if only the slots limit it."""
 
     def stop(self) -> None:
         """Stop running handlers, if possible."""
@@ -216,7 +216,7 @@ class WorkerState:
             self.slots.release()
 
     def reached_limit(self, why: str) -> None:
-        """Stop as if signalled; a supervisor starts a new worker."""
+        """Stop as after a signal, so that a supervisor starts a new worker."""
         log.info("%s; stopping", why)
         self.on_limit()
 

@@ -1,4 +1,4 @@
-"""Counters of a worker, and how fast its handlers are."""
+"""The counters of a worker, and measurements of its handlers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Throughput:
         self._at, self._seen = 0.0, 0
 
     def forget(self) -> None:
-        """Start measuring again."""
+        """Forget all measurements."""
         self.mean = None
         self.rate = 0.0
 
@@ -139,7 +139,7 @@ class Throughput:
         self.mean = seconds if self.mean is None else _smoothed(self.mean, seconds, slower=seconds > self.mean)
 
     def begin(self, now: float) -> None:
-        """Start measuring the rate now, because there was no work before."""
+        """Measure the rate from now on, because there was no work before."""
         self._at, self._seen = now, self._finished
 
     def update(self, now: float) -> None:

@@ -39,7 +39,7 @@ class Logins:
         return cookie
 
     def leave(self, cookie: str) -> None:
-        """Log out."""
+        """Log out: forget the login of a cookie."""
         self._known.pop(cookie, None)
 
     def role(self, cookie: str) -> Role | None:

@@ -102,7 +102,7 @@ def machine(value: float | None) -> str:
 
 
 def pretty(data: Any) -> str:
-    """A task's data, indented."""
+    """A task's data as indented JSON."""
     if isinstance(data, bytes):
         return _cut(_dump(data[:MAX_SHOWN]), len(data) > MAX_SHOWN)
     text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()

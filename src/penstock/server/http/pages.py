@@ -137,7 +137,7 @@ class Pages:
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "The token is not valid on this server.")
         response = RedirectResponse(formatting.local_path(form.get("next", "/")), 303)
-        # A trusted proxy tells whether the browser used https.
+        # A trusted proxy reports whether the browser used https.
         secure = self._server.options.secure or request.url.scheme == "https"
         response.set_cookie(COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
         return response

@@ -230,7 +230,7 @@ class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Listing(Query):
-    """A page of tasks."""
+    """Parameters of a list of tasks: its status, and the page."""
 
     status: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -238,7 +238,7 @@ class Listing(Query):
 
 
 class Inspection(Query):
-    """A part of a list of kind reliable."""
+    """Parameters that select a range of the messages of a reliable tube."""
 
     start: Annotated[int, Meta(ge=-MAX_ID, le=MAX_ID)] = 0
     count: Many = 100
@@ -252,7 +252,7 @@ class Watch(Query):
 
 
 class GroupListing(Query):
-    """A page of groups."""
+    """Parameters of a list of groups: the page."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: str = ""

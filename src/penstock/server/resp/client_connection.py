@@ -110,7 +110,7 @@ class Connection(asyncio.Protocol):
     # the listener calls these
 
     def end(self) -> None:
-        """Answer the pending requests without waiting, and close."""
+        """Answer the pending requests, end blocked ones, and close."""
         self._ending, self._since = True, time.monotonic()
         if self._worker is None:
             self._transport.close()

@@ -71,7 +71,7 @@ def by_tube(args: Args) -> bytes | None:
 
 
 def timeout_from(place: int) -> Callable[[Args], bool]:
-    """A function that tells whether the arguments from position `place` on include the option TIMEOUT."""
+    """Return a function that checks whether the arguments from position `place` on include the option TIMEOUT."""
 
     def waits(args: Args) -> bool:
         return any(args[at].upper() == b"TIMEOUT" for at in range(place, len(args), 2))

@@ -17,7 +17,7 @@ NAMES = frozenset({"MULTI", "EXEC", "DISCARD", "QUIT", "RESET"})
 
 
 def end(session: Session) -> list[Request]:
-    """The requests that EXEC runs."""
+    """Return the requests that EXEC runs."""
     queued, aborted = session.queued, session.aborted
     session.discard()
     if queued is None:
