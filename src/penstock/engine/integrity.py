@@ -177,7 +177,7 @@ def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
 
 
 def true_counts(put: int, states: Mapping[str, int]) -> dict[str, int]:
-    """Return the true counters of stored tasks: `put` tasks were put, of which so many are stored in each state."""
+    """Return the true counters of a tube, from the numbers of tasks put and of tasks stored in each state."""
     counts = dict.fromkeys(STATE_COUNTER.values(), 0)
     for state, number in states.items():
         counts[STATE_COUNTER.get(state, "ready")] += number

@@ -60,7 +60,7 @@ if hasattr(os, "register_at_fork"):
 new_call = partial(_numbers.getrandbits, CALL_BITS)
 
 
-# ---- what to load
+# What to load.
 
 
 class ByIds(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Loaded(msgspec.Struct, frozen=True):
     groups: dict[int, Group]
 
 
-# ---- what to write
+# What to write.
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -191,7 +191,7 @@ class Delta(msgspec.Struct):
 
 
 class Flushed(msgspec.Struct):
-    """The result of a flush: ids of skipped rows, new tasks, and how many tasks became takeable, by tube number."""
+    """The result of a flush: skipped ids, new tasks, and the number of tasks that became takeable, by tube number."""
 
     missed: set[int] = msgspec.field(default_factory=set)
     fresh: list[Record] = msgspec.field(default_factory=list)

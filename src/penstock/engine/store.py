@@ -324,7 +324,7 @@ class Store(ABC):
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
         """Apply a verb to all tasks in one state, of any holder. See `core.select.Sweep`.
 
-        Works in bounded steps, each of them atomic. Does not touch tasks that are put meanwhile.
+        Works in bounded steps, each of them atomic. Does not change tasks that are put after it has begun.
         """
         if sweep.verb == "delete":
             return self._truncate(tube, now)

@@ -95,7 +95,7 @@ class Work:
         return record.group_no is not None and self.group(record.group_no) is None
 
     def is_gone(self, record: Record) -> bool:
-        """Return whether the task counts as gone, by its ttl or its cancelled group, although it is still stored."""
+        """Return whether a stored task counts as gone, because it is past its ttl or its group is cancelled."""
         if record.expires is not None and expired(record, self.now):
             return True
         return record.group_no is not None and self._group_of(record).state == rules.CANCELLING

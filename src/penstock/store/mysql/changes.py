@@ -261,7 +261,7 @@ class Flush:
         return statements
 
     def read(self, results: list[Rows]) -> Flushed:
-        """Return what the packet did, from its results."""
+        """Read the answers to the packet into the result of the flush."""
         flushed, rows = Flushed(), self._delta.rows
         if rows:
             found = [] if self._delta.whole else results.pop(0)

@@ -9,7 +9,7 @@ from penstock.store.mysql.wire import Prepared
 from penstock.store.sql import sql_queries
 from penstock.store.sql.sql_queries import COLUMNS, load_queries
 
-#: `at` of a task that has no deadline.
+#: The value of `at` for a task without a deadline.
 NEVER = 2**53 - 1
 #: The server's clock in milliseconds.
 TIME = "(TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"

@@ -34,7 +34,7 @@ _DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
 
 
 class MysqlStep(ServerStep):
-    """Sends packets. With `held`, the whole step is one transaction."""
+    """A step on MySQL or MariaDB: sends packets. With `held`, the whole step is one transaction."""
 
     Q = Q
 

@@ -160,8 +160,8 @@ class Mirror:
         return f"{self._name}.{epoch}"
 
     def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int | None:
-        """Write marked changes in this process's turn. Returns the last version that the vault has then; None if
-        another process has written `version`."""
+        """Wait for this process's turn, then write marked changes. Returns the version that the vault then has; None
+        if another process has written `version`."""
         found = self._collect(tube, epoch, version, whole)
         if found is None:
             return None
@@ -270,12 +270,12 @@ class Index:
         self._lock = threading.RLock()
 
     def is_whole(self) -> bool:
-        """Whether the index is complete and of the epoch that this process knows."""
+        """Return whether the index is complete and of the epoch that this process knows."""
         found = self._servers.send(self._store, b"HGET", self._store, b"epoch")
         return found == str(self._servers.epoch).encode()
 
     def ensure(self, progress: Progress | None = None) -> None:
-        """Return once the index is complete: build it, or wait for the process that does."""
+        """Return once the index is complete. Builds it, or waits for the process that does."""
         with self._lock, self._servers.trusted():
             while True:
                 # Read the epoch first: a process that raised it has announced itself before, or has finished building.
@@ -292,7 +292,7 @@ class Index:
                     self._build(epoch, run, progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Build the index again, even if it is complete."""
+        """Rebuild the index, even if it is complete."""
         with self._lock, self._servers.trusted():
             while not self._build(self._vault.epoch(), self._servers.run_now(), progress):
                 time.sleep(_POLL_SECONDS)
@@ -314,7 +314,7 @@ class Index:
         return True
 
     def replace(self, epoch: int) -> None:
-        """Build the index again, unless another process has begun the next epoch."""
+        """Rebuild the index, unless another process has begun the next epoch."""
         with self._lock, self._servers.trusted():
             self._build(epoch, self._servers.run_now())
         self.ensure()
@@ -374,7 +374,7 @@ class Index:
         return tube
 
     def _load_tasks(self, tube: Tube, epoch: int, groups: list[int]) -> Iterator[int]:
-        """Load a tube's links and tasks. Yields the number of tasks of each page; adds groups that have not ended."""
+        """Load a tube's tasks, outcomes and groups. Yields the number of tasks per page; collects the live groups."""
         for links in self._vault.links(tube.no, PAGE):
             self._announce()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]

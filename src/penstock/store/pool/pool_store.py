@@ -77,7 +77,7 @@ class PoolTubes(Tubes):
         self._vault = vault
 
     def check(self, repair: bool) -> list[Finding]:
-        """Nothing: the database knows every tube, and an index that lacks one of its keys is rebuilt."""
+        """Find nothing: the database knows every tube, and an index that lacks one of its keys is rebuilt."""
         return []
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -131,7 +131,7 @@ class PoolOutbox(Outbox):
 
 
 def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
-    """A tube's declaration as its row stores it."""
+    """Encode the declaration of a tube for its row."""
     return encode_declared(Declared(name, kind, encode_given(given).decode()))
 
 

@@ -206,7 +206,7 @@ class PoolRunner(Runner):
             self._thread.dirty = None
 
     def written(self, tube: Tube) -> None:
-        """Note that what this thread changed in the tube is in the vault."""
+        """Record that the vault has all changes of this thread to the tube."""
         dirty = getattr(self._thread, "dirty", None)
         if dirty is not None:
             dirty.pop(tube.no, None)

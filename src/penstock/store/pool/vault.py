@@ -57,14 +57,14 @@ class Database(Protocol):
     queries: SimpleNamespace
 
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:
-        """The rows of one query, which waits for no lock."""
+        """Run one query without waiting for locks. Returns its rows."""
 
     def run(self, work: Callable[[Session], T], *, restart: bool = True) -> T:
         """Call `work` in one transaction, again if the transaction is retried. Without `restart`, raise Conflict if
         another transaction interfered."""
 
     def promise(self) -> str:
-        """What a commit survives with the database's current settings."""
+        """Describe what a commit survives with the database's current settings."""
 
     def close(self) -> None:
         """Close the database."""
@@ -97,7 +97,7 @@ class Vault:
         self._ask = database.queries
         self.label = database.label
         self.most_bytes = database.most_bytes
-        #: Those of the database.
+        #: The queries, in the dialect of the database.
         self.promise, self.close = database.promise, database.close
         self.name = self._open()
 
@@ -126,7 +126,7 @@ class Vault:
     # tubes
 
     def add_tube(self, name: str, declared: bytes) -> tuple[Shelf, bool]:
-        """The tube of that name, and whether this call created it."""
+        """Create the tube if there is none of that name. Returns the tube, and whether this call created it."""
 
         def add(session: Session) -> tuple[Shelf, bool]:
             made = session.change(self._ask.add_tube, (name.encode(), declared)) == 1
@@ -166,7 +166,7 @@ class Vault:
         return self.locked(no, remove)
 
     def erase_tube(self, no: int, version: int) -> None:
-        """Remove the links and tasks of a tube; refuse writes up to that version from now on."""
+        """Remove the contents of a tube, and refuse writes up to that version from now on."""
 
         def erase(session: Session, shelf: Shelf) -> None:
             for query in (self._ask.drop_tasks, self._ask.drop_links):
@@ -176,7 +176,7 @@ class Vault:
         self.locked(no, erase)
 
     def begin_epoch(self, no: int, epoch: int) -> Shelf | None:
-        """The tube, None if there is none; refuse writes of earlier epochs from now on."""
+        """Refuse writes of earlier epochs to the tube from now on. Returns the tube; None if there is none."""
 
         def begin(session: Session, shelf: Shelf) -> Shelf:
             written = vault_version(epoch, shelf.written % 2**_VERSION_BITS)
@@ -270,12 +270,12 @@ def _shelves(rows: Rows) -> list[Shelf]:
 
 
 def vault_version(epoch: int, version: int) -> int:
-    """A version of an epoch as the vault has it: higher than all of earlier epochs."""
+    """Combine an epoch and a version in Redis into a version of the vault, above all versions of earlier epochs."""
     return (epoch << _VERSION_BITS) + version
 
 
 def epoch_of(version: int) -> int:
-    """The epoch of a version in the vault."""
+    """The epoch of a version of the vault."""
     return version >> _VERSION_BITS
 
 

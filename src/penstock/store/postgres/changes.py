@@ -1,4 +1,4 @@
-"""Writes: new tasks, acks and flushes, each as one transaction in one round trip."""
+"""Builds the writes of a step: new tasks, acks and flushes, each one transaction and one round trip."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Listener(Receiver):
         return True
 
     def look_again(self) -> None:
-        """Make `wait` return True soon, as after a notification."""
+        """Make `wait` return True soon, like a notification."""
         self._look_at = time.monotonic() + SECOND_LOOK_SECONDS
         if self._wake is not None:
             self._wake.set()

@@ -152,7 +152,7 @@ class PostgresStep(ServerStep):
 
     @property
     def soon(self) -> int:
-        """When to retry passed deadlines: at once if this step applied some; later if another client is at it."""
+        """When to retry passed deadlines: now if this step applied some, later if another client is applying them."""
         return self.now if self.moved else self.now + BUSY_MS
 
     # sessions

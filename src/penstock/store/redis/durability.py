@@ -27,7 +27,7 @@ def is_modern(settings: Settings) -> bool:
 
 
 def warnings(settings: Settings) -> list[str]:
-    """Settings that endanger stored tasks."""
+    """Describe the settings that endanger stored tasks."""
     if UNREACHABLE in settings:
         return [f"it cannot be reached now ({settings[UNREACHABLE]}), so its tubes are not there: start it"]
     found = []
@@ -40,7 +40,7 @@ def warnings(settings: Settings) -> list[str]:
 
 
 def durability_of(settings: Settings) -> str:
-    """What a put that returned survives."""
+    """Describe what a put that returned survives, by the server's settings."""
     policy = settings.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         return f"none: maxmemory-policy {policy} lets the server throw tasks away when memory is short"
@@ -61,7 +61,7 @@ def durability_of(settings: Settings) -> str:
 
 
 def advice(settings: Settings, url: str) -> list[str]:
-    """What an operator should fix: settings that endanger tasks or lose some in a crash, and a URL that cannot work."""
+    """Advise what to fix: settings that endanger tasks or lose some in a crash, and a URL that cannot work."""
     found = warnings(settings)
     if settings.get("aof_enabled") == "0" and settings.get("save", "") != "":
         found.append("only snapshots are kept, so a crash loses every task since the last one: set appendonly yes")
@@ -84,7 +84,7 @@ def describe(nodes: dict[str, Settings], label: str, prefix: str, schema: int) -
 
 
 def _merge_lines(by_node: dict[str, list[str]]) -> list[str]:
-    """The lines of all nodes if they agree, else each line with its node."""
+    """Merge what was found for each node: lines on which all nodes agree, and the other lines with their node."""
     if len({tuple(lines) for lines in by_node.values()}) <= 1:
         return next(iter(by_node.values()), [])
     return [f"{node}: {line}" for node, lines in by_node.items() for line in lines]

@@ -113,7 +113,7 @@ def _decode(id: int, value: bytes) -> Record:
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
-    """A task whose data is bytes that penstock did not write: see unreadable in lua/tasks.lua."""
+    """The record for bytes that penstock did not write, which are its data. See `unreadable` in lua/tasks.lua."""
     state, reason = ("!", UNREADABLE) if leased else ("r", None)
     return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
 
@@ -276,5 +276,5 @@ def task_key(id: int) -> bytes:
 
 
 def task_id(key: bytes) -> int:
-    """The id in the last six bytes of a key."""
+    """The id of a task, from the last six bytes of its key."""
     return int.from_bytes(key[-6:], "big")

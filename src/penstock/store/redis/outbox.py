@@ -144,12 +144,12 @@ class Outbox:
         return True in [self.drain(int(no), effects, now) for no in senders]
 
     def _postpone(self, error: PenstockError) -> None:
-        """Log the error and pause scans. The call succeeds: its tasks ended, and entries are safe in their outbox."""
+        """Log the error and pause scans. The call succeeds: its tasks have ended, and the outbox keeps the entries."""
         self._next_scan = time.monotonic() + _FAILED_SECONDS
         log.warning("replies could not be put (%s); retrying later", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
-        """What read_outbox returns."""
+        """The values that the script read_outbox returns."""
         moment = self._runner.moment(now)
         reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
         return cast("list[Any]", reply)

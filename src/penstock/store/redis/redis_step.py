@@ -91,7 +91,7 @@ class RedisStep:
 
     @property
     def now(self) -> int:
-        """When tasks were last read, by the server's clock; before that a guess, some milliseconds off."""
+        """The server's clock when tasks were last read; before that, an estimate that is some milliseconds off."""
         if self._now is None:
             self._now = self._runner.guess_now(self._tube)
         return self._now

@@ -395,7 +395,7 @@ class RedisStore(Store):
         """How one task ended, and its id: of an address, that of the task that has it or had it last."""
         words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
         if isinstance(key, int):
-            self._subscriber.interests.add(tube.no)  # before anybody may notify
+            self._subscriber.interests.add(tube.no)  # before a notification can be sent
             words = "", task_key(key) if 0 < key <= MAX_ID else b""
         found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
@@ -412,7 +412,7 @@ class RedisStore(Store):
         if len(self._shards.of(tube)) > 1:
             return []
         if no is not None:
-            self._subscriber.interests.add(tube.no)  # before anybody may notify
+            self._subscriber.interests.add(tube.no)  # before a notification can be sent
         return super().groups(tube, no=no, name=name, after=after, limit=limit, now=now)
 
     # sessions
@@ -486,7 +486,7 @@ class RedisStore(Store):
         self._freeze(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube. Raises TubeBusy if tasks are leased, so that shards are rarely frozen in vain."""
+        """The turn of a sharded tube. Raises TubeBusy if tasks are leased, before some shards are frozen."""
         shards = self._shards.of(tube)
         if any(self._runner.command_each(shards, "taken", b"EXISTS")):
             raise freeze_refused(tube, True)

@@ -137,7 +137,7 @@ class Registry:
         return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True))
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
-        """The existing tubes among these, by name; tasks that expire with a session reply in this order."""
+        """Return the existing tubes among these, by name. Tasks that expire with a session reply in this order."""
         known = self._tubes.by_no
         if not known.keys() >= set(numbers):
             known.update((tube.no, tube) for tube in self._tubes.stored())

@@ -44,7 +44,7 @@ _MANY = 500
 
 
 class Shape(NamedTuple):
-    """What scripts must know of a tube.
+    """The properties of a tube that scripts need.
 
     Letters: `2` if a second rank orders it, `f` if it is fair, `n` if new tasks always come last, `c` if hand-outs set
     a clock. The limit is that of its micro-queues; with clocks, the period.
@@ -90,7 +90,7 @@ class Runner:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def guess_now(self, tube: Tube) -> int:
-        """The time on the tube's server, some milliseconds off; asks the server only if no script of the tube ran."""
+        """Estimate the time on the tube's server, to some milliseconds. Asks only if no script of the tube ran."""
         ahead = None if self._clock else self._ahead.get(tube.no)
         return self.now(tube.no) if ahead is None else round(time.monotonic() * 1000 + ahead)
 
@@ -167,8 +167,8 @@ class Runner:
         self.on_unreadable(tube, now)
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
-        """For each of these stored tubes, whether something is due; and the time. One script checks many tubes, on a
-        cluster a single one."""
+        """Return for each of these stored tubes whether something is due, and the time. One script checks many;
+        on a cluster, only one."""
         script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
         parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
         keys = [tuple(self.keys.name(no, key) for no in part for key in script.keys) for part in parts]
@@ -195,7 +195,7 @@ class Runner:
         return self.servers.command(key, command, key, *words)
 
     def command_each(self, tubes: Sequence[Tube], part: str, command: bytes, *words: Argument) -> list[Reply]:
-        """Send such a command to each of several tubes, in as few round trips as possible."""
+        """Send a command, like that of `command`, to each of several tubes, in as few round trips as possible."""
         keys = [self.keys.name(tube.no, part) for tube in tubes]
         return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
@@ -204,7 +204,7 @@ class Runner:
         return load_script(name, sort=sort, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
-        """What scripts must know of the tube."""
+        """Return the Shape of the tube, from a cache."""
         shape = self._shapes.get(tube.no)
         if shape is None or shape.limit != _limit(tube):  # the tube was altered since
             shape = self._shapes[tube.no] = _shape(tube)

@@ -79,7 +79,7 @@ def _section(name: str) -> str:
 
 @cache
 def _sections() -> dict[str, str]:
-    """The text of every section, by its name."""
+    """Return the text of each section by its name."""
     found: dict[str, str] = {}
     for file in (files("penstock.store.redis") / "lua").iterdir():
         for text in _SECTION.split(file.read_text())[1:]:  # a comment on the file precedes the first

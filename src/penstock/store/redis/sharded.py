@@ -208,7 +208,7 @@ class ShardedStore(RedisStore):
         return [item for item in self._merged(tube, after, read) if item.id <= min(ends)]
 
     def _merged(self, tube: Tube, after: int, read: Callable[[Tube, int], list[R]]) -> list[R]:
-        """What all shards have above an id, in the order of public ids."""
+        """Merge the tasks or outcomes of all shards above an id, in the order of public ids."""
         floor, found = self._shards.floor(tube), list[R]()
         for home, shard in enumerate(self._shards.of(tube)):
             found += public(shard, read(shard, last_up_to(after, home, tube.shards, floor)))
@@ -268,7 +268,7 @@ class ShardedStore(RedisStore):
     # shards
 
     def _by_shard(self, tube: Tube, homes: Iterable[tuple[int, int]]) -> Iterator[tuple[Tube, list[int]]]:
-        """The shards of a call that has pairs of a place and its shard: each shard once, with its places."""
+        """Group pairs of a place and a shard: each shard once, with its places."""
         places: dict[int, list[int]] = {}
         for place, home in homes:
             places.setdefault(home, []).append(place)

@@ -1,4 +1,4 @@
-"""Notifications from other processes that tubes changed for which a call of this process waits."""
+"""Receives notifications from other processes about tubes for which a call of this process waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Subscription:
         self._rest = b""
 
     def poll(self, seconds: float) -> set[int]:
-        """Wait for messages. Returns the tubes that changed; none if the time is up first."""
+        """Wait for messages. Returns the tubes that changed; none if no message comes in time."""
         pending = getattr(self.sock, "pending", None)  # TLS: bytes that were decrypted, but not read by us
         if not (pending and pending()) and not self._selector.select(seconds):
             return set()

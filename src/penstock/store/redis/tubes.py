@@ -180,7 +180,7 @@ class Tubes:
         return Overdue(list(tubes.values()), (altered or b"").decode(), clock)
 
     def note_altered(self) -> None:
-        """Make every process list the tubes again."""
+        """Notify all processes to list the tubes again."""
         self._runner.command(TUBES, "store", b"HSET", b"altered", uuid4().hex)
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -275,7 +275,7 @@ class Tubes:
         return sorted(found, key=lambda tube: tube.name)
 
     def check(self, repair: bool) -> list[Finding]:
-        """Tubes that no call can find: their name, their `meta` or the count of tubes was removed."""
+        """Find tubes that no call can find, because their name, their `meta` or the count of tubes was removed."""
         declared = self._declared()
         findings = self._check_names(declared, repair)
         names = {stored.no: tube.name for tube in declared for stored in self.shards.of(tube)}
@@ -346,7 +346,7 @@ class Tubes:
         return all(self.live(self.shards.of(tube)[:1]))
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
-        """For each of these stored tubes, whether it exists and is not frozen."""
+        """Return for each of these stored tubes whether it exists and is not frozen."""
         return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:

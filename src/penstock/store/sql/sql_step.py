@@ -316,7 +316,7 @@ class SqlStep:
 
     @property
     def soon(self) -> int:
-        """When to retry passed deadlines that were not applied."""
+        """The time at which to retry passed deadlines that were not applied."""
         return self.now
 
     def note_clock(self, moment: int) -> None:

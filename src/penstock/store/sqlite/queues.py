@@ -30,7 +30,7 @@ class Queues:
         self._overtaken: set[str] = set()  # micro-queues where a waiting task may come before a head
 
     def place(self, record: Record) -> Record:
-        """Add a new ready task: as a head if the limit allows it and no task waits, else as waiting."""
+        """Add a new ready task: as a head if the limit allows one and no task waits, otherwise as waiting."""
         label, fair = record.utube or NO_UTUBE, self._tube.fair
         row = self._rows[label]
         self._begin_turn(row)

@@ -146,7 +146,7 @@ class Connection:
             self._db.execute("ROLLBACK")
 
     def _queue_up(self, transaction: Transaction) -> None:
-        """Wait for the lock, listed in the queue if this is a write, so that the lock's holder knows of it."""
+        """Wait for the lock. A write is listed in the queue, so that the holder of the lock knows that it waits."""
         if not transaction.synchronous:
             self.lock.acquire()
             return

@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def as_json(values: Sequence[object]) -> str:
-    """A list as a query parameter for json_each."""
+    """Encode a list as a query parameter for json_each."""
     return _encode(values).decode()
 
 
