@@ -136,6 +136,13 @@ def test_the_wait_doubles_and_ends() -> None:
     assert failures.wait("a") == 0
 
 
+def test_thousands_of_failures_make_a_peer_wait_no_longer() -> None:
+    failures = Failures(Now())
+    for _ in range(5000):
+        failures.add("a")
+    assert failures.wait("a") == 60
+
+
 def test_one_ipv6_network_is_one_peer() -> None:
     failures = Failures(Now())
     for last in range(FREE_FAILURES):

@@ -43,7 +43,7 @@ class Failures:
         count, last = self._peers.get(_network(peer), (0, 0.0))
         if count < FREE_FAILURES:
             return 0.0
-        pause = min(2.0 ** (count - FREE_FAILURES), LONGEST_WAIT)
+        pause = min(2.0 ** min(count - FREE_FAILURES, 10), LONGEST_WAIT)  # larger powers overflow
         return max(0.0, last + pause - self._clock())
 
     def add(self, peer: str) -> None:
