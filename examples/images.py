@@ -1,9 +1,9 @@
-"""Images shrunk in processes: work that computes, on all cores.
+"""Shrinks images in processes, on all cores.
 
     PENSTOCK_URL=sqlite:///images.db penstock worker images:app
     PENSTOCK_URL=sqlite:///images.db python images.py
 
-The format is the simplest there is (PGM: a line of text, then a byte a pixel), so that nothing has to be installed.
+The format is PGM, a line of text and then one byte per pixel, so that nothing has to be installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ app = penstock.App()
 
 @app.task(tube="images", executor="process", ttr=60)
 def shrink(image: bytes, by: int) -> bytes:
-    """Make one pixel of each square of by × by: their mean."""
+    """Shrink the image: each new pixel is the mean of a square of by × by pixels."""
     width, height, pixels = read(image)
     small = bytearray()
     for top in range(0, height - height % by, by):
@@ -26,7 +26,7 @@ def shrink(image: bytes, by: int) -> bytes:
 
 
 def read(image: bytes) -> tuple[int, int, bytes]:
-    """Width, height and pixels."""
+    """Returns the width, height and pixels."""
     magic, width, height, _, pixels = image.split(maxsplit=4)
     if magic != b"P5":
         raise penstock.Bury(f"not an image that this program knows: {magic[:20]!r}")  # a retry would not help
@@ -34,7 +34,7 @@ def read(image: bytes) -> tuple[int, int, bytes]:
 
 
 def write(width: int, height: int, pixels: bytes) -> bytes:
-    """The image as a file."""
+    """Returns the image as the bytes of a file."""
     return b"P5 %d %d 255\n" % (width, height) + pixels
 
 
