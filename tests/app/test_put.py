@@ -107,7 +107,7 @@ def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any])
     for each in shown:
         moments = {name: each.pop(name) for name in ("created", "expires", "at")}
         each |= {name: at and at - moments["created"] for name, at in moments.items()}
-        each["address"] = each["address"] is not None  # random, where the end by ttl must be reported
+        each["address"] = each["address"] is not None  # random if the task's expiry must be reported
         del each["id"]
     assert shown[0] == shown[1] == shown[2]
     assert put_ids == [1, 2, 3]

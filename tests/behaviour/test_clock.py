@@ -103,7 +103,7 @@ def test_tasks_follow_their_group_and_outcomes_are_forgotten(
 
 def test_all_old_outcomes_are_forgotten(broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 1e6)
-    broker.runtime.drive_clock()  # the background thread, which would forget them first, leaves it at that
+    broker.runtime.drive_clock()  # now the background thread waits, which would otherwise forget them first
     tube = broker.tube("t", retention=5)
     tube.put_many([(n, {"address": str(n)}) for n in range(2500)])
     assert all(tube.ack_many(tube.take_many(2500)))

@@ -57,7 +57,7 @@ def make_report() -> None: ...
 
 
 def prepare(folder: Path) -> None:
-    """The store and the files that examples speak of."""
+    """Create the store and the files that the examples name."""
     (folder / "shop.py").write_text(SHOP)
     (folder / "letter.json").write_text('{"to": "ada@example.org"}')
     (folder / "urls.txt").write_text("http://example.org/1\nhttp://example.org/2\n")
@@ -112,7 +112,7 @@ class Machine:
         prepare(self.folder)
 
     def run(self, line: str) -> None:
-        """Run a line to its end, or start what stays; an export is for the lines after it."""
+        """Run a line and wait for its end, or start a server; an export applies to the lines after it."""
         line = self._here(line)
         for tool, package in TOOLS.items():
             if tool in line:
@@ -137,7 +137,7 @@ class Machine:
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
     def stop(self) -> None:
-        """End what was started, the newest first; workers and servers end with 0."""
+        """Stop what was started, newest first; workers and servers must exit with 0."""
         ended = []
         for line, process in reversed(self._started):
             process.send_signal(signal.SIGTERM)
@@ -164,13 +164,13 @@ class Machine:
         while not _UP.search(log.read_text()):
             assert process.poll() is None, f"{line}\n{log.read_text()}"
             assert time.monotonic() < deadline, f"{line}\n{log.read_text()}"
-            time.sleep(0.05)  # its log alone says that it is up
+            time.sleep(0.05)  # only its log shows that it is up
 
     def _here(self, line: str) -> str:
-        """The line with the ports, stores and sessions of this machine."""
+        """Returns the line with its ports, stores and sessions replaced by those of this machine."""
         line = _PORT.sub(lambda port: self._port(port[0]), line)
         if re.match(r"penstock.* serve", line) and "--http" not in line and "--resp" not in line:
-            line += f" --http 127.0.0.1:{self._port(line)}"  # its own default may be taken
+            line += f" --http 127.0.0.1:{self._port(line)}"  # the default port may be in use
         for text, server in (("postgresql", "postgres"), ("redis://localhost", "redis")):
             if text in line and server not in self._urls:
                 self._urls[server] = running(server).fresh_url()
@@ -199,11 +199,11 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def sh_blocks() -> Iterator[tuple[str, Block]]:
-    """Where it is and the block, of all that are run here."""
+    """Yields each block that is run here, with its place in the pages."""
     for page in PAGES:
         text = page.read_text()
         if COMMANDS_ARE_RUN not in text:
-            for block in blocks_of(title(page), text.partition(BEGIN)[0]):  # the rest is from the help
+            for block in blocks_of(title(page), text.partition(BEGIN)[0]):  # the rest is generated from the help
                 if block.kind == "sh" and block.not_run is None:
                     yield f"{block.page}:{block.line}", block
 
@@ -218,7 +218,7 @@ def test_a_block_of_commands_runs(where: str, machine: Machine) -> None:
     for name in programs:
         (machine.folder / f"{name}.py").write_text(program(block, name))
     if programs:
-        machine.run("unset PENSTOCK_URL")  # they have their own
+        machine.run("unset PENSTOCK_URL")  # the programs name their own stores
     else:
         prepare(machine.folder)
     if "tokens" in block.code:
@@ -236,7 +236,7 @@ def test_a_block_of_commands_runs(where: str, machine: Machine) -> None:
         return
     for line in filter(None, block.code.splitlines()):
         if line.startswith("penstock move"):
-            machine.reset()  # one or the other
+            machine.reset()  # the lines are alternatives
             if "move postgresql" in line:
                 machine.run("penstock --url postgresql:///jobs put mail hello")
         machine.run(line)

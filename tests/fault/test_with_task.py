@@ -118,7 +118,7 @@ def ending_offline(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureF
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry for as long as a server needs to start here."""
+    """Retry for long enough that a server can start on a slow machine."""
     monkeypatch.setattr(tubes, "PATIENCE", 600.0)
 
 

@@ -146,13 +146,13 @@ class Python:
 
     version: str
     release: str = ""
-    packages: tuple[str, ...] = ()  # beside those
+    packages: tuple[str, ...] = ()  # besides TEST_TOOLS
 
     def folder(self) -> Path:
         place = CACHE / "venvs" / "-".join([self.version, *(re.split("[^a-z]", name)[0] for name in self.packages)])
         python = self._from_debian(place) if self.release else self._from_path(place)
         with locked():
-            # Each time: the tree may be another one, or need other packages.
+            # Every time, because the tree may have moved, or may need other packages.
             run([*pip_for(python), "install", "--quiet", "--editable", f"{PROJECT}[all]", *TEST_TOOLS, *self.packages])
         return place / "bin"
 

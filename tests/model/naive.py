@@ -267,7 +267,7 @@ class Tube:
         return item.status != TAKEN and item.expires <= self.now
 
     def remove(self, item: Item, *events: str, outcome: Outcome | None = None) -> None:
-        """Remove a task: store its outcome, owe its reply, and perhaps end its group."""
+        """Remove a task: store its outcome, queue its reply, and perhaps end its group."""
         self.items.remove(item)
         self.move(item, DONE)
         item.reason = None
@@ -459,7 +459,7 @@ class Tube:
         self.end_group(group)
 
     def end_group(self, group: Group) -> None:
-        """End a group that has no tasks left, and owe its work."""
+        """End a group that has no tasks left, and queue its work."""
         if group.state in ("started", "cancelling") and not self.members(group):
             if group.state in group.works:
                 self.model.works.append((self.name, group.works[group.state]))

@@ -52,7 +52,7 @@ def test_a_hundred_times_the_delivered_messages_cost_no_more(
 
 
 def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, own: Connection, rows: Rows) -> None:
-    """Half were never handed out, half a moment ago; the last tube has none to hand out."""
+    """Half of the elements were never handed out, the others a moment ago; in the last tube none is due."""
     small, large, idle = (broker.tube(name, kind="round", period=1000) for name in ("small", "large", "idle"))
     for tube, count, handed in ((small, SMALL, SMALL // 2), (large, LARGE, LARGE // 2), (idle, LARGE, LARGE)):
         no, now = tube.stored.no, round(tube.put("x", id="x").created * 1000)

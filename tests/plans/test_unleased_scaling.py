@@ -39,7 +39,7 @@ def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, cloc
     tube = broker.tube("t", kind="round", period=1)
 
     def measured(count: int) -> dict[str, int]:
-        """Half were never handed out, half a moment ago."""
+        """Half of the elements were never handed out, the others a moment ago."""
         before = len(tube)
         tube.put_many((n, {"id": f"{n}", "ttl": 10_000}) for n in range(before, count))
         tube.take_many((count - before) // 2)
@@ -73,7 +73,7 @@ def test_a_hundred_times_the_messages_cost_no_more(broker: penstock.Broker, cloc
     tube = broker.tube("t", kind="reliable")
 
     def measured(count: int) -> dict[str, int]:
-        """Half are delivered."""
+        """Half of the messages are delivered."""
         before = len(tube)
         tube.put_many(range(before, count))
         tube.take_many((count - before) // 2)

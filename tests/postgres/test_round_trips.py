@@ -18,7 +18,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
-        run, thread = Wire._run, threading.get_ident()  # the background thread's do not belong to a verb
+        run, thread = Wire._run, threading.get_ident()  # not those of the background thread
 
         def counted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
             assert isinstance(wire, Link)

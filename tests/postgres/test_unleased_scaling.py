@@ -51,7 +51,7 @@ def test_ten_times_the_delivered_messages_cost_no_more(broker: penstock.Broker, 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_ten_times_the_elements_cost_no_more(broker: penstock.Broker, url: str, pages: Pages, share: float) -> None:
-    """That share of them was handed out a moment ago: half, or all, so that there is none to hand out."""
+    """`share` of the elements were handed out a moment ago: half, or all, so that none is due."""
 
     def costs(tube: penstock.Tube, size: int) -> dict[str, int]:
         tube.put_many((n, {"id": f"e{n}"}) for n in range(size))

@@ -48,7 +48,7 @@ def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:
 
 
 def round_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
-    """Half were never handed out, half a moment ago."""
+    """Half of the elements were never handed out, the others a moment ago."""
     tube.put_many((n, {"id": f"{n}", "ttl": 10_000}) for n in range(count))
     assert len(tube.take_many(count // 2)) == count // 2
     return costs(
@@ -87,7 +87,7 @@ def test_nothing_to_hand_out_costs_no_more_however_much_waits_for_its_period(own
 
 
 def reliable_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
-    """All are delivered, and as many more are not."""
+    """`count` messages are delivered, and as many are not."""
     tube.put_many(range(2 * count))
     ids = [task.id for task in tube.take_many(count)]
     assert len(ids) == count

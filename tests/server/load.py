@@ -109,7 +109,7 @@ class Load:
         for client in self._held:
             client.close()
 
-    # those who work
+    # the normal clients and the operator
 
     def _redis(self) -> None:
         client = self._server.client()

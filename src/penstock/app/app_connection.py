@@ -57,7 +57,7 @@ class AppConnection:
 
     def executor(self) -> BatchExecutor:
         """The executor that runs awaited verbs for the running event loop; it ends with the loop or this connection."""
-        import asyncio  # here, because most programs have no loop
+        import asyncio  # here, because most programs have no event loop
 
         from penstock.aio.executor import BatchExecutor
         from penstock.aio.handles import REMOTE_THREADS
@@ -65,7 +65,7 @@ class AppConnection:
         loop = asyncio.get_running_loop()
         executor = self._executors.get(loop)
         if executor is None:
-            with self._lock:  # another loop's thread may be here, too
+            with self._lock:  # threads of other event loops may be here, too
                 closed = [self._executors.pop(other) for other in list(self._executors) if other.is_closed()]
                 executor = self._executors[loop] = BatchExecutor()
             for other in closed:

@@ -54,7 +54,7 @@ class Call(Generic[R]):
     @property
     def aio(self) -> AwaitedCall[R]:
         """The async version of this call: `handle = await send.call(…).aio.put()`."""
-        from penstock.app.async_handler import AwaitedCall  # with asyncio, which most programs do not need
+        from penstock.app.async_handler import AwaitedCall  # imports asyncio, which most programs do not need
 
         return AwaitedCall(self)
 

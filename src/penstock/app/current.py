@@ -115,7 +115,7 @@ class CurrentTask(Task):
         Use `async with` in an event loop. The block begins and commits a transaction; if one is already open, the
         caller commits it. An exception rolls back, and the task is retried. Raises NotTaken if the lease was lost.
         """
-        from penstock.app.transaction import TaskTransaction  # which needs handlers
+        from penstock.app.transaction import TaskTransaction  # imports this module, by way of arguments
 
         return TaskTransaction(self, connection, result)
 

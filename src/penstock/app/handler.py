@@ -119,7 +119,7 @@ class Handler(Generic[P, R, C]):
 
     def bind(self, connection: object) -> BoundHandler[P, R]:
         """The same handler inside the caller's own transaction, on SQL stores: `send.bind(connection).put(…)`."""
-        from penstock.app.transaction import BoundHandler  # which needs this module
+        from penstock.app.transaction import BoundHandler  # it imports this module
 
         return BoundHandler(self, connection, {})
 
@@ -137,7 +137,7 @@ class Handler(Generic[P, R, C]):
         if (id is None) == (address is None):
             raise BadValue(f"{self.name}.handle needs either an id or an address")
         if address is not None:
-            from penstock.app.chain import ChainHandle  # which needs this module
+            from penstock.app.chain import ChainHandle  # it imports this module
 
             return ChainHandle(self, tube, address)
         return Handle(self, tube, task_id(id))
@@ -299,7 +299,7 @@ class Prepared(Generic[P, R]):
 
 
 def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHandler[P, R]:
-    from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
+    from penstock.app.async_handler import AwaitedHandler  # imports asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
 

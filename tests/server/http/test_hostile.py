@@ -179,7 +179,7 @@ def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
         assert "alert" not in answer.text
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
         assert refused(server.get(path)) == (status, "NotFound" if status == 404 else "MethodNotAllowed")
-    assert refused(server.get("/api/nothing", accept=browser)) == (404, "NotFound")  # programs ask there
+    assert refused(server.get("/api/nothing", accept=browser)) == (404, "NotFound")  # paths of the API are for programs
 
 
 def test_bytes_that_are_not_http_end_the_connection(server: Serving) -> None:
