@@ -20,7 +20,7 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. It keeps its place in the queue until it is removed."""
 
-    __slots__ = ("_call", "_lock", "hinted", "max_pri", "owed", "promised", "shares", "topics", "woken")
+    __slots__ = ("_call", "_lock", "hinted", "max_pri", "retry", "retry_for_token", "shares", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], max_pri: int | None) -> None:
         self.topics = topics
@@ -28,8 +28,8 @@ class Waiter:
         self.shares = False  # it sleeps without a thread, and its attempts share store calls
         self.woken = False
         self.hinted = False
-        self.owed = False  # something came while it was awake: it tries again
-        self.promised = False  # and that attempt uses a token
+        self.retry = False  # a wake-up came while it was awake: it tries again before it sleeps
+        self.retry_for_token = False  # that wake-up was a token
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -84,8 +84,8 @@ class WaitQueue:
             if waiter.woken and waiter.max_pri is not None:
                 for topic in waiter.topics:
                     self._wake(topic, 1, hint=False, beyond=waiter.max_pri)
-            waiter.woken = waiter.hinted = waiter.owed
-            waiter.owed = waiter.promised = False
+            waiter.woken = waiter.hinted = waiter.retry
+            waiter.retry = waiter.retry_for_token = False
             if waiter.woken:
                 waiter.wake()
 
@@ -93,7 +93,7 @@ class WaitQueue:
         """Remove a waiter. `got`: the topic that served it, or None. An unused wake-up goes to the next waiter."""
         with self._lock:
             self._discard(waiter)
-            used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
+            used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.retry)
             if waiter.woken and not used:
                 # Doubling: a thousand tasks put elsewhere are taken in ten rounds, not a thousand.
                 spread = 2 if got is not None and waiter.shares else 0
@@ -120,7 +120,7 @@ class WaitQueue:
                     waiter.woken = True
                     waiter.wake()
                 else:
-                    waiter.owed = True  # it is trying already, perhaps too early
+                    waiter.retry = True  # it is trying already, perhaps too early
 
     def after_fork(self) -> None:
         """Forget the parent's waiters, which do not exist in a forked child."""
@@ -153,14 +153,14 @@ class WaitQueue:
                     gone.append(waiter)
             elif hint:
                 if not past_awake:
-                    waiter.owed = True  # its attempt may have been too early; if it finds work, it passes the hint on
+                    waiter.retry = True  # its attempt may have been too early; if it finds work, it passes the hint on
                     break
-            elif waiter.hinted and not waiter.promised:
-                waiter.owed = waiter.promised = True  # its attempt may have been too early for this one
+            elif waiter.hinted and not waiter.retry_for_token:
+                waiter.retry = waiter.retry_for_token = True  # its attempt may have been too early for this one
                 count -= 1
         # All are awake, and the attempt of each may have been too early.
         for waiter in waiting if count > 0 and not hint else ():
-            waiter.owed = True
+            waiter.retry = True
         for waiter in gone:
             self._discard(waiter)
 
