@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from uuid import uuid4
 
 import pika
@@ -64,12 +65,12 @@ def through_a_store(server: RabbitMQ, store: str, url: str, name: str, count: in
         for what, direction in (("in", Consume(tube, BATCH)), ("out", Publish(broker, "bridge", BATCH))):
             bridge, stop, moved = Bridge(direction, connect), threading.Event(), [0]
 
-            def tell(number: int, stop: threading.Event = stop, moved: list[int] = moved) -> None:
+            def on_progress(number: int, stop: threading.Event = stop, moved: list[int] = moved) -> None:
                 moved[0] += number
                 if moved[0] == count:
                     stop.set()
 
-            measured(f"{what}, {store}", count, lambda bridge=bridge, stop=stop, tell=tell: bridge.run(stop, tell))  # type: ignore[misc]
+            measured(f"{what}, {store}", count, partial(bridge.run, stop, on_progress))
 
 
 if __name__ == "__main__":

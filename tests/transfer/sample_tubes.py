@@ -150,7 +150,11 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
 def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: float = 0) -> list[Moved]:
     """Move tubes, and name another URL than the target's, which old handles then report."""
     move = Move(
-        source.runtime, target.runtime.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None
+        source.runtime,
+        target.runtime.store,
+        "postgresql://me:secret@new.example/jobs",
+        wait=wait,
+        on_progress=lambda *_: None,
     )
     return move.run(tubes)
 

@@ -61,7 +61,7 @@ class _Mortal:
 def move(old: penstock.Broker, new: penstock.Broker, death: KillPoint, *tubes: str) -> None:
     """Try once to move these tubes."""
     source, target = (death.wrap(broker.runtime.store) for broker in (old, new))
-    Move(BrokerRuntime(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
+    Move(BrokerRuntime(source), target, "sqlite:///new.db", wait=0, on_progress=lambda *_: None).run(tubes)
 
 
 def visible(broker: penstock.Broker, name: str) -> bool:

@@ -253,7 +253,7 @@ def test_a_worker_continues_without_a_moved_tube(app: App, caplog: pytest.LogCap
     until(lambda: any("going" in session.waits for session in app.broker.sessions()))
     with penstock.connect(f"memory://{uuid4().hex}") as new:
         runtime = app.broker.runtime
-        Moving(runtime, new.runtime.store, "redis://new", wait=0, tell=lambda *_: None).run(["going"])
+        Moving(runtime, new.runtime.store, "redis://new", wait=0, on_progress=lambda *_: None).run(["going"])
         runtime.hint_waiters()
         until(lambda: "tube going has moved to redis://new" in caplog.text)
         stay.put()

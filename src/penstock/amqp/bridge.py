@@ -189,8 +189,11 @@ class Bridge:
         self._connect = connect
         self._link: QueueConnection | None = self._begin()
 
-    def run(self, stop: threading.Event, tell: Callable[[int], object], *, drain: bool = False) -> None:
-        """Move batches until `stop` is set or, with `drain`, until none comes. `tell` gets the size of each batch."""
+    def run(self, stop: threading.Event, on_progress: Callable[[int], object], *, drain: bool = False) -> None:
+        """Move batches until `stop` is set or, with `drain`, until none comes.
+
+        `on_progress` is called with the size of each batch.
+        """
         pause = 0.0
         try:
             while not stop.is_set():
@@ -204,7 +207,7 @@ class Bridge:
                     stop.wait(pause)
                     continue
                 pause = 0.0 if moved else pause
-                tell(moved)
+                on_progress(moved)
                 if drain and not moved:
                     return
         finally:

@@ -72,7 +72,7 @@ def bridge(
         connect().close()  # fails for a missing queue before a store or a tube is created
     with (
         connect_existing(url) if publish else penstock.connect(url) as broker,
-        output.counting(f"tube {tube} to queue {queue}" if publish else f"queue {queue} to tube {tube}") as tell,
+        output.counting(f"tube {tube} to queue {queue}" if publish else f"queue {queue} to tube {tube}") as on_progress,
     ):
         configure_logging(log_handler(json=json_logs))
         opened = _opened(broker, tube, create=not publish)
@@ -81,7 +81,7 @@ def bridge(
         log.info("%s: queue %s at %s, tube %s", "publishing" if publish else "consuming", queue, server.shown, tube)
         if as_json:
             output.as_json({"event": "working", "amqp": server.shown, "queue": queue, "tube": tube, "publish": publish})
-        moving.run(stop, _Progress(direction.counts, tell), drain=drain)
+        moving.run(stop, _Progress(direction.counts, on_progress), drain=drain)
     log.info("stopped: %s", _listed(direction.counts), extra={"counts": direction.counts})
     if as_json:
         output.as_json({"event": "stopped", "counts": direction.counts})
@@ -102,13 +102,13 @@ def _opened(broker: penstock.Broker, name: str, *, create: bool) -> Tube:
 class _Progress:
     """Called after every batch: shows the count on a terminal, and logs counts and rate every ten seconds."""
 
-    def __init__(self, counts: Counter[str], tell: Callable[[int], object]) -> None:
+    def __init__(self, counts: Counter[str], on_progress: Callable[[int], object]) -> None:
         self._counts = counts
-        self._tell = tell
+        self._on_progress = on_progress
         self._since, self._moved = time.monotonic(), 0
 
     def __call__(self, moved: int) -> None:
-        self._tell(moved)
+        self._on_progress(moved)
         self._moved += moved
         seconds = time.monotonic() - self._since
         if seconds >= LOGGED and self._moved:

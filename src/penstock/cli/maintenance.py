@@ -101,10 +101,10 @@ def rebuild(url: str, as_json: bool) -> None:
 
     def report(done: int, total: int) -> None:
         nonlocal loaded
-        tell(done - loaded)
+        on_progress(done - loaded)
         loaded = done
 
-    with output.counting("rebuilding") as tell:
+    with output.counting("rebuilding") as on_progress:
         rebuild_index(url, report)
     if as_json:
         output.as_json({"tasks": loaded})

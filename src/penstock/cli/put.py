@@ -72,8 +72,8 @@ def put(
                 total, feed = _lines_of(source), (_item(line, raw) for line in source)
                 first = list(islice(feed, _BATCH))
                 opened = _opened(broker, tube, [content for content, _ in first], chosen)
-                with output.counting("putting", total) as tell:
-                    count = _put_all(opened, chain(first, feed), timeout, chosen, tell)
+                with output.counting("putting", total) as on_progress:
+                    count = _put_all(opened, chain(first, feed), timeout, chosen, on_progress)
             return output.counted("put", opened, count, as_json)
         content = params.data(data, raw=raw)
         task = _opened(broker, tube, [content], chosen).put_many([(content, {})], timeout=timeout, **chosen)[0]
@@ -86,13 +86,13 @@ def _opened(broker: penstock.Broker, tube: str, data: list[object], options: Put
 
 
 def _put_all(
-    tube: Tube, items: Iterable[object], timeout: float, options: PutOptions, tell: Callable[[int], object]
+    tube: Tube, items: Iterable[object], timeout: float, options: PutOptions, on_progress: Callable[[int], object]
 ) -> int:
     count, feed = 0, iter(items)
     try:
         for chunk in iter(lambda: list(islice(feed, _BATCH)), []):
             count += len(tube.put_many(chunk, timeout=timeout, **options))
-            tell(len(chunk))
+            on_progress(len(chunk))
     except penstock.PenstockError as error:
         raise type(error)(f"{error} ({count:,} tasks of earlier lines were put)") from None
     return count

@@ -44,9 +44,9 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
     """
     with (
         params.opened(url, tube) as opened, _written(out) as file,
-        output.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
+        output.counting(f"exporting {tube}", opened.stats().tasks.total) as on_progress,
     ):  # fmt: skip
-        count = write_out(opened.runtime.store, opened.stored, file, tell)
+        count = write_out(opened.runtime.store, opened.stored, file, on_progress)
     if as_json and out != "-":
         output.as_json({"tube": tube, "tasks": count, "file": out})
     else:
@@ -71,10 +71,10 @@ def import_tube(url: str, file: str, tube: str | None, discard_partial: bool, as
     """
     with (
         penstock.connect(url) as broker, _source(file) as source,
-        output.counting("importing", tasks_in(source)) as tell,
+        output.counting("importing", tasks_in(source)) as on_progress,
     ):  # fmt: skip
         arriving = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
-        count = arriving.run(tell, discard_partial=discard_partial)
+        count = arriving.run(on_progress, discard_partial=discard_partial)
     if as_json:
         output.as_json({"tube": arriving.name, "tasks": count})
     else:
@@ -112,8 +112,8 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     )  # like Ctrl-C: tubes that are not frozen yet are not moved
     with connect_existing(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
-        with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:
-            moved = Move(old.runtime, new.runtime.store, target, wait=seconds, tell=tell).run(chosen)
+        with output.counting("moving", task_count(old.runtime.store, chosen)) as on_progress:
+            moved = Move(old.runtime, new.runtime.store, target, wait=seconds, on_progress=on_progress).run(chosen)
     if as_json:
         output.as_json({"to": shown_url(target), "moved": moved})
         return

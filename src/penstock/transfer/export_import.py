@@ -13,7 +13,7 @@ from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
 from penstock.transfer.importer import (
     STEP_BYTES,
-    Tell,
+    OnProgress,
     TubeImport,
     discard,
     read_groups,
@@ -26,7 +26,7 @@ from penstock.transfer.tube_file import End, Reader, Writer
 _REMEDY = "drop it, or import under another name with --tube"
 
 
-def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
+def export_tube(store: Store, tube: Tube, file: BinaryIO, on_progress: OnProgress) -> int:
     """Write a tube to a file. Returns the number of tasks. The file is not a snapshot: concurrent changes may be in it
     or not, task by task."""
     while store.advance(tube).more:
@@ -42,7 +42,7 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
         there = [record for record in page if record.group_no is None or record.group_no in groups]
         writer.tasks(there)
         count += len(there)
-        tell(len(page))
+        on_progress(len(page))
     _write_groups(store, tube, writer, groups)
     for outcomes in read_outcomes(store, tube):
         writer.outcomes(outcomes)
@@ -68,20 +68,20 @@ class Import:
         self._outcomes: list[Kept] = []
         self._bytes = 0
 
-    def run(self, tell: Tell, *, discard_partial: bool = False) -> int:
+    def run(self, on_progress: OnProgress, *, discard_partial: bool = False) -> int:
         """Import the file. Returns the number of tasks. `discard_partial` first removes what a killed import left."""
         _must_not_be_importing(self._store, self.name, discard_partial=discard_partial)
         self._empty_one()
         header = self._reader.header
         tube = self._store.save_tube(importing(self.name), header.kind, header.options, exist_ok=False)
         try:
-            return self._read_in(TubeImport(self._store, tube), tell)
+            return self._read_in(TubeImport(self._store, tube), on_progress)
         except BaseException:
             if load_tube(self._store, tube.name) is not None:  # otherwise it is activated
                 discard(self._store, tube)
             raise
 
-    def _read_in(self, target: TubeImport, tell: Tell) -> int:
+    def _read_in(self, target: TubeImport, on_progress: OnProgress) -> int:
         self._store.write_tube(target.tube, paused=self._reader.header.paused)
         count = 0
         for item in self._reader.items():
@@ -94,7 +94,7 @@ class Import:
                 self._bytes += size_of(item)
             full = self._bytes >= STEP_BYTES or len(self._records) + len(self._outcomes) >= MOVE_STEP
             if full or isinstance(item, (Group, End)):
-                tell(len(self._records))
+                on_progress(len(self._records))
                 self._flush(target)
             if isinstance(item, Group):
                 target.begin_group(item)

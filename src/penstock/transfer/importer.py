@@ -20,7 +20,7 @@ from penstock.engine.store import Store
 
 Part = TypeVar("Part", Record, Kept)
 # Called with the number of tasks that were copied.
-Tell = Callable[[int], object]
+OnProgress = Callable[[int], object]
 # Bytes of data per step: below the packet limits of servers, and small compared with a process.
 STEP_BYTES = 4 * 1024 * 1024
 # Size of the first page, because the size of the tasks is not known yet.

@@ -37,7 +37,7 @@ from penstock.core.transfer import (
 from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.runtime.runtime import BrokerRuntime
-from penstock.transfer.importer import Tell, TubeImport, discard, read_groups, read_outcomes, read_tasks
+from penstock.transfer.importer import OnProgress, TubeImport, discard, read_groups, read_outcomes, read_tasks
 
 # Seconds between two checks whether the taken tasks were settled.
 _CHECK_SECONDS = 0.05
@@ -54,7 +54,7 @@ class Moved(msgspec.Struct, frozen=True):
 class Move:
     """The move of tubes from one store to another. `to`: how the source describes the target."""
 
-    def __init__(self, source: BrokerRuntime, target: Store, to: str, *, wait: float, tell: Tell) -> None:
+    def __init__(self, source: BrokerRuntime, target: Store, to: str, *, wait: float, on_progress: OnProgress) -> None:
         if source.store.identity == target.identity:
             raise BadValue("both URLs lead to the same store: give another one to move to")
         self.runtime = source
@@ -62,7 +62,7 @@ class Move:
         self._target = target
         self._to = shown_url(to)
         self._wait = wait
-        self._tell = tell
+        self._on_progress = on_progress
 
     def run(self, tubes: Sequence[str]) -> list[Moved]:
         """Move these tubes. All are frozen before the first is copied, so that replies between them stay together.
@@ -201,7 +201,7 @@ class Move:
             if missing := [record for record in page if record.id > there]:
                 target.take_in(missing, page[-1].id)
             count += len(missing)
-            self._tell(len(page))
+            self._on_progress(len(page))
         target.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):
             target.keep(outcomes)
