@@ -73,12 +73,12 @@ def import_tube(url: str, file: str, tube: str | None, discard_partial: bool, as
         penstock.connect(url) as broker, _source(file) as source,
         output.counting("importing", tasks_in(source)) as on_progress,
     ):  # fmt: skip
-        arriving = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
-        count = arriving.run(on_progress, discard_partial=discard_partial)
+        importing = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
+        count = importing.run(on_progress, discard_partial=discard_partial)
     if as_json:
-        output.as_json({"tube": arriving.name, "tasks": count})
+        output.as_json({"tube": importing.name, "tasks": count})
     else:
-        click.echo(f"imported {_tasks(count)} into {arriving.name}")
+        click.echo(f"imported {_tasks(count)} into {importing.name}")
 
 
 @click.command()

@@ -99,7 +99,7 @@ class Import:
             if isinstance(item, Group):
                 target.begin_group(item)
             elif isinstance(item, End):
-                target.take_in([], item.last_id)
+                target.add_tasks([], item.last_id)
                 self._make_way()
                 target.activate(self.name, item.counters)
         return count
@@ -124,9 +124,9 @@ class Import:
 
     def _flush(self, target: TubeImport) -> None:
         if self._records:
-            target.take_in(self._records, self._records[-1].id)
+            target.add_tasks(self._records, self._records[-1].id)
         if self._outcomes:
-            target.keep(self._outcomes)
+            target.add_outcomes(self._outcomes)
         self._records, self._outcomes, self._bytes = [], [], 0
 
 

@@ -53,7 +53,7 @@ class TubeImport:
         here = {group.name: group.no for group in live_groups(self._store, self.tube)}
         self._groups = {group.no: (here[group.name], group) for group in groups if group.name in here}
 
-    def take_in(self, records: Sequence[Record], upto: int) -> None:
+    def add_tasks(self, records: Sequence[Record], upto: int) -> None:
         """Import the next tasks, in id order: all tasks up to id `upto`."""
         imported = [self._imported(record) for record in records]
         if self.tube.shards > 1 and self.tube.kind.per_utube:
@@ -63,7 +63,7 @@ class TubeImport:
         if not records or upto > records[-1].id:
             self._store.import_batch(self.tube, ImportBatch(upto=upto))
 
-    def keep(self, outcomes: Sequence[Kept]) -> None:
+    def add_outcomes(self, outcomes: Sequence[Kept]) -> None:
         """Import outcomes."""
         numbers = self._numbers
         moved = [replace(each, address=moved_address(each.address, numbers) or "") for each in outcomes]

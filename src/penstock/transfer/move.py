@@ -100,8 +100,8 @@ class Move:
         left = load_tube(self._target, moved(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still being moved from there to {moved_to(left)}: finish that move first")
-        coming = load_tube(self._target, importing(name))
-        if coming is not None and self._target.counters(coming).last_id:  # ours is empty until the tube is frozen
+        incoming = load_tube(self._target, importing(name))
+        if incoming is not None and self._target.counters(incoming).last_id:  # ours is empty until the tube is frozen
             raise TubeExists(
                 f"an import or another move of tube {name} into the target store is running "
                 "or was interrupted: continue it, or repeat the import with --discard-partial"
@@ -114,22 +114,22 @@ class Move:
         """Step 1. Returns the tube and its import in the target, which remembers whether the tube was paused."""
         tube = load_tube(self._source, name)
         assert tube is not None, "it was there a moment ago"
-        coming = load_tube(self._target, importing(name))
-        if coming is not None and coming.kind != tube.kind:  # it was begun for another tube of that name
-            discard(self._target, coming)
-            coming = None
-        elif coming is not None and own_options(coming) != tube.given:  # the tube was altered since
-            self._give_up(tube, coming)
-            coming = None
-        if coming is None:
+        incoming = load_tube(self._target, importing(name))
+        if incoming is not None and incoming.kind != tube.kind:  # it was begun for another tube of that name
+            discard(self._target, incoming)
+            incoming = None
+        elif incoming is not None and own_options(incoming) != tube.given:  # the tube was altered since
+            self._give_up(tube, incoming)
+            incoming = None
+        if incoming is None:
             left = load_tube(self._target, moved(name))
             if left is not None:  # it comes back
                 self._target.erase_tube(left, forget=True)
             options = importing_options(tube.given, paused=self._source.counters(tube).paused)
-            coming = self._target.save_tube(importing(name), tube.kind, options, exist_ok=True)
-        if pause_is_due(coming):
-            coming = self._target.write_tube(coming, paused=True, changes=NO_PAUSE_DUE)
-        return tube, coming
+            incoming = self._target.save_tube(importing(name), tube.kind, options, exist_ok=True)
+        if pause_is_due(incoming):
+            incoming = self._target.write_tube(incoming, paused=True, changes=NO_PAUSE_DUE)
+        return tube, incoming
 
     def _freeze_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
         """Step 2. Returns the errors of tubes that were not frozen, by name. Holders of tasks get time to finish."""
@@ -168,28 +168,28 @@ class Move:
 
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
         """Resume the tubes that are not frozen."""
-        for tube, coming in tubes:
+        for tube, incoming in tubes:
             frozen = self._frozen(tube.name)
             if frozen is None or moved_to(frozen) != self._to:
-                self._give_up(tube, coming)
+                self._give_up(tube, incoming)
 
-    def _give_up(self, tube: Tube, coming: Tube) -> None:
+    def _give_up(self, tube: Tube, incoming: Tube) -> None:
         """Resume a tube that only the move has paused, then remove its import, which knows that."""
-        if not (pause_is_due(coming) or self._target.counters(coming).paused):
+        if not (pause_is_due(incoming) or self._target.counters(incoming).paused):
             with suppress(NoSuchTube):
                 self._source.write_tube(tube, paused=False)
-        discard(self._target, coming)
+        discard(self._target, incoming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
         """Step 3. Returns the number of tasks copied and the tubes that they reply to."""
         name, count, replies = plain_name(tube.name), 0, set[str]()
-        coming = load_tube(self._target, importing(name))
-        if coming is None:
+        incoming = load_tube(self._target, importing(name))
+        if incoming is None:
             if is_erased(tube) or self._has_activated(tube):
                 return count, replies
             # Someone removed the partial import; the source has everything.
-            coming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
-        target = TubeImport(self._target, coming)
+            incoming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
+        target = TubeImport(self._target, incoming)
         last, there = self._source.counters(tube).last_id, target.last_id
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
@@ -199,12 +199,12 @@ class Move:
         for page in read_tasks(self._source, tube):  # those that are already copied, too: which tubes do they reply to?
             replies.update(to for record in page if (to := reply_tube(record.reply_to)) is not None)
             if missing := [record for record in page if record.id > there]:
-                target.take_in(missing, page[-1].id)
+                target.add_tasks(missing, page[-1].id)
             count += len(missing)
             self._on_progress(len(page))
-        target.take_in([], last)
+        target.add_tasks([], last)
         for outcomes in read_outcomes(self._source, tube):
-            target.keep(outcomes)
+            target.add_outcomes(outcomes)
         return count, replies
 
     def _has_activated(self, tube: Tube) -> bool:
@@ -217,9 +217,9 @@ class Move:
     def _activate(self, tube: Tube, count: int) -> Moved:
         """Steps 4 and 5."""
         name = plain_name(tube.name)
-        coming = load_tube(self._target, importing(name))
-        if coming is not None:
-            target = TubeImport(self._target, coming)
+        incoming = load_tube(self._target, importing(name))
+        if incoming is not None:
+            target = TubeImport(self._target, incoming)
             target.find_groups(list(read_groups(self._source, tube)))
             target.activate(name, self._source.counters(tube))
         if not is_erased(tube):
