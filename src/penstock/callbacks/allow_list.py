@@ -25,7 +25,7 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 # Special-purpose networks (IANA's registries), and addresses of cloud metadata services.
-_INWARD_4 = tuple(
+_SPECIAL_4 = tuple(
     IPv4Network(network)
     for network in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
@@ -36,8 +36,8 @@ _INWARD_4 = tuple(
 )  # fmt: skip
 # Only global unicast (2000::/3) is public. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast addresses
 # are outside of it. Inside, these networks embed an IPv4 address that would bypass this filter, or are not assigned.
-_OUTWARD_6 = IPv6Network("2000::/3")
-_INWARD_6 = tuple(
+_GLOBAL_6 = IPv6Network("2000::/3")
+_SPECIAL_6 = tuple(
     IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
 
@@ -45,9 +45,9 @@ _INWARD_6 = tuple(
 def is_public(address: Address) -> bool:
     """Whether the address is on the public Internet, so that calling it reaches nothing internal."""
     if isinstance(address, IPv4Address):
-        return not any(address in network for network in _INWARD_4)
+        return not any(address in network for network in _SPECIAL_4)
     scoped = address.scope_id is not None
-    return not scoped and address in _OUTWARD_6 and not any(address in network for network in _INWARD_6)
+    return not scoped and address in _GLOBAL_6 and not any(address in network for network in _SPECIAL_6)
 
 
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")

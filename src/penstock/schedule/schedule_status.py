@@ -143,7 +143,7 @@ def read_all(schedule_tube: Tube) -> Saved:
     after: int | None = None
     while True:
         page = schedule_tube.tasks(Status.DELAYED, limit=_PAGE, after=after)
-        records += [card for task in page if (card := _read(task)) is not None]
+        records += [record for task in page if (record := _read(task)) is not None]
         for task in page:
             what, _, key = (task.address or "").partition(" #")
             if what == "pause":
@@ -151,7 +151,7 @@ def read_all(schedule_tube: Tube) -> Saved:
             elif what == "last" and (run := _read_run(task)) is not None:
                 runs[key] = run
         if len(page) < _PAGE:
-            return Saved(sorted(records, key=lambda card: (card.schedule, card.key)), paused, runs)
+            return Saved(sorted(records, key=lambda record: (record.schedule, record.key)), paused, runs)
         after = record_of(page[-1]).id
 
 
@@ -159,33 +159,33 @@ def listed(schedule_tube: Tube) -> list[ScheduleStatus]:
     """The schedules, sorted by name; a paused one has no next tick."""
     saved, now = read_all(schedule_tube), schedule_tube.runtime.store.now()
     found: list[ScheduleStatus] = []
-    for card in saved.records:
-        paused = card.key in saved.paused
-        shown = card.key, card.schedule, card.plan, card.tube, card.catch_up, paused
-        found.append(ScheduleStatus(*shown, _next(card, paused, now), saved.runs.get(card.key)))
+    for record in saved.records:
+        paused = record.key in saved.paused
+        shown = record.key, record.schedule, record.plan, record.tube, record.catch_up, paused
+        found.append(ScheduleStatus(*shown, _next(record, paused, now), saved.runs.get(record.key)))
     return found
 
 
-def described(card: ScheduleRecord, paused: bool, now: int) -> Schedule:
+def described(record: ScheduleRecord, paused: bool, now: int) -> Schedule:
     """The schedule as `app.schedules.list()` returns it."""
-    when = card.when.get("cron", card.when.get("every", 0))
-    zone, task, args = card.when.get("timezone"), str(card.data.get("task")), card.data.get("args")
+    when = record.when.get("cron", record.when.get("every", 0))
+    zone, task, args = record.when.get("timezone"), str(record.data.get("task")), record.data.get("args")
     return Schedule(
-        card.schedule, when, task, args, None if zone is None else str(zone), _next(card, paused, now), paused
+        record.schedule, when, task, args, None if zone is None else str(zone), _next(record, paused, now), paused
     )
 
 
-def _next(card: ScheduleRecord, paused: bool, now: int) -> float | None:
-    return None if paused else make_plan(card.when).after(now) / 1000
+def _next(record: ScheduleRecord, paused: bool, now: int) -> float | None:
+    return None if paused else make_plan(record.when).after(now) / 1000
 
 
 def find(schedule_tube: Tube, key: str) -> ScheduleRecord:
     """The saved schedule of that key. Raises NotFound if there is none."""
     id = _id(schedule_tube, "card", key)
-    card = None if id is None else _read(schedule_tube.peek(id))
-    if card is None:
+    record = None if id is None else _read(schedule_tube.peek(id))
+    if record is None:
         raise NotFound(f"schedule {shown(key)} does not exist: start a worker whose app has it, or check the key")
-    return card
+    return record
 
 
 def key_of(schedule_tube: Tube, name: str) -> str:
@@ -226,13 +226,13 @@ def forget(schedule_tube: Tube, key: str) -> None:
 
 def run_now(schedule_tube: Tube, key: str) -> Task:
     """Put the schedule's task now, even if the schedule is paused."""
-    card = find(schedule_tube, key)
+    record = find(schedule_tube, key)
     now = schedule_tube.runtime.store.now()
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-    tube = find_tube(schedule_tube.runtime, schedule_tube.session_handle, card.tube)
-    address = card.address(f"{moment} by hand")
+    tube = find_tube(schedule_tube.runtime, schedule_tube.session_handle, record.tube)
+    address = record.address(f"{moment} by hand")
     # A second click within the same millisecond is the same run.
-    return tube.put({**card.data, "tick": now}, address=address, on_duplicate="ignore", **card.options)
+    return tube.put({**record.data, "tick": now}, address=address, on_duplicate="ignore", **record.options)
 
 
 def _remove(schedule_tube: Tube, what: str, key: str) -> None:
@@ -261,8 +261,8 @@ def _read(task: Task) -> ScheduleRecord | None:
     if not isinstance(data, dict) or data.keys() != {"card"}:
         return None
     try:
-        card = msgspec.convert(data["card"], ScheduleRecord)
-        make_plan(card.when)
+        record = msgspec.convert(data["card"], ScheduleRecord)
+        make_plan(record.when)
     except (msgspec.ValidationError, ValueError):
         return None
-    return card if task.address == f"card #{card.key}" else None
+    return record if task.address == f"card #{record.key}" else None

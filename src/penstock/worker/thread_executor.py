@@ -123,14 +123,14 @@ class ThreadExecutor:
 
     def _drain(self) -> bool:
         """Run all waiting tasks. Returns False if the slot was given to another thread in the meantime."""
-        buffer, pace = self._buffer, self._state.throughput
+        buffer, throughput = self._buffer, self._state.throughput
         alone = True  # no other thread has been woken yet to take over if this thread's handler blocks
         while not self._slots.wanted:
             try:
                 item = buffer.popleft()
             except IndexError:
                 break
-            if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
+            if buffer and (alone or throughput.mean is None or throughput.mean > WORTH_A_THREAD):
                 alone = False
                 self.wake()
             if self._state.claim(item):

@@ -202,9 +202,9 @@ async def _cancel_group(form: FormAction) -> Done:
 
 def _on_schedule(change: Callable[[Any, str], object], what: str, done: str) -> Action:
     async def action(form: FormAction) -> Done:
-        card = await form.call(schedule_status.find, form.tube.sync, form.path["key"])
+        record = await form.call(schedule_status.find, form.tube.sync, form.path["key"])
         await form.call(change, form.tube.sync, form.path["key"])
-        return Done(f"/schedules?done={done}", f"{what} schedule {card.schedule}", "/schedules")
+        return Done(f"/schedules?done={done}", f"{what} schedule {record.schedule}", "/schedules")
 
     return action
 
