@@ -63,14 +63,14 @@ def test_a_micro_queue_frees_when_its_task_is_removed(broker: penstock.Broker, k
 def test_every_micro_queue_moves_up_when_many_are_acked(broker: penstock.Broker, kind: str, limit: int) -> None:
     tube = broker.tube("t", kind=kind, utube_limit=limit)
     tube.put_many([(f"{name}{number}", {"utube": name}) for name in "abc" for number in range(limit + 1)])
-    tube.put("tied", utube="a", address="x")
+    tube.put("addressed", utube="a", address="x")
     held = tube.take_many(100)
     assert [task.data for task in held] == [f"{name}{number}" for name in "abc" for number in range(limit)]
     assert tube.ack_many(held) == [True] * len(held)
     last = tube.take_many(100)
-    assert [task.data for task in last] == [f"{name}{limit}" for name in "abc"] + (["tied"] if limit > 1 else [])
+    assert [task.data for task in last] == [f"{name}{limit}" for name in "abc"] + (["addressed"] if limit > 1 else [])
     tube.ack_many(last)
-    assert drain(tube) == (["tied"] if limit == 1 else [])
+    assert drain(tube) == (["addressed"] if limit == 1 else [])
     assert broker.check() == []
 
 

@@ -26,10 +26,10 @@ def tube(url: str, own: Connection) -> Iterator[penstock.Tube]:
     cursor.execute(f"SET GLOBAL max_allowed_packet = {before}")
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_put_of_several_packets_is_one_step(tube: penstock.Tube, tied: bool) -> None:
+@pytest.mark.parametrize("addressed", [False, True])
+def test_a_put_of_several_packets_is_one_step(tube: penstock.Tube, addressed: bool) -> None:
     data = ["x" * (MIB // 3)] * 5
-    items = [(text, {"address": str(place)} if tied else {}) for place, text in enumerate(data)]
+    items = [(text, {"address": str(place)} if addressed else {}) for place, text in enumerate(data)]
     put = tube.put_many(items)
     assert [(task.id, task.data) for task in put] == list(enumerate(data, 1))
     assert tube.stats().tasks.ready == 5

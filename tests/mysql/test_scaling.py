@@ -177,6 +177,6 @@ def test_plain_tasks_touch_nothing_of_it(broker: penstock.Broker, touched: Calla
     plain = touched()
     assert "penstock_task" in plain
     assert not plain & TIES
-    tube.put("tied", address="a", group="g", reply_to="t")
+    tube.put("addressed", address="a", group="g", reply_to="t")
     tube.delete(13)
     assert touched() >= TIES

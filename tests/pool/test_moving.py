@@ -54,22 +54,22 @@ def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Call
     ):
         for broker in (old, new):
             quiet(broker)  # a heartbeat would be a step, in a thread that is not expected to die
-        FILLED["tied"](old, clock)
-        before = seen(old, "tied")
+        FILLED["related"](old, clock)
+        before = seen(old, "related")
         for step in count(1):
             death = KillPoint(step, after=False)
             with killable(old, death), killable(new, death):
                 try:
-                    moved(old, new, "tied")
+                    moved(old, new, "related")
                 except Killed:
                     pass
                 else:
                     break
             if step % 3 == 0:  # not by twos: it moves there and back
                 server.ask("FLUSHALL")
-            assert not (visible(old, "tied") and visible(new, "tied"))
-            moved(old, new, "tied")
-            assert seen(new, "tied") == before
+            assert not (visible(old, "related") and visible(new, "related"))
+            moved(old, new, "related")
+            assert seen(new, "related") == before
             assert old.check() == new.check() == []
             old, new = new, old
         assert step > 40
@@ -78,17 +78,17 @@ def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Call
 @pytest.mark.parametrize("databases", ["postgres", "mariadb"], indirect=True)
 def test_a_tube_leaves_a_pool_and_returns(front: str, database: str, server: Redis, clock: Clock) -> None:
     with penstock.connect(front, pool=database, clock=clock) as pool, opened("memory://other", clock) as other:
-        FILLED["tied"](pool, clock)
-        handle, before = pool.tube("tied"), seen(pool, "tied")
-        moved(pool, other, "tied")
-        assert seen(other, "tied") == before
+        FILLED["related"](pool, clock)
+        handle, before = pool.tube("related"), seen(pool, "related")
+        moved(pool, other, "related")
+        assert seen(other, "related") == before
         server.ask("FLUSHALL")
-        for use in (lambda: handle.put("late"), handle.stats, lambda: handle.take(0), lambda: pool.tube("tied")):
-            with pytest.raises(penstock.NoSuchTube, match="tube tied has moved to"):
+        for use in (lambda: handle.put("late"), handle.stats, lambda: handle.take(0), lambda: pool.tube("related")):
+            with pytest.raises(penstock.NoSuchTube, match="tube related has moved to"):
                 use()
-        moved(other, pool, "tied")
+        moved(other, pool, "related")
         server.ask("FLUSHALL")
-        assert seen(pool, "tied") == before
+        assert seen(pool, "related") == before
         assert pool.check() == []
 
 

@@ -17,7 +17,7 @@ from tests.postgres.schemas import database_of
 from tests.support.quiet_broker import quiet
 
 # auto_explain logs the plan of each statement, with what it really read.
-_TELL = """LOAD 'auto_explain';
+_LOG_PLANS = """LOAD 'auto_explain';
 SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_level = notice;
 SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;
 SET client_min_messages = notice"""
@@ -45,7 +45,7 @@ class PlanLogger:
         self.schema = server.location.quoted
         self.plans: list[str] = []
         self.db = server.connect()
-        self.db.execute(_TELL)
+        self.db.execute(_LOG_PLANS)
         self.db.add_notice_handler(lambda notice: self.plans.append(notice.message_primary or ""))
 
     @contextmanager

@@ -20,15 +20,15 @@ SMALL, LARGE = 2_000, 20_000
 @pytest.fixture
 def pages(url: str, broker: penstock.Broker) -> Iterator[Callable[[Callable[[], object]], int]]:
     """Counts the pages that a call touches: its outermost statement includes those of all inner ones."""
-    teller = PlanLogger(url, broker)
+    plan_logger = PlanLogger(url, broker)
 
     def count(call: Callable[[], object]) -> int:
-        with teller.listening() as plans:
+        with plan_logger.listening() as plans:
             call()
         return max(map(buffers, plans))
 
     yield count
-    teller.db.close()
+    plan_logger.db.close()
 
 
 def costs(tube: penstock.Tube, size: int, pages: Callable[[Callable[[], object]], int]) -> dict[str, int]:

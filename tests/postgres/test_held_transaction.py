@@ -44,18 +44,18 @@ def clock() -> Clock:
 def test_takes_skip_taken_rows(url: str, broker: penstock.Broker, held: None, kind: str, ttr: float | None) -> None:
     tube = broker.tube("work", kind, ttr=ttr)
     tube.put_many(range(10_200))
-    teller = PlanLogger(url, broker)
+    plan_logger = PlanLogger(url, broker)
     for _ in range(50):
         tube.ack_many(tube.take_many(200))
     touched = []
     for _ in range(200):
-        with teller.listening() as plans:
+        with plan_logger.listening() as plans:
             task = take(tube)
         touched.append(max(buffers(plan) for plan in plans))
         task.ack()
         if touched[-1] < FEW_PAGES:
             break
-    teller.db.close()
+    plan_logger.db.close()
     assert touched[-1] < FEW_PAGES, touched
 
 

@@ -35,7 +35,7 @@ def test_a_put_right_after_an_ack_is_notified(broker: penstock.Broker, peer: Pee
     broker.tube("work").put("held")
     held = take(broker.tube("work"))
     tube = broker.tube("quiet")
-    peer.tell("take", "quiet", 60)
+    peer.send("take", "quiet", 60)
     await_taker(broker)
     held.ack()
     tube.put("x")
@@ -47,7 +47,7 @@ def test_a_reply_is_notified(broker: penstock.Broker, peer: Peer) -> None:
     tube = broker.tube("work")
     tube.put("x", reply_to="replies")
     held = take(tube)
-    peer.tell("take", "replies", 60)
+    peer.send("take", "replies", 60)
     await_taker(broker)
     held.ack()
     assert peer.answer(SOON)["id"] == 1
@@ -56,7 +56,7 @@ def test_a_reply_is_notified(broker: penstock.Broker, peer: Peer) -> None:
 def test_the_start_of_a_group_is_reported(broker: penstock.Broker, peer: Peer) -> None:
     group = broker.tube("work").group("g")
     group.put("x")
-    peer.tell("take", "work", 60)
+    peer.send("take", "work", 60)
     await_taker(broker)
     group.start()
     assert peer.answer(SOON)["id"] == 1

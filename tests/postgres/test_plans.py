@@ -30,10 +30,10 @@ FILL = {
 
 
 @pytest.fixture
-def teller(url: str, broker: penstock.Broker) -> Iterator[PlanLogger]:
-    teller = PlanLogger(url, broker)
-    yield teller
-    teller.db.close()
+def plan_logger(url: str, broker: penstock.Broker) -> Iterator[PlanLogger]:
+    plan_logger = PlanLogger(url, broker)
+    yield plan_logger
+    plan_logger.db.close()
 
 
 def fill(broker: penstock.Broker, kind: str, count: int) -> penstock.Tube:
@@ -78,7 +78,7 @@ def must_be_hot(verb: str, plans: list[str], rows: int, dead: int) -> None:
         assert touched < 300 + 40 * rows + dead, f"{verb} touched {touched} pages: {plan}"
 
 
-def try_all(tube: penstock.Tube, teller: PlanLogger, dead: int = 0) -> None:
+def try_all(tube: penstock.Tube, plan_logger: PlanLogger, dead: int = 0) -> None:
     """Run all verbs twice and judge the second run: the first fills the connection's caches.
 
     `dead`: the number of index pages that may be full of dead rows.
@@ -87,7 +87,7 @@ def try_all(tube: penstock.Tube, teller: PlanLogger, dead: int = 0) -> None:
     for judged in (False, True):
         tube.put_many([("x", {"utube": f"{judged}{i}"} if per_utube else {}) for i in range(3)])
         for verb, call in verbs(tube).items():
-            with teller.listening() as plans:
+            with plan_logger.listening() as plans:
                 call()
             if judged:
                 must_be_hot(verb, plans, 120 if "many" in verb else 1, dead)
@@ -95,30 +95,30 @@ def try_all(tube: penstock.Tube, teller: PlanLogger, dead: int = 0) -> None:
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("size", FILL)
-def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: PlanLogger, size: str, kind: str) -> None:
+def test_hot_verbs_use_their_indexes(broker: penstock.Broker, plan_logger: PlanLogger, size: str, kind: str) -> None:
     tube = fill(broker, kind, FILL[size])
     tube.ack_many(tube.take_many(1))  # creates the session
-    teller.db.execute(f"ANALYZE {teller.schema}.penstock_task")
-    try_all(tube, teller)
+    plan_logger.db.execute(f"ANALYZE {plan_logger.schema}.penstock_task")
+    try_all(tube, plan_logger)
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 def test_plans_made_for_an_empty_table_hold_when_it_is_full_and_when_it_was_emptied(
-    broker: penstock.Broker, teller: PlanLogger, kind: str
+    broker: penstock.Broker, plan_logger: PlanLogger, kind: str
 ) -> None:
     tube = broker.tube("work", kind)
-    with teller.listening():
+    with plan_logger.listening():
         for _ in range(8):  # prepared, generic, cached: for an empty table
             tube.put("x")
             tube.ack_many(tube.take_many(1))
     fill(broker, kind, FILL["many"])
-    try_all(tube, teller)
+    try_all(tube, plan_logger)
     tube.truncate()
     tube.take(0)  # skips dead rows, and marks them in the index
     fill(broker, kind, 120)
-    try_all(tube, teller, dead=5000)
-    teller.db.execute(f"VACUUM {teller.schema}.penstock_task")  # as autovacuum does after 5,000 dead rows
-    try_all(tube, teller)
+    try_all(tube, plan_logger, dead=5000)
+    plan_logger.db.execute(f"VACUUM {plan_logger.schema}.penstock_task")  # as autovacuum does after 5,000 dead rows
+    try_all(tube, plan_logger)
 
 
 def unleased_verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
@@ -150,40 +150,40 @@ def unleased_verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
 
 @pytest.mark.parametrize("kind", ["round", "reliable"])
 def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
-    broker: penstock.Broker, teller: PlanLogger, kind: str
+    broker: penstock.Broker, plan_logger: PlanLogger, kind: str
 ) -> None:
     tube = broker.tube("work", kind, period=1000 if kind == "round" else None)
-    with teller.listening():
+    with plan_logger.listening():
         for _ in range(8):  # prepared, generic, cached: for an empty table
             tube.put_many([("x", {"id": "x"} if kind == "round" else {})])
             for warm in unleased_verbs(tube).values():
                 warm()
     tube.put_many((n, {"id": f"e{n}"} if kind == "round" else {}) for n in range(FILL["many"]))
     tube.take_many(FILL["many"] // 2)
-    teller.db.execute(f"VACUUM {teller.schema}.penstock_task")
+    plan_logger.db.execute(f"VACUUM {plan_logger.schema}.penstock_task")
     for judged in (False, True):  # the first call after the vacuum plans again, and reads the catalogue
         for verb, call in unleased_verbs(tube).items():
-            with teller.listening() as plans:
+            with plan_logger.listening() as plans:
                 call()
             if judged:
                 must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
 
 
-def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: PlanLogger) -> None:
+def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, plan_logger: PlanLogger) -> None:
     tube = fill(broker, "fifottl", 20_000)
     for task in tube.take_many(3):
         task.bury()
     for status in (None, "r", "t", "~", "!"):
-        with teller.listening():
+        with plan_logger.listening():
             tube.tasks(status, limit=10, after=5000)
-        with teller.listening() as plans:
+        with plan_logger.listening() as plans:
             tube.tasks(status, limit=10, after=5000)
         for plan in plans:
             assert "Seq Scan on penstock_durable" not in plan, plan
             assert buffers(plan) < 100, plan
 
 
-def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker, teller: PlanLogger) -> None:
+def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker, plan_logger: PlanLogger) -> None:
     tube = broker.tube("work")
     for _ in range(2):
         tube.put_many(("x", {"address": str(n)}) for n in range(3000))
@@ -191,7 +191,7 @@ def test_an_ack_reads_none_of_the_outcomes_that_are_kept(broker: penstock.Broker
     for judged in (False, True):
         tube.put("x", address="one")
         (task,) = tube.take_many(1)
-        with teller.listening() as plans:
+        with plan_logger.listening() as plans:
             task.ack("result")
         if judged:
             must_be_hot("ack", plans, 1, 0)

@@ -35,7 +35,7 @@ def test_a_killed_takers_task_goes_to_a_blocked_taker(
     held: tuple[penstock.Tube, Peer], broker: penstock.Broker, peer: Callable[[], Peer]
 ) -> None:
     waiting = peer()
-    waiting.tell("take", "t", PATIENCE)
+    waiting.send("take", "t", PATIENCE)
     until(lambda: waiters(broker, "t") == 1)
     held[1].kill()
     killed = time.monotonic()
@@ -150,7 +150,7 @@ def test_a_put_in_another_process_wakes_a_taker_without_the_scan(
     broker.tube("t")
     taker, putter = peer(), peer()
     taker.ask("without_scan")
-    taker.tell("take", "t", PATIENCE)
+    taker.send("take", "t", PATIENCE)
     until(lambda: waiters(broker, "t") == 1)
     assert putter.ask("put", "t", "x") == {"id": 1}
     assert taker.answer() == {"id": 1, "lease": 1}

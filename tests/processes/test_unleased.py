@@ -147,7 +147,7 @@ def test_a_taker_in_another_process_is_woken_when_the_period_is_over(
     tube.put("x", id="x")
     first = tube.take(0)
     assert first is not None
-    other.tell("take", "t", 60)
+    other.send("take", "t", 60)
     assert other.answer()["id"] == "x"
     second = tube.peek("x")
     assert round(second.taken - first.taken, 3) >= 0.4
@@ -161,7 +161,7 @@ def test_a_taker_that_waits_for_a_period_is_woken_by_a_new_element(
     other.ask("without_scan")
     tube.put("x", id="x")
     tube.take(0)
-    other.tell("take", "t", 60)
+    other.send("take", "t", 60)
     until(lambda: waiters(broker, "t") == 1)
     tube.put("y", id="y")
     assert other.answer()["id"] == "y"

@@ -54,7 +54,7 @@ class Peer:
         for line in self._process.stdout:
             self._answers.put(line)
 
-    def tell(self, command: str, *arguments: object) -> None:
+    def send(self, command: str, *arguments: object) -> None:
         """Send a command; `answer` waits for the result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([command, *arguments]) + "\n")
@@ -67,7 +67,7 @@ class Peer:
 
     def ask(self, command: str, *arguments: object) -> Answer:
         """Send a command and return its answer."""
-        self.tell(command, *arguments)
+        self.send(command, *arguments)
         return self.answer()
 
     def kill(self) -> None:

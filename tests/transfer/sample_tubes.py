@@ -64,8 +64,8 @@ def fair(broker: penstock.Broker, clock: Clock) -> None:
 
 
 @filled
-def tied(broker: penstock.Broker, clock: Clock) -> None:
-    tube = broker.tube("tied", retention=3600)
+def related(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("related", retention=3600)
     tube.put("live", address="a 1", reply_to="replies", ttr=10)
     for address in ("done", "failed", "again"):
         tube.put(address, address=address, pri=0)

@@ -82,13 +82,13 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
 ) -> None:
     first, second = (STORES[name](tmp_path) for name in sides)
     with opened(first, clock) as old, opened(second, clock) as new:
-        FILLED["tied"](old, clock)
+        FILLED["related"](old, clock)
         FILLED["messages"](old, clock)
-        before = {name: seen(old, name) for name in ("tied", "messages")}
-        content = exported(old, "tied")
+        before = {name: seen(old, name) for name in ("related", "messages")}
+        content = exported(old, "related")
         for step in count(1):
             try:
-                move(old, new, KillPoint(step, after=after), "tied", "messages")
+                move(old, new, KillPoint(step, after=after), "related", "messages")
             except Killed:
                 for name in before:
                     assert not (visible(old, name) and visible(new, name))
@@ -98,7 +98,7 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         for name, was in before.items():
             assert seen(new, name) == was
         imported(new, content, "twin")
-        assert order(new, "tied") == order(new, "twin")
+        assert order(new, "related") == order(new, "twin")
 
 
 @pytest.mark.parametrize("altered", [False, True], ids=["as it was", "altered"])
@@ -184,12 +184,12 @@ def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -
 @pytest.mark.parametrize("where", [0.3, 0.9])
 def test_an_import_that_fails_leaves_nothing(store_url: str, clock: Clock, where: float) -> None:
     with opened(store_url, clock) as broker:
-        FILLED["tied"](broker, clock)
-        content = exported(broker, "tied")
+        FILLED["related"](broker, clock)
+        content = exported(broker, "related")
         cut = content[: int(len(content) * where)]
         with pytest.raises(penstock.BadValue, match="cut off"):
             imported(broker, cut, "copy")
-        assert [info.name for info in broker.tubes()] == ["tied"]
+        assert [info.name for info in broker.tubes()] == ["related"]
         assert imported(broker, content, "copy") == len(broker.tube("copy").tasks())
         assert not visible(broker, "replies")
 
@@ -226,12 +226,12 @@ def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> N
 
 def test_a_killed_import_is_restarted_on_request(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
-        FILLED["tied"](broker, clock)
-        content = exported(broker, "tied")
+        FILLED["related"](broker, clock)
+        content = exported(broker, "related")
         mortal = KillPoint(9, after=True).wrap(broker.runtime.store)
         with pytest.raises(Killed):
             Import(mortal, BytesIO(content), "a file", "copy").run(lambda count: None)
         with pytest.raises(penstock.BadValue, match="import with --discard-partial"):
             imported(broker, content, "copy")
         Import(broker.runtime.store, BytesIO(content), "a file", "copy").run(lambda count: None, discard_partial=True)
-        assert seen(broker, "copy") == seen(broker, "tied")
+        assert seen(broker, "copy") == seen(broker, "related")

@@ -28,7 +28,7 @@ def test_an_exported_tube_is_imported_unchanged(store_url: str, clock: Clock, so
         assert first == second
 
 
-@pytest.mark.parametrize("sort", ["plain", "tied"])
+@pytest.mark.parametrize("sort", ["plain", "related"])
 def test_what_is_put_after_an_import_gets_an_id_that_never_was(store_url: str, clock: Clock, sort: str) -> None:
     with opened(store_url, clock) as broker:
         FILLED[sort](broker, clock)
@@ -51,8 +51,8 @@ def test_taken_tasks_come_in_as_at_the_end_of_their_session(store_url: str, cloc
 
 def test_end_work_follows_in_the_copy_too(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
-        FILLED["tied"](broker, clock)
-        imported(broker, exported(broker, "tied"), "copy")
+        FILLED["related"](broker, clock)
+        imported(broker, exported(broker, "related"), "copy")
         copy = broker.tube("copy")
         assert copy.group("started").progress() == penstock.Progress(1, 3)
         for task in copy.tasks():

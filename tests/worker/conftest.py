@@ -94,8 +94,8 @@ def receive(app: App) -> Callable[[], object]:
 
 
 @pytest.fixture
-def tell(app: App) -> Callable[[str], None]:
-    """Let a handler continue."""
+def send(app: App) -> Callable[[str], None]:
+    """Sends a word that a handler waits for."""
     return lambda word: void(app.broker.tube(f"go-{word}").put("go"))
 
 

@@ -17,7 +17,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Start, Work, hold
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 def test_results_come_back(start: Start) -> None:
@@ -33,7 +33,7 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
 
 
 def test_leases_are_extended_and_results_come_after_many_ttrs(
-    app: App, clock: Clock, work: Work, receive: Receive, tell: Tell
+    app: App, clock: Clock, work: Work, receive: Receive, send: Send
 ) -> None:
     handle = jobs.hold_async.put("go")
     work(Settings(tubes=("async",)))
@@ -41,7 +41,7 @@ def test_leases_are_extended_and_results_come_after_many_ttrs(
     until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)
     assert app.broker.tube("async").take(0) is None
-    tell("go")
+    send("go")
     assert handle.result(PATIENCE) == "go"
 
 

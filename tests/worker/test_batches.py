@@ -20,7 +20,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Run
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
 HANDLERS: dict[str, Handler[[int], Any, Any]] = {
@@ -136,14 +136,14 @@ def test_one_lost_lease_of_a_batch_is_reported_and_the_others_finish(app: App, r
     assert handles[1].status == "cancelled"
 
 
-def test_the_time_limit_of_a_batch_in_a_thread(app: App, run: Run, tell: Tell) -> None:
+def test_the_time_limit_of_a_batch_in_a_thread(app: App, run: Run, send: Send) -> None:
     handles = jobs.hang_rows.put_many(["x", "y"])
     worker = run("rows")
     tube = app.broker.tube("rows")
     until(lambda: tube.stats().tasks.buried == 2, PATIENCE)
     assert {tube.peek(handle.id).reason for handle in handles} == {"timed out after 0.2 s"}
-    tell("x")
-    tell("y")
+    send("x")
+    send("y")
     until(lambda: worker.state.stats.stuck == 0, PATIENCE)
 
 

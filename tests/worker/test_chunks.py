@@ -14,7 +14,7 @@ from penstock.worker.worker import Worker
 from tests.support.worker_process import PATIENCE
 from tests.worker import jobs
 
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_each_task_is_run_once_and_has_its_own_result(app: App, tmp_path: Path) 
 
 
 def test_tasks_prefetched_behind_a_slow_one_are_run_by_others(
-    app: App, tmp_path: Path, tell: Tell, warm: Callable[[], None]
+    app: App, tmp_path: Path, send: Send, warm: Callable[[], None]
 ) -> None:
     path = tmp_path / "journal"
     worker = start(app, 2)
@@ -56,7 +56,7 @@ def test_tasks_prefetched_behind_a_slow_one_are_run_by_others(
         slow, *others = jobs.chunked.put_many([(number, str(path)) for number in (-1, *range(60))])
         assert [handle.result(PATIENCE) for handle in others] == list(range(60))
         assert slow.status == "taken"
-        tell("chunk")
+        send("chunk")
         assert slow.result(PATIENCE) == -1
     finally:
         worker.stop(5)

@@ -51,13 +51,13 @@ def test_bury_fail_and_retry_are_reported_too(app: App, run: Run) -> None:
     assert outcome.errors[0].traceback.endswith("Retry: not yet\n")
 
 
-def test_a_passed_time_limit_has_no_traceback(app: App, run: Run, tell: object) -> None:
+def test_a_passed_time_limit_has_no_traceback(app: App, run: Run, send: object) -> None:
     handle = jobs.hang.put("late")
     run("rules")
     errors = buried(app, "rules", handle.id).errors
     assert [(each.error, each.traceback) for each in errors] == [("timed out after 0.2 s", "")] * 2
     for _ in errors:
-        tell("late")  # type: ignore[operator]
+        send("late")  # type: ignore[operator]
 
 
 def test_another_process_reports_its_own_traceback(app: App, start: Start) -> None:

@@ -19,7 +19,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Run
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
 
@@ -47,7 +47,7 @@ def test_a_thread_is_notified_of_its_lost_lease(app: App, run: Run, receive: Rec
 
 @every_store
 def test_a_released_task_is_not_started_again_while_its_handler_runs(
-    app: App, run: Run, receive: Receive, tell: Tell
+    app: App, run: Run, receive: Receive, send: Send
 ) -> None:
     tube = app.broker.create_tube("watched", "fifottl")
     jobs.linger.put("end")
@@ -57,13 +57,13 @@ def test_a_released_task_is_not_started_again_while_its_handler_runs(
     until(lambda: tube.stats().calls.take >= 2, PATIENCE)
     until(lambda: tube.tasks("~") != [], PATIENCE)
     assert tube.tasks()[0].attempts == 1  # an attempt that was not started does not count
-    tell("end")
+    send("end")
     assert receive() == "ended"
     began = receive()
     assert isinstance(began, list)
     assert began[0] == "began"
     assert began[1] > 2
-    tell("end")
+    send("end")
     assert receive() == "ended"
     until(lambda: tube.stats().calls.ack == 1, PATIENCE)
 
@@ -115,7 +115,7 @@ def test_a_process_is_killed(app: App, run: Run, receive: Receive) -> None:
 
 
 def test_one_store_call_a_second_and_none_while_nothing_runs(
-    app: App, run: Run, receive: Receive, tell: Tell, monkeypatch: pytest.MonkeyPatch
+    app: App, run: Run, receive: Receive, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     store = app.broker.runtime.store
@@ -134,7 +134,7 @@ def test_one_store_call_a_second_and_none_while_nothing_runs(
     assert asked[-1] == 3
     assert 1 <= len(asked) <= 3
     for _ in range(3):
-        tell("end")
+        send("end")
     assert [receive() for _ in range(3)] == ["ended"] * 3
     seen = len(asked)
     time.sleep(1.2)

@@ -72,7 +72,7 @@ def health(url: str, path: str = "health") -> tuple[int, dict[str, str]]:
     return status, json.loads(body)
 
 
-def test_metrics_by_handler_and_tube(app: App, receive: Callable[[], object], tell: Callable[[str], None]) -> None:
+def test_metrics_by_handler_and_tube(app: App, receive: Callable[[], object], send: Callable[[str], None]) -> None:
     worker = Worker(app, Settings(tubes=("default", "slow"), concurrency=4))
     worker.start()
     try:
@@ -93,8 +93,8 @@ def test_metrics_by_handler_and_tube(app: App, receive: Callable[[], object], te
             assert found["process_resident_memory_bytes",] > 0
             lost.cancel()
             until(lambda: samples(url).get(("penstock_handler_results_total", "hold", "slow", "lost")) == 1)
-            tell("a")
-            tell("b")
+            send("a")
+            send("b")
             assert held.result(30) == "b"
             until(lambda: ("penstock_handler_in_flight", "hold", "slow") not in samples(url))
     finally:

@@ -18,7 +18,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 def alive(pid: int) -> bool:
@@ -73,12 +73,12 @@ def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str,
     assert (task.attempts, task.reason) == (attempts, reason)
 
 
-def test_progress_comes_from_there(start: Start, receive: Receive, tell: Tell) -> None:
+def test_progress_comes_from_there(start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.hold_process.put("go")
     start("--processes", "1")
     receive_pid(receive)
     until(lambda: handle.progress == 0.25)
-    tell("go")
+    send("go")
     assert handle.result(PATIENCE) == "go"
 
 
@@ -88,7 +88,7 @@ def test_a_waiting_handler_makes_room_for_another_process(start: Start) -> None:
     assert handle.result(PATIENCE) == 2
 
 
-def test_no_process_outlives_its_killed_worker(app: App, start: Start, receive: Receive, tell: Tell) -> None:
+def test_no_process_outlives_its_killed_worker(app: App, start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.hold_process.put("go")
     worker = start("--processes", "1")
     pid = receive_pid(receive)
@@ -96,7 +96,7 @@ def test_no_process_outlives_its_killed_worker(app: App, start: Start, receive: 
     until(lambda: not alive(pid))
     start("--processes", "1")
     assert receive_pid(receive) != pid
-    tell("go")
+    send("go")
     assert handle.result(PATIENCE) == "go"
 
 

@@ -1,4 +1,4 @@
-"""What a handler can tell about its task, time limits, and the rules for tasks that others put, on every store."""
+"""What a handler can send about its task, time limits, and the rules for tasks that others put, on every store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Run, Start
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 every_store = pytest.mark.parametrize("url", STORES, indirect=True)
 
@@ -67,7 +67,7 @@ def test_a_time_limit_is_above_zero(bad: float) -> None:
 
 
 @every_store
-def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, receive: Receive, tell: Tell) -> None:
+def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, receive: Receive, send: Send) -> None:
     handle = jobs.hang.put("late")
     worker = run("rules", concurrency=4)
     assert [receive(), receive()] == [["began", "late"], ["began", "late"]]
@@ -76,20 +76,20 @@ def test_the_lease_of_a_stuck_thread_is_not_extended(app: App, run: Run, receive
     task = tube.peek(handle.id)
     assert (task.reason, task.attempts) == ("timed out after 0.2 s", 2)
     assert (worker.state.stats.stuck, worker.state.slots.running) == (2, 0)
-    tell("late")
-    tell("late")
+    send("late")
+    send("late")
     until(lambda: worker.state.stats.stuck == 0, PATIENCE)
     assert tube.stats().calls.ack == 0
     assert jobs.give_in.put("runs on").wait(PATIENCE).status == "failed"
 
 
-def test_a_thread_that_is_stuck_while_it_waits_takes_no_slot(app: App, run: Run, tell: Tell) -> None:
+def test_a_thread_that_is_stuck_while_it_waits_takes_no_slot(app: App, run: Run, send: Send) -> None:
     handle = jobs.hang_aside.put("aside")
     worker = run("rules", concurrency=4)
     tube = app.broker.tube("rules")
     until(lambda: tube.peek(handle.id).status == "!", PATIENCE)
-    tell("aside")
-    tell("aside")
+    send("aside")
+    send("aside")
     until(lambda: worker.state.stats.stuck == 0, PATIENCE)
     until(lambda: (worker.state.slots.running, worker.state.slots.waiting) == (0, 0))
 
@@ -169,20 +169,20 @@ def test_tasks_that_are_put_as_bytes_of_json_are_run(app: App, run: Run, kind: s
 
 
 @every_store
-def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, receive: Receive, tell: Tell) -> None:
+def test_the_handlers_ttr_applies_to_every_put(app: App, run: Run, receive: Receive, send: Send) -> None:
     tube = app.broker.create_tube("rules", "fifottl", ttr=60)
     task = tube.put(call("hold_rules", word="go"))
     run("rules")
     assert receive() == ["began", "go", 1]
     until(lambda: (found := tube.peek(task.id)).due - found.taken < 30, PATIENCE)
     until(lambda: tube.stats().calls.touch >= 3, PATIENCE)  # it is extended by that
-    tell("go")
+    send("go")
     until(lambda: tube.stats().calls.ack == 1, PATIENCE)
     assert tube.stats().calls.ttr == 0
 
 
 @every_store
-def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, receive: Receive, tell: Tell) -> None:
+def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, receive: Receive, send: Send) -> None:
     tube = app.broker.create_tube("rules", "fifottl")
     task, own = tube.put(call("hold_rules", word="go")), tube.put(call("hold_rules", word="go"), ttr=40)
     run("rules")
@@ -190,12 +190,12 @@ def test_a_lease_without_an_end_gets_the_handler_s_ttr(app: App, run: Run, recei
     until(lambda: tube.peek(task.id).due is not None, PATIENCE)
     due = tube.peek(own.id)
     assert due.due - due.taken >= 39.9  # the put's own
-    tell("go")
-    tell("go")
+    send("go")
+    send("go")
     until(lambda: tube.stats().calls.ack == 2, PATIENCE)
 
 
-def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, receive: Receive, tell: Tell) -> None:
+def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, receive: Receive, send: Send) -> None:
     tube = app.broker.create_tube("rules", "fifo")
     jobs.hold_rules.put("go")
     with pytest.raises(penstock.UnsupportedOption, match="ttr"):
@@ -203,7 +203,7 @@ def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, recei
     run("rules")
     assert receive() == ["began", "go", 1]
     assert tube.tasks()[0].due is None
-    tell("go")
+    send("go")
     until(lambda: tube.stats().calls.ack == 1, PATIENCE)
 
 

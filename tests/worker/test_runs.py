@@ -18,7 +18,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 def test_results_come_back(app: App, start: Start) -> None:
@@ -86,13 +86,13 @@ def test_a_task_whose_arguments_do_not_fit_is_buried(app: App, start: Start) -> 
     )
 
 
-def test_progress_is_seen_while_the_handler_runs(start: Start, receive: Receive, tell: Tell) -> None:
+def test_progress_is_seen_while_the_handler_runs(start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.report.put("go")
     assert handle.progress is None
     start()
     assert receive() == ["began", "go"]
     until(lambda: handle.progress == 0.4)
-    tell("go")
+    send("go")
     assert handle.wait(PATIENCE).status in ("done", "gone")  # gone: it ended before the wait began
     assert handle.progress is None
 
@@ -104,7 +104,7 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
 
 
 def test_leases_are_extended_while_handlers_run(
-    app: App, clock: Clock, work: Work, receive: Receive, tell: Tell
+    app: App, clock: Clock, work: Work, receive: Receive, send: Send
 ) -> None:
     handle = jobs.hold_leased.put("go")
     work(Settings(tubes=("slow",)))
@@ -113,6 +113,6 @@ def test_leases_are_extended_while_handlers_run(
     until(lambda: slow.stats().calls.touch >= 4)  # each by at least a third of its ttr
     clock.advance(2 * 1.5)
     assert slow.take(0) is None
-    tell("go")
+    send("go")
     assert handle.result(PATIENCE) == "go"
     assert slow.stats().calls.ttr == 0

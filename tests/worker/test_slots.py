@@ -17,7 +17,7 @@ from tests.worker import jobs
 from tests.worker.conftest import Start
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 def test_a_less_urgent_priority_never_has_a_larger_limit() -> None:
@@ -69,7 +69,7 @@ def test_a_handler_that_resumes_gets_the_next_slot() -> None:
     assert slots.running == 0
 
 
-def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, receive: Receive, tell: Tell) -> None:
+def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, receive: Receive, send: Send) -> None:
     start("--concurrency", "3", "--limit", "0=3", "--limit", "5=2")
     for word in ("a", "b", "c"):
         jobs.hold.options(pri=5).put(word)
@@ -77,13 +77,13 @@ def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, 
     jobs.hold.options(pri=0).put("urgent")
     assert list_of(receive())[1] == "urgent"
     assert app.broker.tube("slow").stats().tasks.ready == 1  # "c", which may not start while two or more run
-    tell("a")
+    send("a")
     until(lambda: app.broker.tube("slow").stats().calls.ack == 1)
     assert app.broker.tube("said").take(0.3) is None
-    tell("urgent")
+    send("urgent")
     assert list_of(receive())[1] == "c"
-    tell("b")
-    tell("c")
+    send("b")
+    send("c")
     until(lambda: app.broker.tube("slow").stats().tasks.total == 0)
 
 

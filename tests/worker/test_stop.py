@@ -16,18 +16,18 @@ from tests.worker import jobs
 from tests.worker.conftest import Start, hold
 
 Receive = Callable[[], object]
-Tell = Callable[[str], None]
+Send = Callable[[str], None]
 
 
 def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
-    app: App, start: Start, receive: Receive, tell: Tell
+    app: App, start: Start, receive: Receive, send: Send
 ) -> None:
     first, second = jobs.hold.put("one"), jobs.hold.put("two")
     worker = start("--concurrency", "1")
     assert receive() == ["began", "one", worker.pid]
     worker.signal()
     worker.await_log("stopping")
-    tell("one")
+    send("one")
     assert worker.wait() == 0
     assert first.wait(0).result == "one"
     task = app.broker.tube("slow").peek(second.id)
@@ -82,7 +82,7 @@ def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
 
 
 def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(
-    app: App, start: Start, receive: Receive, tell: Tell
+    app: App, start: Start, receive: Receive, send: Send
 ) -> None:
     """Fast tasks make it prefetch; tasks behind a slow one are released without an attempt."""
     app.broker.tube("default")
@@ -96,7 +96,7 @@ def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(
     assert tasks(app.broker.tube("default"))["done"] + len(left) == 2000
 
 
-def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, receive: Receive, tell: Tell) -> None:
+def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.hold.put("one")
     first = start()
     assert receive() == ["began", "one", first.pid]
@@ -106,7 +106,7 @@ def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, rec
     first.kill()
     assert receive() == ["began", "one", second.pid]
     assert (app.broker.tube("slow").peek(handle.id).taken or 0) < beat + 15  # when its heartbeat would have reported it
-    tell("one")
+    send("one")
     assert handle.result(PATIENCE) == "one"
 
 
