@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from bench import servers
+from bench import private_servers
 from bench.against_driver import SCENARIOS
 from bench.rates import Rates
-from bench.report import Line, Target, plain, progress_bar
+from bench.reporting import Line, Target, plain, progress_bar
 
 ROOT = Path(__file__).parents[1]
 DRIVER = ROOT / "bench" / "against_driver.py"
@@ -305,8 +305,8 @@ def _sides(key: str, store: Store, other: Commit) -> Iterator[tuple[Side, Side]]
 def _urls(opened: ExitStack, key: str) -> list[str]:
     if key == "memory":
         return ["memory://bench"] * 2  # each in its own process
-    if key in servers.NAMES:
-        server = opened.enter_context(servers.running(key))
-        return [servers.store_url(key, server) for _ in range(2)]
+    if key in private_servers.NAMES:
+        server = opened.enter_context(private_servers.running(key))
+        return [private_servers.store_url(key, server) for _ in range(2)]
     folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
     return [f"sqlite:///{folder}/{side}.db?durability={key}" for side in ("ours", "other")]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from bench.report import Line, Target
+from bench.reporting import Line, Target
 
 # Where `make bench` installs bench/peers/requirements.txt; BENCH_PEERS names another place.
 PYTHON = os.environ.get("BENCH_PEERS", str(Path(sys.prefix) / "peers" / "bin" / "python"))
@@ -25,7 +25,7 @@ def waits(name: str, url: str, count: int) -> list[float] | str:
 
 def bulk_rate(name: str, url: str, tasks: int, data: str) -> float | str:
     """Tasks per second of that queue's bulk put; the reason as text if it cannot be measured."""
-    found = _ask("bulk", name, url, str(tasks), data)
+    found = _ask("bulk_put", name, url, str(tasks), data)
     return found if isinstance(found, str) else float(found.stdout)
 
 
@@ -66,7 +66,7 @@ class Beside:
             if name in self._absent:
                 continue
             tasks = str(self._tasks // _SHARE.get(name, 1))
-            done = _ask("measure", name, url, tasks, self._data)
+            done = _ask("drain", name, url, tasks, self._data)
             if isinstance(done, str):
                 self._absent[name] = done
             else:

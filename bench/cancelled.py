@@ -9,9 +9,9 @@ from statistics import quantiles
 
 import penstock
 from bench.noop import sleep
-from bench.report import Line, Size, Target
-from bench.servers import fresh_store
-from bench.worker import cpu_seconds, worker_process
+from bench.private_servers import fresh_store
+from bench.reporting import Line, Size, Target
+from bench.worker_rates import cpu_seconds, worker_process
 
 STORES = ("sqlite", "redis", "postgres", "mariadb")
 

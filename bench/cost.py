@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import median
 
 import penstock
-from bench import servers
+from bench import private_servers
 from bench.noop import noop
-from bench.report import Line, Size
-from bench.worker import worker_process
+from bench.reporting import Line, Size
+from bench.worker_rates import worker_process
 
 DATA = "x" * 100
 RESULT = "r" * 20
@@ -113,8 +113,8 @@ def _running(store: str) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             yield f"sqlite:///{folder}/queue.db{durability}"
         return
-    with servers.running(store) as server:
-        yield servers.store_url(store, server)
+    with private_servers.running(store) as server:
+        yield private_servers.store_url(store, server)
 
 
 def _measured(tasks: int, work: Callable[[], object], worker: int | None = None) -> Cost:

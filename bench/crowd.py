@@ -15,7 +15,7 @@ from statistics import median
 
 from bench import beside
 from bench.peers import marks
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 PRODUCERS = 4
 WORKERS = 4

@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import penstock
-from bench import servers
+from bench import private_servers
 from bench.rates import NAMES, Ours, beside
-from bench.report import Line, Size
+from bench.reporting import Line, Size
 
 
 def pool_sqlite(size: Size) -> Iterator[Line]:
@@ -30,14 +30,14 @@ def pool_mariadb(size: Size) -> Iterator[Line]:
 
 
 def _behind(name: str, size: Size) -> Iterator[Line]:
-    with servers.running(name) as server:
-        behind, alone = (servers.store_url(name, server) for _ in range(2))
-        yield from _pool(servers.NAMES[name], behind, alone, size)
+    with private_servers.running(name) as server:
+        behind, alone = (private_servers.store_url(name, server) for _ in range(2))
+        yield from _pool(private_servers.NAMES[name], behind, alone, size)
 
 
 def _pool(database: str, behind: str, alone: str, size: Size) -> Iterator[Line]:
     with ExitStack() as opened:
-        redis = opened.enter_context(servers.running("redis"))
+        redis = opened.enter_context(private_servers.running("redis"))
 
         def queue(url: str, pool: str | None = None) -> Ours:
             return Ours(opened.enter_context(penstock.connect(url, pool=pool)).tube("jobs"))

@@ -13,9 +13,9 @@ from statistics import median
 from threading import Thread
 
 import penstock
-from bench import servers
+from bench import private_servers
 from bench.rates import DATA, Ours
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 THREADS = 16
 PROCESSES = 6
@@ -36,10 +36,10 @@ def pool_crowd_postgres(size: Size) -> Iterator[Line]:
 
 def _crowds(name: str, size: Size) -> Iterator[Line]:
     with ExitStack() as opened:
-        redis, server = (opened.enter_context(servers.running(each)) for each in ("redis", name))
-        behind, alone = (servers.store_url(name, server) for _ in range(2))
+        redis, server = (opened.enter_context(private_servers.running(each)) for each in ("redis", name))
+        behind, alone = (private_servers.store_url(name, server) for _ in range(2))
         sides = (redis.fresh_url(), behind), (alone, None)
-        title, tasks, rounds = f"Redis with {servers.NAMES[name]} behind", size.pick(30, 100), size.pick(3, 5)
+        title, tasks, rounds = f"Redis with {private_servers.NAMES[name]} behind", size.pick(30, 100), size.pick(3, 5)
         found = [tuple(_threads(url, pool, tasks) for url, pool in sides) for _ in range(rounds)]
         yield _line(f"{title}: put from {THREADS} threads", found, 0.8)
         for work, shown, bound in _WORK:

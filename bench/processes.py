@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 from statistics import quantiles
 
 import penstock
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 # Spawned, not forked: a separate program is measured, not a copy of this one.
 SPAWN = multiprocessing.get_context("spawn")

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from statistics import median
 
 import penstock
-from bench.report import Line, Size
-from bench.servers import fresh_store
+from bench.private_servers import fresh_store
+from bench.reporting import Line, Size
 
 STORES = ("sqlite", "redis", "postgres", "mariadb")
 HOLDER = """

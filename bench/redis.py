@@ -10,10 +10,10 @@ from typing import Any
 import redis
 
 import penstock
-from bench import servers
+from bench import private_servers
 from bench.beside import bulk_rate
 from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 from penstock.core import codec
 from penstock.core.entry import plain_entry
 from penstock.store.redis.puts import plain_words
@@ -112,5 +112,5 @@ def redis_memory(size: Size) -> Iterator[Line]:
 
 @contextmanager
 def _server() -> Iterator[tuple[Server, Any]]:
-    with servers.running("redis") as server, redis.Redis(port=server.port) as client:
+    with private_servers.running("redis") as server, redis.Redis(port=server.port) as client:
         yield server, client

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import penstock
-from bench import servers
+from bench import private_servers
 from bench.rates import Ours, Rates, alternate
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 SMALL = 10_000
 CHUNK = 10_000
@@ -24,7 +24,7 @@ TARANTOOL = {1_000: 0.45, 10_000: 4.7, 150_000: 72.0}
 def backlog(size: Size) -> Iterator[Line]:
     """Drain in batches of 100 and one by one, from a small and a large backlog, which is refilled."""
     large = size.pick(100_000, 1_000_000)
-    for store in ("SQLite relaxed", "memory", *servers.NAMES):
+    for store in ("SQLite relaxed", "memory", *private_servers.NAMES):
         batches, singles = Rates([], []), Rates([], [])
         with ExitStack() as opened:
             connect = _connector(opened, store)
@@ -37,16 +37,16 @@ def backlog(size: Size) -> Iterator[Line]:
                     queue.put_batches(6000)
         target = (Target("T13", 0.9, f"× the rate at {SMALL:,}"),)
         for name, rates in (("batches of 100", batches), ("one by one", singles)):
-            work = f"{servers.NAMES.get(store, store)}: drain at {large:,}, {name}"
+            work = f"{private_servers.NAMES.get(store, store)}: drain at {large:,}, {name}"
             yield Line(work, rates.rate, "/s", rates.base, rates.ratio, target)
 
 
 def _connector(opened: ExitStack, store: str) -> Callable[[str], penstock.Broker]:
     """A function that opens brokers, each on its own store."""
-    if store not in servers.NAMES:
+    if store not in private_servers.NAMES:
         return lambda name: _broker(opened, store, name)
-    server = opened.enter_context(servers.running(store))
-    return lambda name: opened.enter_context(penstock.connect(servers.store_url(store, server)))
+    server = opened.enter_context(private_servers.running(store))
+    return lambda name: opened.enter_context(penstock.connect(private_servers.store_url(store, server)))
 
 
 def _filled(broker: penstock.Broker, tasks: int) -> Ours:

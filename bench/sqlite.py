@@ -10,7 +10,7 @@ from statistics import median
 import penstock
 from bench.bare import BareTable
 from bench.rates import NAMES, WORK, Bare, Ours, beside, rate
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 # Figures of another machine, from BENCH.md: an order of magnitude, not more.
 _HUEY_FULL_DRAIN = 3_100

@@ -1,6 +1,6 @@
 """`python -m bench.peers.latency NAME URL COUNT`: milliseconds from put to start of each of COUNT tasks of a queue.
 
-A queue is as in `measure`, and has `latency(count)`. Its worker was idle before each.
+A queue is as in `drain`, and has `latency(count)`. Its worker was idle before each.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ import penstock
 from bench.beside import Beside, waits
 from bench.noop import kept as results
 from bench.noop import noop, noop_process, stamp
-from bench.report import Line, Size, Target
-from bench.servers import NAMES, fresh_store
+from bench.private_servers import NAMES, fresh_store
+from bench.reporting import Line, Size, Target
 from penstock.app.app import AnyHandler
 from tests.servers.base import Server
 

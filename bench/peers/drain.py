@@ -1,4 +1,4 @@
-"""`python -m bench.peers.measure NAME URL TASKS DATA`: tasks per second of one worker of that queue.
+"""`python -m bench.peers.drain NAME URL TASKS DATA`: tasks per second of one worker of that queue.
 
 A queue is a module `NAME_app` with `put(count, data)`, `left()` (the number of tasks that are not done) and `WORKER`
 (the arguments of its worker process). BENCH_PEER_URL is the URL of its server.

@@ -15,7 +15,7 @@ from typing import Any
 import redis
 
 from bench.rates import DATA, Rates, alternate
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 
 PIPELINE = 1000
 # Figures of another machine, from BENCH.md: tarantool's queue over the network does 9,600 to 11,700 puts, and 3,000 to

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from bench.rates import DATA, Rates, rate
-from bench.report import Line, Size, Target
+from bench.reporting import Line, Size, Target
 from penstock import aio
 
 IN_FLIGHT = 1000

@@ -1,4 +1,4 @@
-"""`python -m bench.peers.bulk NAME URL TASKS DATA`: tasks a second of that queue's bulk put."""
+"""`python -m bench.peers.bulk_put NAME URL TASKS DATA`: tasks a second of that queue's bulk put."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main(name: str, url: str, tasks: int, data: str) -> float:
-    """A queue is as in `measure`; its `put` returns its rate, without the time to start."""
+    """A queue is as in `drain`; its `put` returns its rate, without the time to start."""
     os.environ["BENCH_PEER_URL"] = url
     return float(importlib.import_module(f"bench.peers.{name}_app").put(tasks, data))
 
