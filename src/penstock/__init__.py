@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.app.app import App
-from penstock.app.chain import chain
+from penstock.app.call_chain import chain
 from penstock.app.current import Bury, Fail, Failures, Retry, Snooze, current_task, current_tasks, waiting
 from penstock.broker.broker import Broker, connect
-from penstock.broker.group import Group, Progress
+from penstock.broker.group_handle import Group, Progress
 from penstock.broker.outcome import Outcome
 from penstock.broker.session import Session, SessionInfo
 from penstock.broker.stats import TubeInfo, TubeStats

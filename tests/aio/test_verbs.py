@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.broker.group import member_address
+from penstock.broker.group_handle import member_address
 from penstock.testing import Clock
 from tests.support.event_loops import PATIENCE, calls, counts, in_loop, until
 from tests.test_public_names import parameters, public

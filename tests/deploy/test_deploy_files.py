@@ -22,8 +22,8 @@ from penstock.app.app import App
 from penstock.cli.main import cli
 from penstock.server.http import metrics
 from penstock.server.http.sampler import read_sample
-from penstock.worker.metrics import Meter
 from penstock.worker.worker import Worker
+from penstock.worker.worker_metrics import Meter
 from tests.servers.base import find
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ _ = project.SETTINGS
 django.setup()
 
 from penstock.django import backend as backends  # noqa: E402 - after the settings
-from penstock.django.results import base, task_backends  # noqa: E402
+from penstock.django.task_results import base, task_backends  # noqa: E402
 
 FRAMEWORK = base.__name__.removesuffix(".base")  # django.tasks, or the backport
 Use = Callable[..., Any]

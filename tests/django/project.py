@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from penstock.django import results  # Django 6's, or the backport's
+from penstock.django import task_results  # Django 6's, or the backport's
 
-BACKPORT = ["django_tasks"] if results.base.__name__.startswith("django_tasks") else []
+BACKPORT = ["django_tasks"] if task_results.base.__name__.startswith("django_tasks") else []
 SETTINGS = {
     "DATABASES": {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
     "INSTALLED_APPS": [*BACKPORT, "penstock.django", "tests.django.shop"],

@@ -15,8 +15,8 @@ from django.db import connections, transaction
 from django.test import override_settings
 
 import penstock
-from penstock.django import results
-from penstock.django.results import Status, base, exceptions, signals
+from penstock.django import task_results
+from penstock.django.task_results import Status, base, exceptions, signals
 from penstock.testing import Clock
 from tests.django.conftest import Use, work
 from tests.django.shop import tasks
@@ -300,7 +300,7 @@ def test_a_worker_serves_the_queues_of_its_backend_and_no_other(use: Use) -> Non
     with override_settings(
         TASKS={"default": {"BACKEND": PATH, "QUEUES": ["other"], "OPTIONS": {"url": app.connection.url}}}
     ):
-        other = results.task_backends["default"].app
+        other = task_results.task_backends["default"].app
         other.load()
         assert {handler.rules.tube for handler in other.handlers.values()} == {"other"}
 
@@ -329,11 +329,11 @@ def test_the_backends_of_all_threads_share_a_connection(backend: Any) -> None:
 
 
 def test_a_task_declared_for_another_backend_is_known_by_its_module(backend: Any) -> None:
-    before = dict(results.known)
-    results.known.clear()
+    before = dict(task_results.known)
+    task_results.known.clear()
     try:
-        results.load_tasks()
-        assert "tests.django.shop.tasks.greet" in results.known
-        assert all(isinstance(task, base.Task) for task in results.known.values())
+        task_results.load_tasks()
+        assert "tests.django.shop.tasks.greet" in task_results.known
+        assert all(isinstance(task, base.Task) for task in task_results.known.values())
     finally:
-        results.known.update(before)
+        task_results.known.update(before)

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core import checks
 from django.test import override_settings
 
-from penstock.django.results import task_backends
+from penstock.django.task_results import task_backends
 
 
 def check(options: dict[str, Any], **params: Any) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.broker.group import Group, member_address
+from penstock.broker.group_handle import Group, member_address
 from penstock.testing import Clock
 from penstock.transfer.move import all_tubes, shown_url
 from tests.conftest import STORES

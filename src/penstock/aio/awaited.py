@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from penstock.aio.executor import BatchExecutor
-from penstock.broker import group, session, tube
+from penstock.broker import group_handle, session, tube
 from penstock.core import task
 from penstock.operations.operation import Call, Operation
 
@@ -48,7 +48,9 @@ def awaited(
 @overload
 def awaited(verb: Callable[Concatenate[Any, P], tube.Tube]) -> Callable[Concatenate[Any, P], Awaited[Tube]]: ...
 @overload
-def awaited(verb: Callable[Concatenate[Any, P], group.Group]) -> Callable[Concatenate[Any, P], Awaited[Group]]: ...
+def awaited(
+    verb: Callable[Concatenate[Any, P], group_handle.Group],
+) -> Callable[Concatenate[Any, P], Awaited[Group]]: ...
 @overload
 def awaited(
     verb: Callable[Concatenate[Any, P], session.Session],

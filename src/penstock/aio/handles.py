@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from penstock.aio.awaited import CONVERSIONS, Closing, Handle, Opening, awaited, whole
 from penstock.aio.executor import BatchExecutor
-from penstock.broker import broker, group, session, tube
+from penstock.broker import broker, group_handle, session, tube
 from penstock.broker.outcome import Outcome
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
@@ -102,7 +102,7 @@ class Tube(Handle[tube.Tube]):
         return previous.callback if isinstance(previous, _Listener) else None
 
 
-class Group(Handle[group.Group]):
+class Group(Handle[group_handle.Group]):
     """Tasks that cannot be taken before `start`, like `penstock.Group`."""
 
     @property
@@ -110,14 +110,14 @@ class Group(Handle[group.Group]):
         """The group's name."""
         return self.sync.name
 
-    put = awaited(group.Group.put)
-    put_many = awaited(group.Group.put_many)
-    on_end = awaited(group.Group.on_end)
-    on_cancel = awaited(group.Group.on_cancel)
-    start = awaited(group.Group.start)
-    cancel = awaited(group.Group.cancel)
-    progress = awaited(group.Group.progress)
-    wait = awaited(group.Group.wait)
+    put = awaited(group_handle.Group.put)
+    put_many = awaited(group_handle.Group.put_many)
+    on_end = awaited(group_handle.Group.on_end)
+    on_cancel = awaited(group_handle.Group.on_cancel)
+    start = awaited(group_handle.Group.start)
+    cancel = awaited(group_handle.Group.cancel)
+    progress = awaited(group_handle.Group.progress)
+    wait = awaited(group_handle.Group.wait)
 
     async def status(self) -> str:
         """Like `penstock.Group.status`."""
@@ -218,7 +218,7 @@ CONVERSIONS[list] = lambda handle, given: [
 CONVERSIONS |= dict.fromkeys(
     (tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle.executor, given)
 )
-CONVERSIONS[group.Group] = lambda handle, given: Group(handle.executor, given)
+CONVERSIONS[group_handle.Group] = lambda handle, given: Group(handle.executor, given)
 
 
 # Threads for a store behind a network, where calls on different tubes need not wait for each other. The others have

@@ -10,7 +10,7 @@ from penstock.app.app_connection import AppConnection
 from penstock.app.call import Call, must_be_call
 from penstock.app.handle import Handle
 from penstock.app.tracing import PutSpan
-from penstock.broker.group import Group, Progress, member_address
+from penstock.broker.group_handle import Group, Progress, member_address
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import Tube
 from penstock.core import group as rules

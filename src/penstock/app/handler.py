@@ -137,7 +137,7 @@ class Handler(Generic[P, R, C]):
         if (id is None) == (address is None):
             raise BadValue(f"{self.name}.handle needs either an id or an address")
         if address is not None:
-            from penstock.app.chain import ChainHandle  # it imports this module
+            from penstock.app.call_chain import ChainHandle  # it imports this module
 
             return ChainHandle(self, tube, address)
         return Handle(self, tube, task_id(id))

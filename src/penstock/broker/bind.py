@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from penstock.broker.group import Group
+from penstock.broker.group_handle import Group
 from penstock.broker.tube import TaskOrId, Tube
 from penstock.broker.tube_factory import open_tube
 from penstock.core.names import kind_of

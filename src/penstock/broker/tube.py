@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 import msgspec
 
 from penstock.broker import why
-from penstock.broker.group import Group
+from penstock.broker.group_handle import Group
 from penstock.broker.outcome import Outcome, await_outcome
 from penstock.broker.stats import TubeStats, make_stats
 from penstock.core import codec, names

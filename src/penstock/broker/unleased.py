@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from penstock.broker.group import Group
+from penstock.broker.group_handle import Group
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import TaskOrId, Tube, taken_tasks
 from penstock.core.ids import text_id

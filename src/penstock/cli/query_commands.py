@@ -7,7 +7,7 @@ import msgspec
 
 import penstock
 from penstock.broker.admin import is_paused, live_group, live_groups
-from penstock.broker.group import Group
+from penstock.broker.group_handle import Group
 from penstock.broker.stats import TaskCounts
 from penstock.broker.tube import MAX_PAGE
 from penstock.broker.tube_factory import find_tube

@@ -21,9 +21,9 @@ from penstock.broker.tube_factory import DEFAULT_KIND, find_tube
 from penstock.core import names
 from penstock.core.kind import find_kind
 from penstock.core.options import check_new_tube
-from penstock.django import results
-from penstock.django.results import BaseTaskBackend, base, exceptions, signals
+from penstock.django import task_results
 from penstock.django.task_app import TaskApp
+from penstock.django.task_results import BaseTaskBackend, base, exceptions, signals
 from penstock.errors import BadValue, NoSuchTube, PenstockError
 from penstock.store.open import check_url, sqlite_path
 
@@ -70,13 +70,13 @@ class PenstockBackend(BaseTaskBackend):
     def validate_task(self, task: Any) -> None:
         """Validate as every backend does, and register the task, so that it can also be run here."""
         super().validate_task(task)
-        results.known.setdefault(task.module_path, task)
+        task_results.known.setdefault(task.module_path, task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Put a call of the task. The result has its id at once, even if the call is put later."""
         self.validate_task(task)
         result = base.TaskResult(
-            task=task, id=f"{task.queue_name}:{get_random_string(_ID_LENGTH)}", status=results.Status.READY,
+            task=task, id=f"{task.queue_name}:{get_random_string(_ID_LENGTH)}", status=task_results.Status.READY,
             enqueued_at=None, started_at=None, last_attempted_at=None, finished_at=None, args=args, kwargs=kwargs,
             backend=self.alias, errors=[], worker_ids=[],
         )  # fmt: skip
@@ -89,11 +89,11 @@ class PenstockBackend(BaseTaskBackend):
     def _put(self, result: Any) -> None:
         task, connection = result.task, self.app.connection
         queue, _, address = result.id.rpartition(":")
-        options: Any = {"address": address, "pri": results.pri_of(task.priority)}
+        options: Any = {"address": address, "pri": task_results.pri_of(task.priority)}
         if task.run_after is not None:
             options["at"] = task.run_after if timezone.is_aware(task.run_after) else timezone.make_aware(task.run_after)
         with PutSpan(task.module_path, queue, 1) as span:
-            data = results.call_of(task, result.args, result.kwargs) | span.fields
+            data = task_results.call_of(task, result.args, result.kwargs) | span.fields
             database = connections[self._database]
             if self._enqueue == "in_transaction" and database.in_atomic_block:
                 tube = connection.broker.bind(database.connection).tube(queue, **connection.tube_options.get(queue, {}))
@@ -104,7 +104,7 @@ class PenstockBackend(BaseTaskBackend):
                 except NoSuchTube:  # dropped since it was opened
                     connection.forget_tubes()
                     put = connection.tube(queue).put(data, **options)
-        object.__setattr__(result, "enqueued_at", results.moment(put.created))
+        object.__setattr__(result, "enqueued_at", task_results.moment(put.created))
         signals.task_enqueued.send(type(self), task_result=result)
 
     def get_result(self, result_id: str) -> Any:
@@ -124,9 +124,9 @@ class PenstockBackend(BaseTaskBackend):
         except (NoSuchTube, BadValue):  # no such queue, or not an id of this backend
             raise exceptions.TaskResultDoesNotExist(result_id) from None
         if found.record is not None:
-            return results.of_record(self.alias, result_id, queue, found.record)
+            return task_results.of_record(self.alias, result_id, queue, found.record)
         if found.outcome is not None and found.status == "done":
-            return results.of_outcome(self.alias, result_id, queue, found.outcome.result)
+            return task_results.of_outcome(self.alias, result_id, queue, found.outcome.result)
         raise exceptions.TaskResultDoesNotExist(f"{result_id} is {found.status}")
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:

@@ -18,8 +18,8 @@ from penstock.app.current import Bury, Fail, Retry, Snooze, current_task
 from penstock.app.handler import NamedHandler
 from penstock.core.attempts import Attempt
 from penstock.core.task import Task
-from penstock.django import results
-from penstock.django.results import Facts, Status, base, signals
+from penstock.django import task_results
+from penstock.django.task_results import Facts, Status, base, signals
 from penstock.worker.settlement import HandlerFailed
 
 
@@ -35,8 +35,8 @@ class TaskApp(App):
 
     def load(self) -> None:
         """Make a handler for every Django task that is known in this process."""
-        results.load_tasks()
-        for path, task in list(results.known.items()):
+        task_results.load_tasks()
+        for path, task in list(task_results.known.items()):
             if path not in self.handlers:
                 self.handlers[path] = _TaskHandler(self, task)
 
@@ -53,7 +53,7 @@ class TaskApp(App):
         object.__setattr__(result, "_return_value", value)
         self._finish(result, Status.SUCCESSFUL, now)
         limit = self.connection.tube(task.tube).stored.max_payload
-        return results.kept(_facts(task, now), value, limit)
+        return task_results.kept(_facts(task, now), value, limit)
 
     def failed(self, error: BaseException) -> Exception:
         """The exception to raise to the worker: it buries the task, unless its tube has a `max_attempts`."""
@@ -68,24 +68,24 @@ class TaskApp(App):
         text = error.reason or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
         now, shown = time.time(), getattr(error, "remote_traceback", "")
         result = self._result(task, Status.FAILED)
-        result.errors.append(results.error_of(Attempt(task.attempts, now, socket.gethostname(), text, shown)))
+        result.errors.append(task_results.error_of(Attempt(task.attempts, now, socket.gethostname(), text, shown)))
         try:
             raise error.__cause__ or error
         except BaseException:  # receivers, Django's own log among them, ask sys.exc_info() what failed
             self._finish(result, Status.FAILED, now)
 
     def _result(self, task: Task, status: Any) -> Any:
-        return results.make(self._alias, f"{task.tube}:{task.address or task.id}", task.tube, status, _facts(task))
+        return task_results.make(self._alias, f"{task.tube}:{task.address or task.id}", task.tube, status, _facts(task))
 
     def _finish(self, result: Any, status: Any, now: float) -> None:
         object.__setattr__(result, "status", status)
-        object.__setattr__(result, "finished_at", results.moment(now))
+        object.__setattr__(result, "finished_at", task_results.moment(now))
         signals.task_finished.send(self._backend, task_result=result)
 
 
 def _facts(task: Task, ended: float | None = None) -> Facts:
-    workers = [*results.workers(task.attempts - 1, []), socket.gethostname()]
-    return Facts(results.plain_call(task.data), task.pri, task.created, task.taken, ended, workers)
+    workers = [*task_results.workers(task.attempts - 1, []), socket.gethostname()]
+    return Facts(task_results.plain_call(task.data), task.pri, task.created, task.taken, ended, workers)
 
 
 class _Raised(HandlerFailed):
@@ -122,7 +122,7 @@ class _AnyArguments(UnknownArguments):
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
         """Call the function with the stored arguments."""
-        args, kwargs = results.split(stored)
+        args, kwargs = task_results.split(stored)
         return function(*args, **kwargs)
 
 
@@ -130,7 +130,7 @@ def _run(app: TaskApp, task: Any) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> object:
         result = app.begin()
         try:
-            value = results.normalize_json(task.func(*_context(task, result), *args, **kwargs))
+            value = task_results.normalize_json(task.func(*_context(task, result), *args, **kwargs))
         except (Retry, Snooze, Bury):
             raise
         except (Exception, SystemExit) as error:
@@ -146,7 +146,7 @@ def _run_async(app: TaskApp, task: Any) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> object:
         result = await sync_to_async(app.begin)()
         try:
-            value = results.normalize_json(await task.func(*_context(task, result), *args, **kwargs))
+            value = task_results.normalize_json(await task.func(*_context(task, result), *args, **kwargs))
         except (Retry, Snooze, Bury):
             raise
         except (Exception, SystemExit) as error:

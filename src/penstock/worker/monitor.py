@@ -18,7 +18,7 @@ import h11
 import msgspec
 
 from penstock.errors import PenstockError
-from penstock.worker.metrics import Meter
+from penstock.worker.worker_metrics import Meter
 
 if TYPE_CHECKING:
     from penstock.worker.worker import Worker

@@ -11,8 +11,8 @@ import msgspec
 from penstock.app.current import Snooze
 
 if TYPE_CHECKING:
-    from penstock.worker.metrics import Meter
     from penstock.worker.running_task import RunningTask
+    from penstock.worker.worker_metrics import Meter
 
 # Slower handlers are believed at once, faster ones only gradually: prefetching too much starves other workers.
 _SLOWER = 0.5

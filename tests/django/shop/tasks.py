@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection
 
 import penstock
-from penstock.django.results import base
+from penstock.django.task_results import base
 
 task = base.task
 ran: list[tuple[tuple[Any, ...], dict[str, Any]]] = []

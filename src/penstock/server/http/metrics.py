@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from penstock.core.results import Counts, Event
 from penstock.errors import StoreError
 from penstock.server.http.sampler import STATES, Sample, total
-from penstock.worker.metrics import oldest_ready_family
+from penstock.worker.worker_metrics import oldest_ready_family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TUBES = 500

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from penstock.cli.worker_command import worker
 from penstock.django.backend import PenstockBackend
-from penstock.django.results import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from penstock.django.task_results import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from penstock.errors import PenstockError
 
 # Options of `penstock worker` that the backend sets, or that do not apply to Django's tasks.

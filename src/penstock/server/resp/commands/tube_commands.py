@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.broker.group import Progress
+from penstock.broker.group_handle import Progress
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import create_tube
