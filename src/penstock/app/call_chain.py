@@ -35,6 +35,8 @@ R = TypeVar("R")
 
 # Seconds between checks for a link whose predecessor is done: Redis puts the next link in a second step.
 _NEXT_LINK_POLL = 0.02
+# Seconds between checks of a pending link, which can be cancelled while the link before it runs.
+_PENDING_POLL = 1.0
 
 
 def chain(*calls: Call[Any]) -> Chain:
@@ -164,16 +166,17 @@ class ChainHandle(Handle[R], Generic[R]):
                 return self._read((yield from await_task(runtime, self._tube.stored, found.record.id, left)))
             if found.outcome is not None:
                 return self._read(found.outcome)
+            if left == 0:
+                raise TimeoutError(f"{self!r} did not end within {limit:g} s")
             if found.before is None:
-                if left == 0:
-                    raise TimeoutError(f"{self!r} did not end within {limit:g} s")
                 yield from self._tube.session_handle.pause(_NEXT_LINK_POLL)
                 continue
             tube, record = found.before
             try:
-                yield from await_task(runtime, tube.stored, record.id, left)
-            except TaskFailed:
-                continue  # the previous link was buried: check again
+                pause = _PENDING_POLL if left is None else min(left, _PENDING_POLL)
+                yield from await_task(runtime, tube.stored, record.id, pause)
+            except (TaskFailed, TimeoutError):
+                continue  # the previous link was buried, or is still there: check again
 
     def cancel(self, reason: str | None = None) -> bool:
         """Cancel the link and all that follow it. Returns False if it has ended or was never put.
