@@ -11,6 +11,12 @@ from penstock import aio
 from tests.support.event_loops import blocked, bridge_threads, calls, counts, in_loop, record_sizes
 
 
+@pytest.fixture(autouse=True)
+def fresh_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine, half of a thousand puts would first reload the options of their tube."""
+    monkeypatch.setattr("penstock.runtime.store_clock.FRESH_SECONDS", 600.0)
+
+
 def test_a_thousand_puts_are_one_store_call(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
