@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import penstock
 from penstock.app.app import App
 from penstock.testing import run_queued
 from tests.conftest import STORES
+from tests.support.threads import begin, until
 
 POOLS = [name for name in STORES if name.startswith("pool")]
 
@@ -200,6 +202,20 @@ def test_wait_sleeps_until_the_last_link_is_done(chains: App) -> None:
     run_queued(chains)
     waiter.join(20)
     assert waited == [22]
+
+
+def test_cancel_of_a_pending_link_ends_the_waits_for_it_and_for_later_links(chains: App) -> None:
+    handler = chains.handlers
+    later = handler["add"].options(delay=60).call(1)
+    last = put_chain(later, handler["double"].call(), handler["add"].call())
+    middle = last.handles[1]
+    waits = [begin(partial(handle.wait, 20)) for handle in (middle, last)]
+    until(lambda: sum(map(len, chains.broker.runtime.wait_queue.topics.values())) == 2)
+    assert middle.cancel("enough")
+    assert [(wait.result(10).status, wait.result(10).error) for wait in waits] == [
+        ("cancelled", "enough"),
+        ("failed", "enough"),
+    ]
 
 
 def test_what_cannot_be_put_is_refused_and_nothing_is_stored(chains: App) -> None:
