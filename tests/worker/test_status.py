@@ -45,6 +45,10 @@ def test_while_it_is_in_its_tube(app: App) -> None:
     assert looks(handle) == ("ready", None, None)
     with pytest.raises(TimeoutError):
         handle.wait(0)
+    tube.bury(task.id)
+    with pytest.raises(penstock.TaskFailed, match="is buried; kick it") as failed:
+        handle.wait(0)
+    assert failed.value.error is None
 
 
 def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None:

@@ -104,7 +104,8 @@ def await_task(
         seen = True
         record: Record | None = yield Call(lambda: runtime.store.get(tube, [id])[0])
         if record is not None and record.state == "!":
-            message = f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again"
+            why = "" if record.reason is None else f": {record.reason}"
+            message = f"task {id} of tube {tube.name} is buried{why}; kick it to try it again"
             raise TaskFailed(message, record.reason, errors=read_attempts(record.errors))
         return None
 
