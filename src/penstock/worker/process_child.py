@@ -11,11 +11,13 @@ import ctypes
 import importlib
 import os
 import queue
+import select
 import signal
 import socket
 import sys
 import threading
 import traceback
+from collections import deque
 from functools import cache, reduce
 from types import ModuleType
 from typing import Any, NoReturn
@@ -36,13 +38,13 @@ from penstock.core.task import Record, Status
 from penstock.errors import BadValue, NotFound, UnsupportedOption
 from penstock.runtime.failures import failure_of
 from penstock.worker.batches import GIVEN_A_BATCH, batch_results
-from penstock.worker.process_pipe import Pipe
 from penstock.worker.settlement import unencodable
 
 # Seconds between checks of the progress that a handler sets.
 PROGRESS_TICK = 0.2
 # Messages from the worker other than jobs: no more jobs; a waiting handler may continue; return unstarted jobs.
 OVER, RESUME, RETURN_UNSTARTED = b"over", b"resume", b"return unstarted"
+_READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _encode = msgspec.json.Encoder().encode
 
@@ -78,6 +80,40 @@ class Message(msgspec.Struct, frozen=True):
 
 
 _jobs = msgspec.json.Decoder(list[Job]).decode
+
+
+class Pipe:
+    """One end of the pipe between a worker and its child: lines of JSON, of which one read may return many.
+
+    Any thread may send; only one reads.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._poll = select.poll()
+        self._poll.register(end, select.POLLIN)
+        self._lines: deque[bytes] = deque()
+        self._part = b""
+
+    def send(self, line: bytes) -> None:
+        """Send one message. Raises ConnectionError if the other end is gone."""
+        self._end.sendall(line + b"\n")
+
+    def next(self, timeout: float | None) -> bytes | None:
+        """The next message; None if none comes in time. Raises EOFError or ConnectionError if the other end is gone."""
+        while not self._lines:
+            if timeout is not None and not self._poll.poll(max(0.0, timeout * 1000)):
+                return None
+            data = self._end.recv(_READ_BYTES)
+            if not data:
+                raise EOFError
+            *lines, self._part = (self._part + data).split(b"\n")
+            self._lines.extend(lines)
+        return self._lines.popleft()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()
 
 
 class RemoteTube:

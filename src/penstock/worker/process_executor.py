@@ -24,8 +24,7 @@ from penstock.core.ending import decode_code
 from penstock.core.task import Status
 from penstock.errors import BadValue, UnsupportedOption
 from penstock.worker.batches import Batch
-from penstock.worker.process_child import OVER, RESUME, RETURN_UNSTARTED, Job, Message
-from penstock.worker.process_pipe import Pipe
+from penstock.worker.process_child import OVER, RESUME, RETURN_UNSTARTED, Job, Message, Pipe
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
