@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from penstock.store.mysql.mysql_connection import Answer, Link, MysqlServer, parse
+from penstock.store.mysql.mysql_connection import Link, MysqlServer, parse
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.mysql_store import MysqlStore
+from penstock.store.mysql.wire import Answer
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ class HeldServer(MysqlServer):
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
         self.connection = self.pool.borrow(10)
-        self.connection.pipelines = False  # such calls commit
+        self.connection.accepts_literals = False  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)

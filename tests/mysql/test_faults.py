@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from penstock.engine.port import Conflict
-from penstock.store.mysql.mysql_connection import Answer, Link, MysqlServer, parse
+from penstock.store.mysql.mysql_connection import Link, MysqlServer, parse
+from penstock.store.mysql.wire import Answer
 from penstock.testing import Clock
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url, numbers

@@ -7,7 +7,7 @@ import re
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import LONGEST, Ok, Prepared, Rows, ask, execute, fill, joined, literal, prepare
+from penstock.store.mysql.wire import Answer, Ok, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.wake import READABLE, Selector
 
@@ -107,13 +107,6 @@ def parse(url: str) -> Location:
     return Location(database, host, port, given.get("socket"), user, password, size, given.get("ssl_ca"))
 
 
-class Answer(NamedTuple):
-    """The answers to a packet: the rows of statements that return rows, and the OKs of the others."""
-
-    results: list[Rows]
-    oks: list[Ok]
-
-
 class _Connection(pymysql.Connection):
     """PyMySQL's connection, without loading the system's certificates (25 ms of CPU) when none is verified."""
 
@@ -142,9 +135,8 @@ class Link:
         #: Whether a transaction fails if it locks a row that changed after its first read.
         self.snapshot_isolation = bool(int(snapshots))
         self._names: dict[str, str] = {}  # of prepared statements
-        self._numbers: dict[str, int] = {}  # of statements that are executed by number
-        #: Whether the server executes several of these in one round trip.
-        self.pipelines = self.max_packet > 2 * LONGEST and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
+        #: Whether prepared statements accept literals.
+        self.accepts_literals = "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._selector = Selector()
         self._selector.register(connection._sock, READABLE)  # type: ignore[attr-defined]
 
@@ -164,15 +156,6 @@ class Link:
         ask(connection, _SETTINGS)
         return link
 
-    def execute(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
-        """Execute prepared statements with their `packed` values. Returns None if the server does not support that."""
-        if not (self.prepares and self.pipelines):
-            return None
-        for sql, _ in statements:
-            if sql not in self._numbers:
-                self._numbers[sql] = prepare(self._connection, sql)
-        return execute(self._connection, [(self._numbers[sql], values) for sql, values in statements])
-
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         """Send the statements of one transaction, in one round trip or as few as the packet size allows."""
         made: dict[str, str] = {}
@@ -180,44 +163,26 @@ class Link:
         for place, each in enumerate(statements):
             if isinstance(each, Prepared) and self.prepares:
                 name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
-                texts[place] = f"EXECUTE {name}"
+                texts[place] = f"EXECUTE {name}{each.values}"
         # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
         # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
         first = int(not isinstance(statements[0], Prepared))
-        quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
-        texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
+        texts[first:first] = [f"""PREPARE {name} FROM '{sql.replace("'", "''")}'""" for sql, name in made.items()]
         if commit:
             texts.append("COMMIT")
         answer = Answer([], [])
-        for packet in self._packets(texts):
+        for packet in joined(texts, "; ", self.max_packet if self.joins else 0):
+            if len(packet) + 2 > self.max_packet:
+                raise PayloadTooLarge(
+                    f"a call of {len(packet)} bytes is more than the server takes in one packet: "
+                    "raise its max_allowed_packet, or store the data elsewhere and give a reference"
+                )
             results, oks = ask(self._connection, packet)
             answer.results.extend(results)
             answer.oks.extend(oks)
         self._names.update(made)
         del answer.oks[first : first + len(made)]
         return answer
-
-    def _packets(self, texts: list[str]) -> Iterator[str]:
-        """Split the statements into packets that the server accepts."""
-        whole = "; ".join(texts)
-        if self.joins and 4 * len(whole) <= self.max_packet:
-            yield whole
-            return
-        packet: list[str] = []
-        room = self.max_packet
-        for text in texts:
-            size = len(text.encode()) + 2
-            if size > self.max_packet:
-                raise PayloadTooLarge(
-                    f"a call of {size} bytes is more than the server takes in one packet: "
-                    "raise its max_allowed_packet, or store the data elsewhere and give a reference"
-                )
-            if packet and (size > room or not self.joins):
-                yield "; ".join(packet)
-                packet, room = [], self.max_packet
-            packet.append(text)
-            room -= size
-        yield "; ".join(packet)
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
         """Run one statement with values for its `%s`. Returns its rows."""
@@ -337,10 +302,13 @@ class MysqlServer(Server[Link]):
         """Send statements as one transaction. Raises Conflict if another transaction interfered or a guard failed."""
         return self.attempt(lambda link: link.send(statements), safe=safe)
 
-    def run_prepared(self, *statements: tuple[str, bytes]) -> list[Ok] | None:
-        """Execute prepared statements and commit. Returns None if the server does not support that (`Link.execute`)."""
-        calls = *statements, (Q.end_one, b"")
-        return None if self.bound else self.attempt(lambda link: link.execute(*calls), safe=False)
+    def run_prepared(self, *statements: Prepared) -> list[Ok] | None:
+        """Execute statements with literals as one transaction. Returns None if the server does not accept them."""
+
+        def run(link: Link) -> list[Ok] | None:
+            return link.send(statements).oks if link.prepares and link.accepts_literals else None
+
+        return None if self.bound else self.attempt(run, safe=False)
 
     def conflict(self, error: Exception) -> Conflict | None:
         return Conflict() if error_number(error) in GUARDS | RESTARTABLE else None

@@ -52,7 +52,7 @@ for _index, _names in _INDEXES.items():
     for _name in _names:
         _query = getattr(Q, _name).replace("penstock_task WHERE", f"penstock_task FORCE INDEX ({_index}) WHERE", 1)
         setattr(Q, _name, _query)
-# MySQL fixes the values of ROW_COUNT() and LAST_INSERT_ID() at PREPARE, so queries with these are not prepared.
+# MySQL fixes the values of ROW_COUNT() and LAST_INSERT_ID() at PREPARE, so it gets queries with these as text.
 for _name, _query in list(vars(Q).items()):
-    if "@p_" in _query and not re.search(r":[a-z]|(ROW_COUNT|LAST_INSERT_ID)\(\)", _query):
+    if "?" in _query or ("@p_" in _query and not re.search(r":[a-z]|(ROW_COUNT|LAST_INSERT_ID)\(\)", _query)):
         setattr(Q, _name, Prepared(_query))

@@ -13,9 +13,9 @@ from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, LostTake, Request
 from penstock.store.mysql.changes import Flush, ack_packet
-from penstock.store.mysql.mysql_connection import REPEATABLE, Answer
+from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
-from penstock.store.mysql.wire import Raw, fill, literal, packed
+from penstock.store.mysql.wire import Answer, Raw, fill, literal
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Looked, Row, first_pk
@@ -172,15 +172,15 @@ class MysqlStep(ServerStep):
         return acked
 
     def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
-        """Ack one plain task. Returns None if it is not plain, or if the server does not support prepared calls."""
+        """Ack one plain task. Returns None if it is not plain, or if the server does not accept literals."""
         seen, kind = move.seen, tube.kind
         tied = seen is not None and (seen.group_no is not None or seen.address is not None)
         if tied or kind.per_utube or not kind.leased or move.lease is None:
             return None
         if self.given is not None or self.link is not None:
             return None
-        held = packed(first_pk(tube) | move.id, move.session or -1, move.lease)
-        answers = self._server.run_prepared((Q.ack_one, held), (Q.count_one, packed(tube.no)))
+        held = f"{first_pk(tube) | move.id},{move.session or -1},{move.lease}"
+        answers = self._server.run_prepared(Q.ack_one.using(held), Q.count_one.using(literal(tube.no)))
         return None if answers is None else Acked({move.id} if answers[0].changed else set())
 
     def _ack_all(self, tube: Tube, moves: Sequence[Move]) -> Acked:

@@ -15,7 +15,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.store.mysql.mysql_connection import BoundServer, Link, MysqlServer, parse
 from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.wire import LONGEST, counted, packed
+from penstock.store.mysql.wire import literal
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore
@@ -53,15 +53,13 @@ class MysqlStore(ServerStore):
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        make, reserve = record_maker(entry), (Q.reserve_one, packed(tube.no))
+        make, reserve = record_maker(entry), Q.reserve_one.using(literal(tube.no))
         place = tube.no, tube.no << ID_BITS, float(entry.rank1.base), float(entry.rank2.base), entry.pri
-        head = packed(*place, entry.ttl, entry.ttl, entry.ttr, entry.extra, b"")[:-1]  # without the length of the data
+        head = ",".join(map(literal, (*place, entry.ttl, entry.ttl, entry.ttr, entry.extra)))
 
         def put(payload: bytes) -> Record | None:
-            if len(payload) > LONGEST:
-                return None
             try:
-                answers = self.server.run_prepared(reserve, (Q.store_one, head + counted(payload)))
+                answers = self.server.run_prepared(reserve, Q.store_one.using(f"{head},{literal(payload)}"))
             except Conflict:  # the tube is gone, or another transaction interfered: `put` finds out
                 return None
             return None if answers is None else make(answers[0].number, answers[1].number, payload)

@@ -5,13 +5,11 @@ time of a short call. One task costs PyMySQL 90 µs and this module 36; a hundre
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from struct import pack, unpack_from
 from typing import Any, NamedTuple
 
 import msgspec
-from pymysql import err
 from pymysql.constants import COMMAND, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import decoders
 
@@ -26,8 +24,6 @@ _NAMES = frozenset({FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING
 _BLOBS = frozenset({FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB})
 _Read = Callable[[bytes], object]
 _PIECE = 2**18
-#: Longer data is not sent by prepared statements: there, the time of parsing does not matter.
-LONGEST = 2**16 - 1
 _encode = msgspec.json.Encoder().encode
 
 # Texts that have the same meaning between quotes under any settings of the connection.
@@ -42,13 +38,19 @@ class Raw(str):
 
 
 class Prepared(str):
-    """A statement without parameters, which each connection prepares once."""
+    """A statement that each connection prepares once."""
 
-    __slots__ = ()
+    values = ""
+
+    def using(self, values: str) -> Prepared:
+        """Return the statement with literals for its `?`. Only MariaDB accepts them."""
+        filled = Prepared(self)
+        filled.values = f" USING {values}"
+        return filled
 
 
 def literal(value: object) -> str:
-    """Encode a value as SQL. Every value in a statement is encoded here."""
+    """Encode a value as SQL, in ASCII. Every value in a statement is encoded here."""
     if type(value) is str:
         return f"'{value}'" if _SAFE.fullmatch(value) else f"_utf8mb4 X'{value.encode().hex()}'"
     if type(value) is bytes:
@@ -81,18 +83,20 @@ def _parts(query: str) -> tuple[list[str], list[str]]:
     return parts[::2], parts[1::2]
 
 
-def joined(texts: Iterable[str]) -> Iterator[str]:
-    """Join texts by commas, in pieces of about 256 KiB, because a packet can be split only between statements."""
+def joined(texts: Iterable[str], separator: str = ",", limit: int = _PIECE) -> Iterator[str]:
+    """Join texts, in pieces of at most `limit` unless one text is longer. Without a limit, pieces of 256 KiB, because a
+    packet can be split only between statements."""
     part: list[str] = []
     size = 0
     for text in texts:
-        if part and size + len(text) > _PIECE:
-            yield ",".join(part)
+        added = len(text) + len(separator)
+        if part and size + added > limit:
+            yield separator.join(part)
             part, size = [], 0
         part.append(text)
-        size += len(text)
+        size += added
     if part:
-        yield ",".join(part)
+        yield separator.join(part)
 
 
 def listed(rows: Iterable[object]) -> Iterator[str]:
@@ -107,91 +111,34 @@ class Ok(NamedTuple):
     number: int
 
 
-def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
-    """Send statements in one round trip. Returns the rows of each that has some, and the answers to the others.
+class Answer(NamedTuple):
+    """The answers to a packet: the rows of statements that return rows, and the OKs of the others."""
 
-    Names in VARBINARY columns are read as text, unless `raw`.
-    """
+    results: list[Rows]
+    oks: list[Ok]
+
+
+def ask(connection: Any, sql: str, *, raw: bool = False) -> Answer:
+    """Send statements in one round trip. Names in VARBINARY columns are read as text, unless `raw`."""
     connection._execute_command(COMMAND.COM_QUERY, sql)
-    return _answers(connection, 1, raw)
-
-
-def _answers(connection: Any, commands: int, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
-    """Read the answers to commands that were sent together. Reads all before it raises the first error."""
-    results: list[Rows] = []
-    oks: list[Ok] = []
-    failed: err.MySQLError | None = None
+    answer, status = Answer([], []), _MORE
 
     def read() -> bytes:
         packet: bytes = connection._read_packet().get_all_data()
         return packet
 
-    for _ in range(commands):
-        connection._next_seq_id = 1
-        status = _MORE
-        try:
-            while status & _MORE:
-                packet = read()
-                if packet[0] == _OK:
-                    changed, place = _length(packet, 1)
-                    number, place = _length(packet, place)
-                    oks.append(Ok(changed, number))
-                    status = packet[place]
-                else:
-                    rows: Rows = []
-                    status = _read_rows(read, _length(packet, 0)[0], rows, raw)
-                    results.append(rows)
-        except err.MySQLError as error:
-            failed = failed or error
-            if not connection.open:
-                break
-    if failed is not None:
-        raise failed
-    return results, oks
-
-
-def prepare(connection: Any, sql: str) -> int:
-    """Prepare a statement. Returns its number on this connection."""
-    connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
-    number, columns, values = unpack_from("<xIHH", connection._read_packet().get_all_data())
-    for described in (values, columns):
-        for _ in range(described + 1 if described else 0):  # each list ends with an EOF packet
-            connection._read_packet()
-    return int(number)
-
-
-def execute(connection: Any, statements: Sequence[tuple[int, bytes]]) -> list[Ok]:
-    """Execute prepared statements with their `packed` values, in one round trip, because parsing was a third of the
-    time of a put. If this raises, nothing was changed, unless the connection broke.
-
-    Only for MariaDB, whose own client library also sends statements before the previous ones are answered.
-    """
-    heads = [pack("<IBIBI", 10 + len(values), COMMAND.COM_STMT_EXECUTE, no, 0, 1) for no, values in statements]
-    connection._write_bytes(b"".join([head + values for head, (_, values) in zip(heads, statements, strict=True)]))
-    return _answers(connection, len(statements))[1]
-
-
-def packed(*values: object) -> bytes:
-    """Encode the values of a prepared statement in the server's binary format."""
-    missing = sum(1 << place for place, value in enumerate(values) if value is None)
-    kinds, data = b"", b""
-    for value in values:
-        if isinstance(value, int):
-            kinds, data = kinds + bytes([FIELD_TYPE.LONGLONG, 0]), data + pack("<q", value)
-        elif isinstance(value, float):
-            kinds, data = kinds + bytes([FIELD_TYPE.DOUBLE, 0]), data + pack("<d", value)
-        elif isinstance(value, bytes):
-            kinds, data = kinds + bytes([FIELD_TYPE.BLOB, 0]), data + counted(value)
+    while status & _MORE:
+        packet = read()
+        if packet[0] == _OK:
+            changed, place = _length(packet, 1)
+            number, place = _length(packet, place)
+            answer.oks.append(Ok(changed, number))
+            status = packet[place]
         else:
-            kinds += bytes([FIELD_TYPE.VAR_STRING, 0])
-            data += b"" if value is None else counted(str(value).encode())
-    return missing.to_bytes((len(values) + 7) // 8, "little") + b"\1" + kinds + data
-
-
-def counted(value: bytes) -> bytes:
-    """Return a value of at most `LONGEST` bytes, prefixed by its length."""
-    size = len(value)
-    return (bytes([size]) if size < _NULL else b"\xfc" + pack("<H", size)) + value
+            rows: Rows = []
+            status = _read_rows(read, _length(packet, 0)[0], rows, raw)
+            answer.results.append(rows)
+    return answer
 
 
 def _read_rows(read: Callable[[], bytes], columns: int, rows: Rows, raw: bool) -> int:
