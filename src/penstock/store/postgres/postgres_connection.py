@@ -201,13 +201,9 @@ class PostgresServer(Server[Link]):
         """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
         if self._bare:
             return
-        ask = self.queries
         if self.location.notify:
-            link.run([settings_call(ask, local=False)])
-        for (no,) in link.run([(ask.broken, {})])[0]:
-            with link.transaction():
-                if link.run([(ask.mend, {"tube": no})])[0]:
-                    link.run([(ask.empty, {"tube": no})])
+            link.run([settings_call(self.queries, local=False)])
+        link.run([(self.queries.mend, {})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction. Returns the rows of each. Raises Conflict if a guard fails."""

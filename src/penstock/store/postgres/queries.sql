@@ -116,22 +116,22 @@ WITH forgotten AS (DELETE FROM penstock_delta WHERE tube = :tube),
 unbroken AS (DELETE FROM penstock_unbroken WHERE tube = abs(:tube)),
 unwatched AS (DELETE FROM penstock_watching WHERE tube = abs(:tube))
 DELETE FROM penstock_counter WHERE tube = :tube;
--- name: broken
--- Temporary tubes whose tasks were lost in a crash of the server.
-SELECT no FROM penstock_tube WHERE no >= 4194304 AND NOT EXISTS (SELECT 1 FROM penstock_unbroken u WHERE u.tube = no);
 -- name: mend
--- The first process to insert the row repairs the tube; others wait here and then get no row.
-INSERT INTO penstock_unbroken (tube) VALUES (:tube) ON CONFLICT DO NOTHING RETURNING tube;
--- name: empty
--- Resets the counters, micro-queues and groups of a temporary tube that lost its tasks. The last commits did not wait
--- for the disk, so they may have used more ids than the sequence has recorded.
-WITH counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done)
-    SELECT :tube::integer, -ready, -taken, -delayed, -buried, ready + taken + delayed + buried FROM (SELECT $sums FROM (
-    SELECT $counters FROM penstock_counter WHERE tube = :tube
-    UNION ALL SELECT $counters FROM penstock_delta WHERE tube = :tube) parts) n),
-queues AS (DELETE FROM penstock_utube WHERE tube = :tube),
-groups AS (DELETE FROM penstock_group WHERE tube = :tube AND state IN ('open', 'started', 'cancelling'))
-SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM penstock_tube WHERE no = :tube;
+-- Resets the counters, micro-queues and groups of temporary tubes whose tasks were lost in a crash of the server. The
+-- first process to insert a tube's row repairs it; others wait for that. The last commits did not wait for the disk, so
+-- they may have used more ids than the sequence has recorded.
+WITH broken AS (INSERT INTO penstock_unbroken (tube) SELECT no FROM penstock_tube WHERE no >= 4194304 ORDER BY no
+    ON CONFLICT DO NOTHING RETURNING tube),
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done)
+    SELECT b.tube, -ready, -taken, -delayed, -buried, ready + taken + delayed + buried
+    FROM broken b CROSS JOIN LATERAL (SELECT $sums FROM (
+    SELECT $counters FROM penstock_counter WHERE tube = b.tube
+    UNION ALL SELECT $counters FROM penstock_delta WHERE tube = b.tube) parts) n),
+queues AS (DELETE FROM penstock_utube WHERE tube = ANY (ARRAY(SELECT tube FROM broken))),
+groups AS (DELETE FROM penstock_group WHERE tube = ANY (ARRAY(SELECT tube FROM broken))
+    AND state IN ('open', 'started', 'cancelling'))
+SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM penstock_tube
+WHERE no = ANY (ARRAY(SELECT tube FROM broken));
 
 -- counters
 
