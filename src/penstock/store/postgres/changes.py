@@ -58,6 +58,7 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
             address=addresses, addresses=[address for address in addresses if address is not None],
             queues=list(queues), waits=list(queues.values()), queued=kind.per_utube, fair=tube.fair,
             ready=len(entries) - delayed, delayed=delayed, soonest=min(moments, default=None), later=SUPERSEDED_MS,
+            timed=bounded(tube) and bool(moments),
             marked=marked, place=list(range(1, len(entries) + 1)) if marked else [], named=kind.hand_out == CLOCK,
             **({"process": None} if kind.per_utube and not delayed else {}), **values,
         )
@@ -89,12 +90,13 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
 
 def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]]) -> list[Record]:
     """Return the stored tasks, from the answers to `_put_calls`."""
-    clock, ms, seq, pks, *_ = answers[0][0]
+    clock, pks, *marks = answers[0][0]
     step.note_clock(clock)
     records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in zip(entries, pks, strict=True)]
     if tube.kind.per_utube:
         return mark_queued(records, answers[1][0][0])
-    if ms is not None:
+    if tube.kind.hand_out == DELIVER:
+        ms, seq, *_ = marks
         return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
     if tube.kind.hand_out == CLOCK:  # if the name of a reply is in use, the put is retried with another id
         return [replace(record, address=record.address or f"reply-{record.id}") for record in records]

@@ -247,17 +247,21 @@ pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
 -- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if an
 -- address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
-WITH room AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS began),
-m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, began),
-    last_seq = CASE WHEN began > last_ms THEN 0 ELSE last_seq END + new FROM room
-    WHERE :marked AND tube = :tube RETURNING last_ms AS ms, last_seq - new AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, CASE WHEN :marked THEN began ELSE $now END AS clock, m.*, room.new, 1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
-        SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) THEN 0
-    WHEN :capacity::bigint IS NULL THEN 1 WHEN $stored + room.new > :capacity THEN 0 ELSE 1 END AS admitted
-    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube),
-superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
+WITH c AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS clock),
+IF marked {m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, clock),
+    last_seq = CASE WHEN clock > last_ms THEN 0 ELSE last_seq END + new FROM c
+    WHERE tube = :tube RETURNING last_ms AS ms, last_seq - new AS seq),}
+n AS MATERIALIZED (SELECT t.ids, t.dues, c.*, IF marked {m.*,} 1 / CASE WHEN IF addresses {EXISTS (
+    SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
+        SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) OR}
+    IF capacity {$stored + c.new > :capacity::bigint OR} false THEN 0 ELSE 1 END AS admitted
+    FROM penstock_tube t CROSS JOIN c IF marked {CROSS JOIN m} WHERE t.no = :tube),
+IF addresses {superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
     SELECT o.pk FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome
-        WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),
+        WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),}
+IF queues {s AS (SELECT q.utube, 0 AS taken, 0 AS heads, q.waiting, n.clock
+    FROM n CROSS JOIN unnest(:queues::text[], :waits::integer[]) q(utube, waiting)), $came,}
+IF timed {soonest AS MATERIALIZED (SELECT $no_head, n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_bounds,}
 counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls)
     SELECT :tube::integer, nullif(:ready::integer, 0), nullif(:delayed::integer, 0), n.new FROM n),
 new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, address, expires, at, ttr, pri, utube, extra,
@@ -265,17 +269,14 @@ new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, addre
     SELECT :tube::bigint << 40 | e.id, :tube, e.clock, e.base1 + e.clock1 * e.clock - e.newest1 * e.id,
     CASE WHEN :fair THEN 0 ELSE e.base2 + e.clock2 * e.clock - e.newest2 * e.id END,
     CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' WHEN :queued THEN 'q' ELSE 'r' END::"char",
-    CASE WHEN :marked THEN e.ms || '-' || e.seq + e.place WHEN :named THEN coalesce(e.address, 'reply-' || e.id)
-    ELSE e.address END, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr,
+    coalesce(IF marked {e.ms || '-' || e.seq + e.place,} e.address IF named {, 'reply-' || e.id}),
+    e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr,
     e.pri, e.utube, e.extra, e.data, e.reply_to, e.group_name, e.group_no
-    FROM (SELECT nextval(n.ids) AS id, n.clock, n.ms, n.seq, u.* FROM n CROSS JOIN ROWS u(data bytea | place integer |
+    FROM (SELECT nextval(n.ids) AS id, n.*, u.* FROM n CROSS JOIN ROWS u(data bytea | place integer |
         address text | utube text | ttl bigint, ttr bigint, delay bigint | pri integer, base1 double precision,
         clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
-        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e RETURNING pk),
-s AS (SELECT q.utube, 0 AS taken, 0 AS heads, q.waiting, n.clock
-    FROM n CROSS JOIN unnest(:queues::text[], :waits::integer[]) q(utube, waiting)), $came,
-soonest AS MATERIALIZED (SELECT $no_head, n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_bounds
-SELECT n.clock, n.ms, n.seq, (SELECT array_agg(pk) FROM new), (SELECT count(*) FROM lowered),
+        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e RETURNING pk)
+SELECT n.clock, (SELECT array_agg(pk) FROM new), IF marked {n.ms, n.seq,} IF timed {(SELECT count(*) FROM lowered),}
 CASE WHEN $others_wait THEN $notify END FROM n;
 
 -- micro-queues
