@@ -138,7 +138,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     """Ack tasks that need no rule of core."""
     on, queued, calls, base = step.on(tube), tube.kind.per_utube, step.locks(tube), first_pk(tube)
     at = len(calls)
-    values: dict[str, Any] = {"tube": tube.no, "bounded": tube.capacity is not None}
+    values: dict[str, Any] = {"tube": tube.no, "limited": tube.capacity is not None}
     if not tube.kind.leased:
         return _acked(step, tube, [*calls, step.call(on.ack_named, texts=[move.name for move in moves], **values)])
     held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
@@ -162,11 +162,10 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         answers = step.run(calls)[at:]
     except Conflict:
         return Acked(set())
-    acked, kept, gone, ended, *_ = answers[0][0]
+    acked, kept, *_ = answers[0][0]
     step.count_changes(tube)
-    keys = {pk & ID_MASK for pk in gone or (pks if acked else ())}
     readied = answers[1][0][0] if queued else 0
-    return Acked(keys, readied, [pk & ID_MASK for pk in ended or ()] if kept < acked else list(keys))
+    return Acked({pk & ID_MASK for pk in acked or ()}, readied, [pk & ID_MASK for pk in kept or ()])
 
 
 def _acked(step: PostgresStep, tube: Tube, calls: list[Call]) -> Acked:
@@ -259,7 +258,8 @@ def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
         columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
         on.flush_passing if step.passing else on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
-        whole=delta.whole, queued=queued, queues=queues,
+        whole=delta.whole, queues=queues,
+        kept=any(addresses), bounded=bounded(tube),
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip
 

@@ -200,10 +200,10 @@ class PostgresStep(ServerStep):
 
     def _take_call(self, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
         on, kind, count = self.on(tube), tube.kind, request.wanted(place)
-        query = on.take if not kind.per_utube else on.take_turns if _singly(tube) else on.take_heads
         return self.call(
-            query if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
+            on.take if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
             mark=mark, call=call, top=float(_HIGHEST if request.max_pri is None else request.max_pri), fair=tube.fair,
+            queued=kind.per_utube, turning=_singly(tube), bounded=changes.bounded(tube),
             count=min(count, 1) if _singly(tube) else count, period=tube.period if kind.hand_out == CLOCK else _HIGHEST,
         )  # fmt: skip
 

@@ -320,11 +320,10 @@ WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED)
 -- The clock; the tube and its bounds; the live session; the next deadline; and whether the take may hand out tasks here
 -- (`free`): not if an earlier tube of the same call had a task (`mark`), nor if something is due, unless forced.
 c AS MATERIALIZED (SELECT $now AS clock),
-b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $low AS low, $first_moment AS first,
+b AS MATERIALIZED (SELECT no, paused, dues, serials, $low AS low, $first_moment AS first,
     EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1) AS moving
     FROM penstock_tube t WHERE no = :tube),
 l AS MATERIALIZED (SELECT c.clock, b.no, b.paused, b.dues, b.serials, b.low, h.session,
-    CASE WHEN b.unbounded THEN '-Infinity'::double precision ELSE 0 END AS least,
     least(CASE WHEN b.moving THEN 0 END, b.first, (SELECT min(until) FROM penstock_handle),
         (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL)) AS next
     FROM c LEFT JOIN b ON true LEFT JOIN penstock_handle h ON h.id = :handle AND h.until > c.clock),
@@ -338,45 +337,37 @@ k.rank1 <= :top AND (k.group_no IS NULL OR k.group_no <> ALL (ARRAY(
     SELECT g.no FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1 AND g.state = 'cancelling')))
 -- fragment: in_order
 ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE
--- fragment: leased
-got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, taken = ok.clock,
-    lease = (k.lease >> 28) + 1 << 28 | :call::bigint, at = ok.clock + k.ttr, owner = ok.session, progress = NULL
-    FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $brief),
-counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
-    SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
 -- fragment: looked
 ok.no, ok.session, ok.clock, ok.next, ok.low, CASE WHEN :mark::text IS NULL THEN NULL
 WHEN got.attempts IS NOT NULL THEN set_config('penstock.took', :mark, true)
 WHEN ok.due THEN set_config('penstock.took', '!' || :mark, true) END
 -- name: take
 -- penstock_ready, in order. No task below the bound `low` is ready, so the scan starts there; within higher ranks the
--- index condition skips pks below it.
+-- index condition skips pks below it. Locks the micro-queue first, and skips locked ones. Not a join: a plan made for
+-- few micro-queues would scan all of them. With `turning`, the hand-out moves the micro-queue behind the others, with
+-- its remaining heads.
 WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
-    SELECT k.pk, ok.clock + k.ttr AS at FROM penstock_task k WHERE $takeable
-    AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)
-    AND k.pk >= (:tube::bigint << 40 | ok.low) AND $uncancelled $in_order SKIP LOCKED) f WHERE ok.free),
-$leased, soonest AS MATERIALIZED (SELECT $no_head, ok.dues, (SELECT min(at) FROM found) AS at FROM ok), $lower_bounds
-SELECT $looked, (SELECT count(*) FROM lowered), got.* FROM ok LEFT JOIN got ON true;
--- fragment: lease_heads
--- Locks the micro-queue first, and skips locked ones. Not a join: a plan made for few micro-queues would scan all of
--- them.
-$look, found AS MATERIALIZED (SELECT f.pk, f.utube FROM ok CROSS JOIN LATERAL (
-    SELECT k.pk, k.utube FROM penstock_task k CROSS JOIN LATERAL (SELECT FROM penstock_utube q
-        WHERE q.tube = :tube AND q.utube = k.utube FOR UPDATE SKIP LOCKED) q
-    WHERE $takeable AND $uncancelled $in_order OF k SKIP LOCKED) f WHERE ok.free),
-$leased, queues AS (INSERT INTO penstock_utube AS q (tube, utube, taken, turn)
+    SELECT k.pk, k.utube, ok.clock + k.ttr AS at FROM penstock_task k
+    IF queued {CROSS JOIN LATERAL (SELECT FROM penstock_utube q
+        WHERE q.tube = :tube AND q.utube = k.utube FOR UPDATE SKIP LOCKED) q} WHERE $takeable
+    IF bounded {AND (k.rank1, k.rank2, k.pk) >= (0, 0, :tube::bigint << 40 | ok.low)
+    AND k.pk >= (:tube::bigint << 40 | ok.low)} AND $uncancelled $in_order OF k SKIP LOCKED) f WHERE ok.free),
+IF queued {queues AS (INSERT INTO penstock_utube AS q (tube, utube, taken, turn)
     SELECT :tube::integer, found.utube, count(*), min(ok.clock) FROM ok CROSS JOIN found GROUP BY found.utube
     ON CONFLICT (tube, utube) DO UPDATE SET taken = q.taken + excluded.taken, heads = q.heads - excluded.taken,
-    turn = CASE WHEN :fair THEN greatest(excluded.turn, q.turn + 1) ELSE q.turn END RETURNING q.utube, q.turn)
--- name: take_heads
-WITH $lease_heads SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
--- name: take_turns
--- Like take_heads, but each hand-out moves its micro-queue behind the others, with its remaining heads.
-WITH $lease_heads, left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM queues CROSS JOIN LATERAL (
+    turn = CASE WHEN :fair THEN greatest(excluded.turn, q.turn + 1) ELSE q.turn END RETURNING q.utube, q.turn),}
+IF turning {left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM queues CROSS JOIN LATERAL (
     SELECT pk FROM penstock_task WHERE tube = :tube AND utube = queues.utube AND (state = 'r' OR state = 'q')
     AND state = (SELECT 'r'::"char") AND pk <> ALL (ARRAY(SELECT pk FROM found)) OFFSET 0) h),
-turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk BETWEEN left_heads.pk AND left_heads.pk)
-SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
+turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads
+    WHERE k.pk BETWEEN left_heads.pk AND left_heads.pk),}
+IF bounded {soonest AS MATERIALIZED (SELECT $no_head, ok.dues, (SELECT min(at) FROM found) AS at FROM ok), $lower_bounds,}
+got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, taken = ok.clock,
+    lease = (k.lease >> 28) + 1 << 28 | :call::bigint, at = ok.clock + k.ttr, owner = ok.session, progress = NULL
+    FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $brief),
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
+    SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
+SELECT $looked, coalesce(IF bounded {(SELECT count(*) FROM lowered),} 0), got.* FROM ok LEFT JOIN got ON true;
 -- fragment: handed
 -- Hand-outs without a lease (core.lifecycle): elements of a round tube stay ready, delivered messages get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
@@ -423,30 +414,27 @@ AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease &
 -- are locked first, acks all of the tasks or none; `heads` must follow.
 -- Acks tasks of a started group, but never its last one: if the call has all remaining tasks, one is left to the
 -- engine. Groups are passed if all tasks of the call are known: how many tasks of each, and which task to leave.
-WITH c AS MATERIALIZED (SELECT $now AS clock), $lock_queues,
-g AS MATERIALIZED (SELECT coalesce(array_agg(v.number) FILTER (WHERE g.remaining >= v.members), '{}') AS open,
-    coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), '{}') AS last
+WITH c AS MATERIALIZED (SELECT $now AS clock), IF queues {$lock_queues,}
+IF groups {g AS MATERIALIZED (SELECT array_agg(v.number) FILTER (WHERE g.remaining >= v.members) AS open,
+    coalesce(array_agg(v.last) FILTER (WHERE g.remaining = v.members), ARRAY[]::bigint[]) AS last
     FROM unnest(:groups::integer[], :members::integer[], :lasts::bigint[]) v(number, members, last) CROSS JOIN LATERAL (
-    SELECT remaining FROM penstock_group WHERE no = v.number AND state = 'started' FOR UPDATE) g),
+    SELECT remaining FROM penstock_group WHERE no = v.number AND state = 'started' FOR UPDATE) g),}
 gone AS (DELETE FROM penstock_task k USING ROWS u(key bigint | session integer, held bigint | result bytea)
     WHERE k.pk MATCHES u.key AND k.state::text = 't' AND k.owner = u.session AND u.held IN (0, k.lease)
     AND (k.at IS NULL OR k.at > (SELECT clock FROM c)) AND $no_reply AND k.errors IS NULL
-    AND (k.group_no IS NULL OR (k.group_no = ANY ((SELECT open FROM g)::integer[])
-        AND k.pk <> ALL ((SELECT last FROM g)::bigint[]))) AND (SELECT count(*) FROM locked) >= 0
+    AND (k.group_no IS NULL IF groups {OR (k.group_no = ANY ((SELECT open FROM g)::integer[])
+        AND k.pk <> ALL ((SELECT last FROM g)::bigint[]))}) IF queues {AND (SELECT count(*) FROM locked) >= 0}
     RETURNING k.pk, k.address, k.group_no, u.result),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
-fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
+IF groups {fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
-    WHERE no BETWEEN n.group_no AND n.group_no),
+    WHERE no BETWEEN n.group_no AND n.group_no),}
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
-    SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL),
-totals AS MATERIALIZED (SELECT count(*) AS acked, count(address) AS kept FROM gone)
-SELECT totals.acked, totals.kept, CASE WHEN totals.acked < cardinality(:key::bigint[]) OR totals.kept NOT IN (0, totals.acked)
-    THEN (SELECT array_agg(pk) FROM gone) END,
-CASE WHEN totals.kept NOT IN (0, totals.acked) THEN (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL) END,
-1 / CASE WHEN cardinality(:queues::text[]) > 0 AND totals.acked < cardinality(:key::bigint[]) THEN 0 ELSE 1 END,
-CASE WHEN totals.acked > 0 AND (:bounded OR (totals.kept > 0 AND $others_watch)) THEN $notify END FROM totals;
+    SELECT pk, :tube, address, 'done', result, (SELECT clock FROM c) + :retention FROM gone WHERE address IS NOT NULL)
+SELECT array_agg(pk), array_agg(pk) FILTER (WHERE address IS NOT NULL),
+IF queues {1 / (count(*) = cardinality(:key::bigint[]))::integer,}
+CASE WHEN count(*) > 0 AND (:limited OR (count(address) > 0 AND $others_watch)) THEN $notify END FROM gone;
 -- name: queues_of
 SELECT utube FROM penstock_task WHERE pk $in_ids;
 -- name: ack_named
@@ -457,7 +445,7 @@ gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk
     AND k.state::text = 't' AND k.owner IS NULL RETURNING k.address),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
-SELECT address, CASE WHEN :bounded THEN $notify END FROM gone;
+SELECT address, CASE WHEN :limited THEN $notify END FROM gone;
 -- name: delete
 -- Deletes one task in any state, by the primary key, in a tube without micro-queues. A task with an address, a group or
 -- a reply is left to the engine.
@@ -467,7 +455,7 @@ WITH gone AS (DELETE FROM penstock_task k USING penstock_tube t WHERE t.no = :tu
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done, delete_calls)
     SELECT :tube::integer, -(state = 'r')::integer, -(state = 't')::integer, -(state = '~')::integer,
     -(state = '!')::integer, 1, 1 FROM gone)
-SELECT id, CASE WHEN :bounded THEN $notify END FROM gone;
+SELECT id, CASE WHEN :limited THEN $notify END FROM gone;
 
 -- changes
 
@@ -476,7 +464,7 @@ SELECT id, CASE WHEN :bounded THEN $notify END FROM gone;
 -- added to the counters. A NULL in a column of a rewrite keeps the stored value.
 WITH c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no, heads, dues FROM penstock_tube WHERE no = :tube),
-$lock_queues,
+IF queues {$lock_queues,}
 gone AS MATERIALIZED (SELECT k.*, u.*, b.heads, b.dues FROM b CROSS JOIN c CROSS JOIN ROWS u(key bigint, held bigint, due bigint,
     at bigint | was text, class integer, state text, attempts integer, owner integer | rank double precision,
     until bigint, expires bigint | reason text, progress double precision, errors bytea, known boolean |
@@ -485,8 +473,8 @@ gone AS MATERIALIZED (SELECT k.*, u.*, b.heads, b.dues FROM b CROSS JOIN c CROSS
     SELECT k.pk, k.utube, k.state::text AS real, k.errors AS had FROM penstock_task k
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
     AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank AND (k.errors IS NULL OR u.known)
-    AND (NOT :queued OR k.utube IN (SELECT utube FROM locked)
-        OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0) FOR UPDATE) k
+    IF queues {AND (k.utube IN (SELECT utube FROM locked)
+        OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0)} FOR UPDATE) k
     WHERE u.until IS NULL OR u.until > c.clock),
 removed AS (DELETE FROM penstock_task k USING gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state = '-'),
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
@@ -494,21 +482,21 @@ changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expir
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE coalesce(h.rank2, k.rank2) END, pri = coalesce(h.pri, k.pri),
     created = coalesce(h.created, k.created), data = coalesce(h.payload, k.data), errors = coalesce(h.errors, k.errors)
     FROM gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state <> '-'),
-s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
+IF queues {s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
     -count(*) FILTER (WHERE real = 'r') AS heads,
     count(*) FILTER (WHERE state = 'q') - count(*) FILTER (WHERE real = 'q') AS waiting, (SELECT clock FROM c) AS clock
-    FROM gone WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came,
-counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $weights
-    FROM (SELECT class, count(*) AS n FROM gone GROUP BY class) h
-    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 16 + 1 : class * 16 + 16] AS w) w),
-kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+    FROM gone WHERE real IN ('r', 'q', 't') OR state IN ('q', 't') GROUP BY utube), $came,}
+IF kept {kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
     SELECT pk, :tube, address, status, result, error, code, coalesce(errors, had), (SELECT clock FROM c) + :retention
     FROM gone WHERE address IS NOT NULL ON CONFLICT (pk) DO UPDATE SET status = excluded.status,
     result = excluded.result, error = excluded.error, code = excluded.code, errors = excluded.errors,
-    until = excluded.until),
-soonest AS MATERIALIZED (SELECT min(pk) FILTER (WHERE state = 'r') & 1099511627775 AS head, heads,
-    min(at) FILTER (WHERE state <> '-') AS at, dues FROM gone GROUP BY heads, dues), $lower_bounds
-SELECT c.clock, (SELECT array_agg(pk) FROM gone), (SELECT count(*) FROM lowered),
+    until = excluded.until),}
+IF bounded {soonest AS MATERIALIZED (SELECT min(pk) FILTER (WHERE state = 'r') & 1099511627775 AS head, heads,
+    min(at) FILTER (WHERE state <> '-') AS at, dues FROM gone GROUP BY heads, dues), $lower_bounds,}
+counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $weights
+    FROM (SELECT class, count(*) AS n FROM gone GROUP BY class) h
+    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 16 + 1 : class * 16 + 16] AS w) w)
+SELECT c.clock, (SELECT array_agg(pk) FROM gone), IF bounded {(SELECT count(*) FROM lowered),}
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_group
 WITH free AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = :no FOR UPDATE),

@@ -59,7 +59,7 @@ class Query(str):
     `ROWS u(key bigint | state text, at bigint)` becomes a table made of the lists that a call passes under these names.
     If all columns of a part between bars have the same value in every row, another form of the statement passes single
     values instead. If only the key varies, `k.pk MATCHES u.key` needs no table at all, which is a tenth faster.
-    `IF queues {...}` is left out of a call without a value for `queues`: a CTE costs 20 µs even if it has nothing to do.
+    `IF queues {...}` is left out of a call without a value for `queues`: a CTE costs 20 µs even if it does nothing.
     """
 
     sent: bytes
