@@ -25,19 +25,12 @@ class Holders(msgspec.Struct, frozen=True):
 class Deliveries(msgspec.Struct, frozen=True):
     """A range of the messages of a reliable tube: delivered ones in delivery order, or undelivered ones in put order.
 
-    A negative start counts from the end; a start outside the list selects nothing. `there`: the length of the list, if
-    it is known.
+    A negative start counts from the end; a start outside the list selects nothing.
     """
 
     start: int
     limit: int
     delivered: bool
-    there: int = 0
-
-    @property
-    def backwards(self) -> bool:
-        """Whether the range begins nearer to the end of the list, so that it is read backwards."""
-        return 2 * self.start > self.there > 0
 
 
 Listing = Find | Holders | Deliveries

@@ -65,7 +65,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
-from penstock.core.select import Deliveries, Find, Listing, Sweep
+from penstock.core.select import Find, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
@@ -427,18 +427,7 @@ class Store(ABC):
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
         """Return a page of tasks. See `core.select` for what can be listed."""
-
-        def find(step: Step) -> list[Record]:
-            select = listing
-            if isinstance(listing, Deliveries) and listing.start < 0:
-                counts = step.counters(tube).counts
-                there = counts.taken if listing.delivered else counts.ready
-                select = replace(listing, start=listing.start + there, there=there)
-                if select.start < 0:
-                    return []
-            return step.load(tube, select).records
-
-        return self._read(find, tube, now=now)
+        return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
 
     @overload
     def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters: ...
@@ -466,30 +455,25 @@ class Store(ABC):
         """Return, for each address (str), its live task or how its last task ended; by id (int), the same for addressed
         tasks."""
 
+        def live(step: Step, keys: Sequence[int | str]) -> dict[int | str, OutcomeLookup]:
+            loaded = Work(step, tube, Effects()).load_by(keys)
+            return {key: OutcomeLookup(record.id) for key, record in loaded.items()}
+
+        def ended(step: Step, keys: Sequence[int | str]) -> dict[int | str, OutcomeLookup]:
+            kept = step.outcomes_of(tube, keys)
+            return {key: OutcomeLookup(ending=each.ending, last=each.id) for key, each in kept.items()}
+
         def look(step: Step) -> list[OutcomeLookup]:
             found: dict[int | str, OutcomeLookup] = {}
-
-            def look_for_live() -> None:
+            by_id = not isinstance(keys[0], str)
+            # A live task of an address hides the outcome of an earlier one. A task may end between two queries.
+            for search in (ended, live, ended) if by_id else (live, ended):
                 if left := [key for key in keys if key not in found]:
-                    loaded = Work(step, tube, Effects()).load_by(left)
-                    found.update((key, OutcomeLookup(record.id)) for key, record in loaded.items())
+                    found |= search(step, left)
+            last = step.counters(tube).last_id if by_id and len(found) < len(keys) else 0
+            return [found.get(key) or OutcomeLookup(unknown=by_id and not 0 < int(key) <= last) for key in keys]
 
-            def look_for_ended() -> None:
-                if left := [key for key in keys if key not in found]:
-                    kept = step.outcomes_of(tube, left).items()
-                    found.update((key, OutcomeLookup(ending=each.ending, last=each.id)) for key, each in kept)
-
-            if keys and isinstance(keys[0], str):
-                look_for_live()  # first, so that a task that ends meanwhile is found here or by its outcome
-                look_for_ended()
-                return [found.get(key) or OutcomeLookup() for key in keys]
-            look_for_ended()
-            look_for_live()
-            look_for_ended()  # on a server, the task may have ended between the two queries
-            last = step.counters(tube).last_id if len(found) < len(keys) else 0
-            return [found.get(id) or OutcomeLookup(unknown=not 0 < int(id) <= last) for id in keys]
-
-        return self._read(look, tube, now=now)
+        return self._read(look, tube, now=now) if keys else []
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         """Return the live group of that name; create it if missing. With `on_failure`, raises BadValue if it exists."""

@@ -37,7 +37,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
-from penstock.core.select import Listing, Sweep
+from penstock.core.select import Sweep
 from penstock.core.shards import home_of, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.core.transfer import (
@@ -373,10 +373,6 @@ class RedisStore(Store):
     def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
         while self.step((tube,)).advance(effects, ADVANCE_STEP)[0]:
             pass
-
-    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        """See `Store.find`. An index of Redis can be read from its end."""
-        return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()

@@ -214,8 +214,8 @@ class SqlStep:
         elif isinstance(select, Find) and more:
             records += [Record(*row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
-        if isinstance(select, Deliveries) and select.backwards:
-            records.reverse()
+        if isinstance(select, Deliveries) and select.start < 0:  # read backwards; fewer, if it begins before the first
+            records = records[::-1] if len(records) == min(select.limit, -select.start) else []
         if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
             groups |= {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(missing))}
         return Loaded(records, groups)
@@ -247,11 +247,11 @@ class SqlStep:
                 return Q.find_taken if tube.kind.leased else Q.find_delivered, values
             case Find(status):
                 return getattr(Q, _FOUND[status]), values
-            case Deliveries(start, limit, delivered, there):
-                if not select.backwards:
-                    return Q.delivered if delivered else Q.undelivered, values
-                query, left = Q.delivered_back if delivered else Q.undelivered_back, max(there - start, 0)
-                return query, {"tube": tube.no, "start": max(left - limit, 0), "limit": min(limit, left)}
+            case Deliveries(start, limit, delivered) if start < 0:
+                values |= {"start": max(-start - limit, 0), "limit": min(limit, -start)}
+                return Q.delivered_back if delivered else Q.undelivered_back, values
+            case Deliveries():
+                return Q.delivered if select.delivered else Q.undelivered, values
         return getattr(Q, _LOADS[type(select)]), values
 
     def groups(
