@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TASKS = 200
 CANCELLED = 2_000  # two steps of the store
-SOME = 100  # of each process before the cancel: however late it comes, it finds some left
+SOME = 100  # acked by each process before the cancel, which finds some left however late it comes
 STOP = "stop"
 
 

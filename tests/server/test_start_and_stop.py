@@ -21,7 +21,7 @@ from tests.server.server_process import COMMAND, ONCE, PATIENCE, Serve, read_exa
 def test_the_server_answers_soon_after_its_start(url: str) -> None:
     with Serve(url) as server:
         assert server.client().ping() is True
-        assert server.cpu() < 4  # two seconds are promised; a CPU that others use is slower
+        assert server.cpu() < 4  # two seconds on an idle machine, more on a busy one
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

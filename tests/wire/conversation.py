@@ -73,7 +73,7 @@ class Talk:
 
 @asynccontextmanager
 async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
-    """What connections share, on a new store."""
+    """Yields the Service that connections share, on a new store."""
     executor = BatchExecutor()
     broker = penstock.connect(f"memory://{uuid4().hex}", clock=Clock())
     yield Service(broker, executor, tokens or Tokens())

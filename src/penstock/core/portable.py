@@ -255,5 +255,5 @@ def _own_id(kind: Kind, line: TaskLine) -> str:
     id = text_id(kind, line.address)
     mark = read_mark(id) if kind.hand_out == DELIVER else None
     if mark is not None and max(mark) > MAX_MARK:
-        raise BadValue(f"task {line.id} has the id {id}, whose numbers are over {MAX_MARK}")
+        raise BadValue(f"task {line.id} has the id {id}: its two numbers may be at most {MAX_MARK}")
     return id

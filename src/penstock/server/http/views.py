@@ -88,7 +88,7 @@ class Plain(Query):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources that views read from."""
+    """What views read: the store, recent samples of its counters, and their history."""
 
     server: Server
     sampler: Sampler
@@ -96,7 +96,7 @@ class Sources:
 
     @property
     def access(self) -> Access:
-        """The broker."""
+        """Access to the broker."""
         return self.server.access
 
 

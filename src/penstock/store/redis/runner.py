@@ -116,7 +116,7 @@ class Runner:
         return tube_missing(tube)
 
     def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
-        """The tube as moved away, None if it was not; reads the stored tube `no`, by default the tube itself."""
+        """The frozen tube, which says where it was moved; None if it was not. `no`: read that stored tube instead."""
         reply = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
         to, erased = cast("list[bytes | None]", reply)
         if to is None:
