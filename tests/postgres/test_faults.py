@@ -191,7 +191,7 @@ def test_a_restart_under_a_waiting_taker_loses_nothing(
 
 
 def _tried(call: object) -> penstock.Task:
-    """Retry, as a caller does who got StoreUnavailable."""
+    """Retry the call until the store is available, as a program does."""
     ends = time.monotonic() + 60
     while True:
         try:
