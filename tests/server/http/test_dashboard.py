@@ -463,7 +463,7 @@ def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page
 
 def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/schedules")
-    expect(page.locator(".empty")).to_contain_text("No application has put a schedule")
+    expect(page.locator(".empty")).to_contain_text("This store has no schedules")
     app = penstock.App()
 
     @app.every(3600, tube="hourly")
@@ -488,7 +488,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     assert not schedule_status.paused_keys(saved, [schedule.key])
     page.get_by_text("Forget", exact=True).click()
     press(page, "Yes, forget")
-    expect(page.locator(".empty")).to_contain_text("No application has put a schedule")
+    expect(page.locator(".empty")).to_contain_text("This store has no schedules")
 
 
 def test_failures_of_callbacks_by_host(server: Serving, beside: penstock.Broker, page: Page) -> None:

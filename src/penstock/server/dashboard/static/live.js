@@ -1,5 +1,5 @@
 // Keeps a page up to date by asking the server for it again every two seconds.
-// Values are set as text; what is taken over from a page is what the server has escaped.
+// Values are set as text; HTML comes only from pages, where the server has escaped it.
 "use strict";
 
 const REFRESH_MS = 2000;
@@ -11,7 +11,7 @@ const all = (selector, inside = document) => [...inside.querySelectorAll(selecto
 
 // What a chart shows under the pointer: a line, the time, and the values of that time in the legend.
 let pointer = null;
-function probe() {
+function showPoint() {
   for (const cross of all(".cross")) cross.remove();
   const plot = pointer && document.elementFromPoint(pointer.clientX, pointer.clientY)?.closest(".plot");
   for (const figure of all(".chart")) {
@@ -49,22 +49,22 @@ async function load(address) {
 // Whether the user is doing something in this part of the page.
 const inUse = (part) => part.querySelector("details.confirm[open], input:checked") || part.contains(document.activeElement);
 
-function renew(old, fresh) {
+function replaceContent(old, fresh) {
   const open = new Set(all("details", old).flatMap((each, i) => (each.open ? [i] : [])));
   all("details", fresh).forEach((each, i) => { each.open = open.has(i); });
   old.replaceChildren(...fresh.childNodes);
 }
 
-// Parts with data-live, and the navigation, are shown as the server would show them now.
+// Replaces the parts with data-live, and the navigation, by what the server shows now.
 async function refresh() {
   try {
     if (!document.hidden && all("[data-live]").some((part) => !inUse(part))) {
       const fresh = await load(location.href);
       for (const part of all("[data-live], #navigation")) {
         const newer = fresh.getElementById(part.id);
-        if (newer && !inUse(part)) renew(part, newer);
+        if (newer && !inUse(part)) replaceContent(part, newer);
       }
-      probe();
+      showPoint();
       pulse("live", false);
     }
   } catch {
@@ -74,7 +74,7 @@ async function refresh() {
 }
 
 // A search reads a few thousand tasks at a time: continue until a page is full.
-async function searchOn() {
+async function continueSearch() {
   let stopped = false;
   for (;;) {
     const nav = document.querySelector("[data-more]"), table = document.querySelector("table.tasks");
@@ -120,7 +120,7 @@ function pick(event) {
 }
 
 if (document.querySelector("[data-live]")) setTimeout(refresh, REFRESH_MS);
-searchOn();
+continueSearch();
 setInterval(age, 1000);
 for (const box of all("[data-pick-all]")) box.hidden = false;
 document.addEventListener("change", pick);
@@ -128,7 +128,7 @@ for (const name of ["pointermove", "pointerleave"]) {
   document.documentElement.addEventListener(name, (event) => {
     const was = pointer;
     pointer = name === "pointermove" && event.target.closest(".plot") ? event : null;
-    if (pointer || was) probe();
+    if (pointer || was) showPoint();
   });
 }
 
