@@ -44,15 +44,12 @@ end
 -- it must stay.
 ack_related = function(place, key, value, flags)
   if not lead then return false end
-  local at, address = texts_place(flags), nil
-  if flags % 32 >= 16 then at = at + 1 + byte(value, at) end
-  if flags % 64 >= 32 then
-    local length, first = byte(value, at, at + 1)
-    address = sub(value, at, at + length)
-    at = at + 1 + length
-    if first == 0 then address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3)))) end
+  local place_of_address, place_of_group = relation_places(value, flags)
+  local address = flags % 64 >= 32 and sub(value, place_of_address, place_of_group - 1)
+  if address and byte(address, 2) == 0 then
+    address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3))))
   end
-  if flags % 128 >= 64 and not leave_group(key, value, at) then return false end
+  if flags % 128 >= 64 and not leave_group(key, value, place_of_group) then return false end
   if address then
     kept = kept + 1
     acks_kept[kept], outcome_keys[kept] = place, key

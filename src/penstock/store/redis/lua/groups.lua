@@ -26,9 +26,9 @@ local function group_of(no)
   return group
 end
 
--- Whether a task's group was cancelled; the task itself is removed later.
-cancelled = function(rec)
-  local group = rec.group_no and group_of(rec.group_no)
+-- Whether the group of a task, if it has one, was cancelled; the task itself is removed later.
+cancelled = function(no)
+  local group = no and no > 0 and group_of(no)
   return group and group.state == 'x'
 end
 

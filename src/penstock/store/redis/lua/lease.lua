@@ -15,8 +15,7 @@ local function sift(names)
   local keys, gone, left = {}, {}, {}
   for i, name in ipairs(names) do keys[i] = key_in(name) end
   for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
-    local rec = band(string.byte(value or '', 2) or 0, 64) ~= 0 and decode(value)
-    if rec and cancelled(rec) then gone[#gone + 1] = names[i] else left[#left + 1] = names[i] end
+    if value and cancelled(group_in(value)) then gone[#gone + 1] = names[i] else left[#left + 1] = names[i] end
   end
   if #gone > 0 then redis.call('ZREM', k_ready, unpack(gone)) end
   withdrawn = withdrawn + #gone
@@ -35,19 +34,6 @@ local function candidates(most)
   end
 end
 
--- Whether a ready task must be skipped, and whether it also leaves the ready index.
-local function skipped(rec)
-  local gone = rec.group_no and cancelled(rec)
-  if gone then
-    withdrawn = withdrawn + 1
-  elseif expired(rec) then
-    passed = passed + 1
-  else
-    return false
-  end
-  return true, gone
-end
-
 -- part: lease_leased
 -- For kinds with leases: leases whole batches with few commands. In a fair tube whose micro-queues may have several heads,
 -- leases tasks one by one, because each lease decides which task comes next.
@@ -59,15 +45,24 @@ local function next_lease(last)
   return math.min(number, 33554431) * 268435456 + ARGV[8]
 end
 
--- The bytes of a ready task after its hand-out, its deadline, and whether it had a deadline before; nil if it must be
--- decoded, because it may have a group. A take of many is cheap mostly because it decodes nothing.
-local function handed_out(value, session)
+-- The bytes of a ready task after its hand-out, its deadline, and whether it had a deadline before; or nil, and whether it
+-- keeps its place although it must be skipped. Decodes nothing, which is why a take of many is cheap.
+local function handed_out(key, value, session)
   local state, flags = string.byte(value or '', 1, 2)
-  if fair or state ~= 114 or not flags or band(flags, 64) ~= 0 or #value < texts_place(flags) - 1 then return nil end -- r
+  if state ~= 114 or not flags or #value < texts_place(flags) - 1 then -- r
+    readable(key, value)
+    return nil, false
+  end
   local again, expires, ttr = flags % 2 == 1, 0, 0
   local rest = again and 39 or 9
   if band(flags, 2) ~= 0 then expires, ttr = struct.unpack('>I6I6', value, rest) end
-  if expires > 0 and expires <= now then return nil end
+  if band(flags, 64) ~= 0 and cancelled(group_in(value)) then
+    withdrawn = withdrawn + 1
+    return nil, false
+  elseif expires > 0 and expires <= now then
+    passed = passed + 1
+    return nil, true
+  end
   local deadline, handed = ttr > 0 and now + ttr or 0, nil
   if again then
     local attempts, _, last = struct.unpack('>I4I6I8', value, 9)
@@ -80,22 +75,12 @@ local function handed_out(value, session)
     end
     flags = flags + 1
   end
-  return 't' .. string.char(flags) .. string.sub(value, 3, 8) .. handed .. string.sub(value, rest),
-    deadline > 0 and deadline or nil, expires > 0
-end
-
--- As handed_out, for any task. If it must not be handed out: nil, and whether it keeps its place.
-local function handed_out_slowly(key, value, session)
-  local rec = readable(key, value)
-  if not rec then return nil, false end
-  local skips, leaves = skipped(rec)
-  if skips then return nil, not leaves end
-  local due = rec.at ~= nil
-  rec.state, rec.owner, rec.at = 't', session, rec.ttr and now + rec.ttr or nil
-  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, next_lease(rec.lease), now
-  rec.progress = nil
-  if update_micro_queue then update_micro_queue(key, rec, 'r') end
-  return encode(rec), rec.at, due
+  local taken = 't' .. string.char(flags) .. string.sub(value, 3, 8) .. handed .. string.sub(value, rest)
+  if fair and band(flags, 8) ~= 0 then -- only heads have a second rank, their turn
+    local place = texts_place(flags) - 12
+    taken = string.sub(taken, 1, place - 1) .. '\0\0\0\0\0\0\0\0' .. string.sub(taken, place + 8)
+  end
+  return taken, deadline > 0 and deadline or nil, expires > 0
 end
 
 local one_by_one = fair and limit > 1
@@ -110,14 +95,10 @@ local function lease_batch(members, values, most, session)
   for i, name in ipairs(members) do
     if #leased >= 2 * most then break end
     local key = key_in(name)
-    local value, deadline, timed = handed_out(values[i], session)
-    if not value then
-      value, deadline, timed = handed_out_slowly(key, values[i], session)
-    elseif take_head then
-      take_head(micro_queues_of[i], name, values[i])
-    end
+    local value, deadline, timed = handed_out(key, values[i], session)
     if value then
       local last = #tasks
+      if take_head then take_head(micro_queues_of[i], name, values[i]) end
       tasks[last + 1], tasks[last + 2] = key, value
       taken[last + 1], taken[last + 2] = owner, key
       last = #leased

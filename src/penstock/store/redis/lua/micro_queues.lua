@@ -206,14 +206,15 @@ settle_micro_queues = function()
   until not stale
 end
 
--- Hand out a head, or (ack_taken) ack a taken task: as update_micro_queue, but from stored bytes. Not for fair tubes. `name`:
--- the member of the task in the ready index.
+-- Hand out a head, or (ack_taken) ack a taken task: as update_micro_queue, but from stored bytes. `name`: the member of the
+-- task in the ready index.
 take_head = function(lead, name, value)
   local flags, rank1 = string.byte(value, 2), 0
   local micro_queue = micro_queue_of(lead, true)
   if band(flags, 8) ~= 0 then rank1 = struct.unpack('>d', value, texts_place(flags) - 20) end
   micro_queue.heads, micro_queue.taken = micro_queue.heads - 1, micro_queue.taken + 1
-  remove_from('ZREM', k_queue, lead .. sortable(rank1) .. name)
+  if fair then micro_queue.turn, micro_queue.turned, micro_queue.touched = next_turn(micro_queue), true, true end
+  remove_from('ZREM', k_queue, lead .. sortable(rank1) .. (fair and key_in(name) or name))
 end
 
 ack_taken = function(lead)

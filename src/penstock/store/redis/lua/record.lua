@@ -75,6 +75,21 @@ local function text_at(value, place)
   return string.sub(value, place + 1, last), last + 1
 end
 
+-- The positions of the address and of the group in a stored task with these flags.
+local function relation_places(value, flags)
+  local address = texts_place(flags)
+  if flags % 32 >= 16 then address = address + 1 + (string.byte(value, address) or 0) end
+  return address, flags % 64 >= 32 and address + 1 + (string.byte(value, address) or 0) or address
+end
+
+-- The number of the group of a stored task; nil, or 0 if it has a reply tube, if it has none.
+local function group_in(value)
+  local flags = string.byte(value, 2) or 0
+  if flags % 128 < 64 then return nil end
+  local _, place = relation_places(value, flags)
+  return #value >= place + 5 and struct.unpack('>I6', value, place) or nil
+end
+
 local function inverted(bytes)
   return (string.gsub(bytes, '.', function(byte) return string.char(255 - string.byte(byte)) end))
 end
