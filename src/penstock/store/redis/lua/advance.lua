@@ -24,7 +24,6 @@ end
 -- Release up to `most` tasks of a session that is dead or was closed. Returns how many tasks it processed.
 local function release_of(session, most, closed)
   local held = redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, most)
-  gather()
   prefetch(held)
   for _, key in ipairs(held) do
     local rec = fetch(key)
@@ -35,7 +34,7 @@ local function release_of(session, most, closed)
       ended_holders[key] = true
     end
   end
-  flush_gathered()
+  flush()
   return #held
 end
 
@@ -61,7 +60,6 @@ local function advance(most, closed)
   local done = end_sessions(most, closed)
   if done >= most then return true end
   local due = redis.call('ZRANGEBYSCORE', k_due, '-inf', now, 'LIMIT', 0, most - done)
-  gather()
   prefetch(due)
   for _, key in ipairs(due) do
     local rec = fetch(key)
@@ -73,7 +71,7 @@ local function advance(most, closed)
       left_to_engine(key, rec, 'delay')
     end
   end
-  flush_gathered()
+  flush()
   if forget_idle then forget_idle() end
   return done + #due >= most
 end

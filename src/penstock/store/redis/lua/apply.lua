@@ -243,7 +243,6 @@ if find_conflict then
   end
 end
 for _, row in ipairs(group_rows) do write_group(row) end
-gather()
 local next_missed = 1
 for i, row in ipairs(rows) do
   if missed[next_missed] == i then
@@ -254,7 +253,7 @@ for i, row in ipairs(rows) do
     change(keys[i], fetch(keys[i]), decided(fetch(keys[i]), row))
   end
 end
-flush_gathered()
+flush() -- before new tasks get the addresses of others that leave
 local first = last + 1
 if find_conflict then keep_relations(runs, ARGV[fresh + 2]) end
 if runs then add_entries(runs, ARGV, fresh + 3) end

@@ -87,11 +87,8 @@ local one_by_one = fair and limit > 1
 
 local function lease_batch(members, values, most, session)
   local owner = word_of(session)
-  local ready, tasks, taken, due, undue, micro_queues_of = {}, {}, {}, {}, {}, nil
-  if take_head then
-    gather()
-    micro_queues_of = load_micro_queues(values)
-  end
+  local ready, tasks, taken, due, undue = {}, {}, {}, {}, {}
+  local micro_queues_of = take_head and load_micro_queues(values)
   for i, name in ipairs(members) do
     if #leased >= 2 * most then break end
     local key = key_in(name)
@@ -117,7 +114,7 @@ local function lease_batch(members, values, most, session)
   call_with('ZADD', k_taken, taken)
   call_with('ZADD', k_due, due)
   call_with('ZREM', k_due, undue)
-  if one_by_one then settle_micro_queues() elseif take_head then flush_gathered() end
+  if one_by_one then settle_micro_queues() end
 end
 
 lease = function(wanted, session)

@@ -172,12 +172,11 @@ local function demote_others(lead, micro_queue)
 end
 
 settle_micro_queues = function()
-  flush_gathered()
+  flush()
   call_with('ZADD', k_queue, entered)
   entered = {}
   repeat
     local first, stale = { keys = {}, places = {}, leads = {} }, false
-    gather()
     for lead, micro_queue in pairs(micro_queues) do
       if micro_queue and micro_queue.touched then look_at_first(lead, micro_queue, first) end
     end
@@ -202,7 +201,7 @@ settle_micro_queues = function()
         if not micro_queue.touched then micro_queue.turned, micro_queue.worst, micro_queue.added = false, nil, 0 end
       end
     end
-    flush_gathered()
+    flush()
   until not stale
 end
 

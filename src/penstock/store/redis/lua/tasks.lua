@@ -32,36 +32,28 @@ local function prefetch(keys)
   end
 end
 
--- Write to a hash or an index: at once, or later in one command, while the script gathers writes in `removals` and
--- `additions`; it must not change a task twice while it gathers.
+-- Writes to the tasks and their indexes, which flush makes with one command each. A script must not change a task twice
+-- before it flushes, because removals come first.
+local removals, additions = {}, {}
+
 local function write(gathered, command, index, one, other)
-  local words = gathered and gathered[index]
-  if gathered and not words then
+  local words = gathered[index]
+  if not words then
     words = { command = command }
     gathered[index] = words
   end
-  if words then
-    words[#words + 1] = one
-    words[#words + 1] = other
-  elseif other then
-    redis.call(command, index, one, other)
-  else
-    redis.call(command, index, one)
-  end
+  words[#words + 1] = one
+  words[#words + 1] = other
 end
 
 local function remove_from(command, index, name) write(removals, command, index, name) end
 
 local function add_to(command, index, one, other) write(additions, command, index, one, other) end
 
-local function flush_gathered()
-  for _, gathered in ipairs({ removals or {}, additions or {} }) do
+local function flush()
+  for _, gathered in ipairs({ removals, additions }) do
     for index, words in pairs(gathered) do call_with(words.command, index, words) end
   end
-  removals, additions = nil, nil
-end
-
-local function gather()
   removals, additions = {}, {}
 end
 
@@ -180,6 +172,7 @@ end
 
 -- Write everything that the script has collected.
 local function commit()
+  flush()
   if save_outcomes then save_outcomes() end
   if save_groups then save_groups() end
   if save_last then save_last() end
