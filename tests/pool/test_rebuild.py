@@ -43,6 +43,22 @@ def test_the_command_rebuilds_the_index(front: str, database: str, server: Redis
         assert broker.check() == []
 
 
+def test_micro_queues_count_tasks_that_the_database_knows_as_taken(front: str, database: str, server: Redis) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        tube = broker.tube("t", kind="utube")
+        tube.put_many(["a", "b", "c"], utube="u")
+        take(tube)
+        server.ask("DEL", f"{{{store_of(broker)._keys.prefix}:{tube.stored.no}}}:taken")
+        assert len(broker.check(repair=True)) == 1  # writes the task as it is now, taken
+        server.ask("FLUSHALL")
+        first = take(tube)
+        assert (first.data, tube.take(0)) == ("a", None)
+        assert broker.check() == []
+        first.ack()
+        assert take(tube).data == "b"
+        assert broker.check() == []
+
+
 def test_progress_is_reported_page_by_page(front: str, database: str) -> None:
     with penstock.connect(front, pool=database) as broker:
         broker.tube("a").put_many(range(250))

@@ -61,7 +61,7 @@ end
 -- Update the micro-queue of a task that changes its state; `old_place`: its former place, if its ranks have changed.
 update_micro_queue = function(key, rec, before_state, old_place)
   local lead = with_length(rec.utube or '')
-  local micro_queue = micro_queue_of(lead, rec.state == 'r')
+  local micro_queue = micro_queue_of(lead, rec.state == 'r' or rec.state == 't')
   if not micro_queue then return end
   local place = queue_place(key, rec)
   if fair then

@@ -116,7 +116,7 @@ for i = split + 1, #ARGV, 2 do
     end
     if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
     fetched[key] = rec
-    if update_micro_queue and rec.state == 'r' then update_micro_queue(key, rec) end
+    if update_micro_queue then update_micro_queue(key, rec) end
     save(key, rec)
     set_timer(key, nil, rec.at)
     enter(key, rec)
