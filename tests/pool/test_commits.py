@@ -83,10 +83,16 @@ def test_what_another_process_has_written_is_not_written_again(connect: Connect)
     one, two = connect().tube("t"), connect()
     one.put("a")
     tube = two.tube("t")
-    # The other one puts, and writes what both have marked, before this one can.
-    scripts = scripts_of(two, lambda name: one.put("c") if name == "put_plain" else None)
+
+    def write_first(name: str) -> None:
+        """The turn ends, and the other one puts and writes what both have marked."""
+        if name == "put_plain":
+            pool_of(two)._runner.command(tube.stored.no, "turn", b"DEL")
+            one.put("c")
+
+    scripts = scripts_of(two, write_first)
     tube.put("b")
-    assert scripts == ["put_plain", COLLECT]
+    assert scripts == ["put_plain", "clear_changes"]
     assert [task.data for task in one.take_many(3)] == ["a", "b", "c"]
 
 
@@ -105,7 +111,7 @@ def test_a_commit_has_all_pages_of_what_others_marked_meanwhile(connect: Connect
 
 def begin_turn(mirror: Mirror, tube: Tube, client: str) -> None:
     epoch = str(mirror._runner.servers.epoch)
-    assert cast(int, mirror._on_marks("collect_changes", tube, epoch, client, 99, 0, PAGE, 0)[0]) > 0
+    assert mirror._on_marks("collect_changes", tube, epoch, client, 99, 0, 0)[1]
 
 
 def crowd(connect: Connect) -> tuple[penstock.Broker, penstock.Broker]:
@@ -120,7 +126,7 @@ def test_what_a_process_waits_for_is_written_by_the_one_whose_turn_it_is(connect
     one, two = crowd(connect)
     first, second = pool_of(one)._mirror, pool_of(two)._mirror
     stored, epoch = one.tube("t").stored, str(pool_of(one)._servers.epoch)
-    begin_turn(first, stored, first._client(epoch))
+    begin_turn(first, stored, pool_of(one)._runner.client(epoch))
     second._vault = None  # type: ignore[assignment]  # it must not write
     waiting = threading.Thread(target=two.tube("t").put, args=("waited for",))
     waiting.start()

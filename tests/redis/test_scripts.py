@@ -113,4 +113,4 @@ def test_every_script_compiles_for_every_kind_of_tube(server: Redis) -> None:
         modern = int(connection.info("server")["redis_version"].split(".")[0]) >= 7
         for sort in (PLAIN, MICRO_QUEUES, UNLEASED):
             for name in SCRIPTS:
-                connection.script_load(load_script(name, sort=sort, modern=modern, epoch="1").text)
+                connection.script_load(load_script(name, sort=sort, modern=modern, pooled=True).text)

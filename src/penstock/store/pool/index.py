@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from math import inf
-from typing import cast
-from uuid import uuid4
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -40,9 +39,7 @@ log = logging.getLogger("penstock")
 PAGE = 200
 # Seconds between two checks for marks that a dead process left behind.
 _LOOK_SECONDS = 1.0
-_encode = msgspec.msgpack.Encoder().encode
-# What a tube stores beside its tasks: the fields and values of its meta, its outbox and its inbox.
-_read_beside = msgspec.msgpack.Decoder(tuple[list[bytes], list[bytes], list[bytes]]).decode
+_read_head = msgspec.msgpack.Decoder(list[int]).decode
 # Called with the number of tasks loaded so far and the total.
 Progress = Callable[[int, int], object]
 # A process that builds the index announces it with every page. If it dies, the others wait this long.
@@ -55,10 +52,19 @@ _SESSIONS_OF_EPOCH = 2**32
 _UNENDED = b"osx"
 # How often a tube that keeps changing is compared before it is left to the next check.
 _LOOKS = 5
-# What collect_changes returns to a client that is to wait.
-_WAIT = -1
-# The most arguments of one command.
-_WORDS = 1000
+# What reset_index returns for a tube whose outbox may have entries.
+_HAS_POSTED = 2
+
+
+class Page(NamedTuple):
+    """What read_changes of pool.lua returns: the last version, the version that is written, the version to continue
+    after if there are more changes; what the tube stores beside its tasks, then names and values. Without values, there
+    is nothing to write."""
+
+    last: int
+    written: int
+    more: int
+    values: list[bytes]
 
 
 class Batch(Future[None]):
@@ -86,13 +92,13 @@ class Mirror:
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._joining: dict[tuple[int, str], Batch] = {}
-        self._name = uuid4().hex
+        self._runner.reset()
 
     def write_all(self, dirty: Dirty) -> None:
         """Write what a call changed. Raises OutcomeUnknown unless all of it is certainly written."""
-        for tube, epoch, version in dirty.values():
+        for tube, epoch, version, page in dirty.values():
             try:
-                self.write(tube, epoch, version)
+                self.write(tube, epoch, version, page=page)
             except Interrupted as error:
                 raise OutcomeUnknown(
                     f"the index of tube {tube.name} was lost during the call, which may or may not be stored: "
@@ -116,15 +122,24 @@ class Mirror:
             return not isinstance(error.__cause__, Interrupted)
         return True
 
-    def write(self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False) -> None:
+    def write(
+        self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False, page: bytes | None = None
+    ) -> None:
         """Write what is marked in a tube, at least up to `version`.
 
-        `whole`: write what the tube stores beside its tasks even if nothing is marked.
+        `whole`: write what the tube stores beside its tasks even if nothing is marked. `page`: see Change.
         """
+        lock, place = self._locks[tube.no], (tube.no, epoch)
+        if page is not None and lock.acquire(blocking=False):
+            try:
+                last = self._write(tube, epoch, version, page=page)
+            finally:
+                lock.release()
+            return self._clear(tube, epoch, last)
         while True:
             with self._lock:
-                joined = self._joining.get((tube.no, epoch))
-                batch = self._joining.setdefault((tube.no, epoch), Batch())
+                joined = self._joining.get(place)
+                batch = self._joining.setdefault(place, Batch())
                 batch.version, batch.whole = max(batch.version, version), batch.whole or whole
             try:
                 return self._lead(tube, epoch, batch) if joined is None else batch.result()
@@ -139,7 +154,7 @@ class Mirror:
                 with self._lock:
                     del self._joining[place]  # threads that mark something from now on need another batch
                 if batch.whole or self._written.get(place, 0) < batch.version:
-                    last = self._write(tube, epoch, batch.version, batch.whole)
+                    last = self._write(tube, epoch, batch.version, whole=batch.whole)
             batch.set_result(None)
         except BaseException as error:
             with self._lock:
@@ -150,26 +165,30 @@ class Mirror:
             else:
                 batch.cancel()
             raise
+        self._clear(tube, epoch, last)
+
+    def _clear(self, tube: Tube, epoch: str, last: int | None) -> None:
+        """End the turn in which this process has written up to a version, and remove the marks; None: it had none."""
         with suppress(StoreError):  # a later write removes the marks that remain
             more = last is not None
             while more:
-                more = self._on_marks("clear_changes", tube, epoch, last or 0, PAGE, self._client(epoch))[0] == 1
+                words = last or 0, PAGE, self._runner.client(epoch)
+                more = self._on_marks("clear_changes", tube, epoch, *words)[0] == 1
 
-    def _client(self, epoch: str) -> str:
-        """The name by which this process takes turns."""
-        return f"{self._name}.{epoch}"
-
-    def _write(self, tube: Tube, epoch: str, version: float, whole: bool) -> int | None:
+    def _write(
+        self, tube: Tube, epoch: str, version: float, *, whole: bool = False, page: bytes | None = None
+    ) -> int | None:
         """Wait for this process's turn, then write marked changes. Returns the version that the vault then has; None
         if another process has written `version`."""
-        found = self._collect(tube, epoch, version, whole)
-        if found is None:
+        pages = self._collect(tube, epoch, version, whole, page)
+        if not pages:
             return None
-        known, last, beside, pages = found
-        if not pages and not whole:
+        last, changes = pages[-1].last, [_changes(found.values) for found in pages]
+        known = max(pages[0].written, self._written.get((tube.no, epoch), 0))
+        if len(pages[0].values) == 1 and not whole:
             return known
         oldest, newest = (vault_version(int(epoch), each) if each else 0 for each in (known, last))
-        stored = self._vault.write(tube.no, _encode(beside), pages, known=oldest, version=newest)
+        stored = self._vault.write(tube.no, pages[-1].values[0], changes, known=oldest, version=newest)
         if stored is None:
             raise self._runner.missing(tube)
         if stored < oldest:
@@ -180,32 +199,29 @@ class Mirror:
         self._written[tube.no, epoch] = last
         return last
 
-    def _collect(
-        self, tube: Tube, epoch: str, version: float, whole: bool
-    ) -> tuple[int, int, Reply, list[Changes]] | None:
-        """Wait for this process's turn, and read everything that is marked, in pages. Returns a version that the vault
-        has, the last version, what the tube stores beside its tasks, and the changes between the two; None if another
-        process has written `version` meanwhile."""
-        called = self._runner.keys.name(tube.no, f"turn:{self._client(epoch)}")
-        known = after = self._written.get((tube.no, epoch), 0)
-        pages: list[Changes] = []
+    def _collect(self, tube: Tube, epoch: str, version: float, whole: bool, found: bytes | None) -> list[Page]:
+        """Wait for this process's turn, and read everything that is marked, in pages; `found` is the first, if it was
+        read before. Returns no page if another process has written `version` meanwhile."""
+        called = self._runner.keys.name(tube.no, f"turn:{self._runner.client(epoch)}")
+        pages: list[Page] = []
         while True:
-            words = self._client(epoch), inf if pages else version, after, PAGE, int(whole)
-            last, written, *rest = cast("list[int]", self._on_marks("collect_changes", tube, epoch, *words))
-            if pages and (last < 1 or written > known):  # the turn has ended: others may have written newer changes
-                after, pages = known, []
-            elif last == _WAIT:
+            if found is None:
+                after = pages[-1].more if pages else self._written.get((tube.no, epoch), 0)
+                words = self._runner.client(epoch), inf if pages or whole else version, after, int(whole and not pages)
+                found = cast(bytes, self._on_marks("collect_changes", tube, epoch, *words)[1])
+            if not found:  # another process writes
                 popped = cast("list[bytes] | None", self._runner.servers.send(called, b"BLPOP", called, 1))
-                if popped and int(popped[1]) >= version and not whole:
-                    return None
-            elif not rest:
-                return None
-            else:
-                known, (beside, *marks) = max(known, written), cast("list[Reply]", rest)
-                pages += [_changes(marks)] if marks else []
-                if len(marks) < 3 * PAGE:
-                    return known, last, beside, pages
-                after = cast(int, marks[-2])
+                pages, found = [], popped[1] if popped else None
+                continue
+            page, found = _read_page(found), None
+            if pages and page.written > pages[0].written:
+                pages = []  # the turn has ended in between: others may have written newer changes
+            elif page.values:
+                pages.append(page)
+                if not page.more:
+                    return pages
+            elif page.written >= version and not whole:
+                return []
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
         """Run a script that also works on a tube that was moved away; raises Interrupted if the epoch has ended."""
@@ -227,18 +243,25 @@ class Mirror:
             log.warning("changes left behind in tube %s not written yet (%s); retrying", tube.name, error)
 
 
-def _changes(marks: list[Reply]) -> Changes:
+def _read_page(stored: bytes) -> Page:
+    start = 4 + int.from_bytes(stored[:4], "big")
+    last, written, more, *lengths = _read_head(stored[4:start])
+    values: list[bytes] = []
+    for length in lengths:
+        values.append(stored[start : start + length])
+        start += length
+    return Page(last, written, more, values)
+
+
+def _changes(values: list[bytes]) -> Changes:
     changes = Changes()
-    for place in range(0, len(marks), 3):
-        name, value = cast(bytes, marks[place]), marks[place + 2]
+    for name, value in zip(values[1::2], values[2::2], strict=True):
         if name[:1] == b"t":
-            _add_task(changes, task_id(name), cast(bytes, value))
-            continue
-        parts = [value] if name[:1] in b"ox" else cast("list[Reply]", value)
-        letters = [name[:1]] if name[:1] in b"ox" else [b"g", b"e", b"c"]
-        links = [(letter + name[1:], cast(bytes, part)) for letter, part in zip(letters, parts, strict=True)]
-        changes.links += [link for link in links if link[1]]
-        changes.unlinked += [link for link, part in links if not part]
+            _add_task(changes, task_id(name), value)
+        elif value:
+            changes.links.append((name, value))
+        else:
+            changes.unlinked.append(name)
     return changes
 
 
@@ -369,8 +392,8 @@ class Index:
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)
-        if settled.beside is not None:
-            self._load_beside(tube, settled.beside, epoch)
+        if settled.beside is not None and self._wipe(shelf.no, epoch, settled.beside) == _HAS_POSTED:
+            self._runner.command(TUBES, "senders", b"SADD", shelf.no)
         return tube
 
     def _load_tasks(self, tube: Tube, epoch: int, groups: list[int]) -> Iterator[int]:
@@ -386,19 +409,12 @@ class Index:
             self._runner.in_epoch(f"{epoch}~", "import", tube, "", 0, 0, *words)
             yield len(tasks)
 
-    def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:
-        if not self._runner.on_tag("reset_index", no, epoch, *meta, idempotent=True):
+    def _wipe(self, no: int, epoch: int, *beside: bytes) -> int:
+        """Empty and close the index of a tube. Returns what reset_index returns."""
+        done = cast(int, self._runner.on_tag("reset_index", no, epoch, *beside, idempotent=True))
+        if not done:
             raise Interrupted
-
-    def _load_beside(self, tube: Tube, stored: bytes, epoch: int) -> None:
-        meta, outbox, inbox = _read_beside(stored)
-        self._wipe(tube.no, epoch, *meta)
-        letters = [word for place in range(0, len(outbox), 2) for word in (outbox[place + 1], outbox[place])]
-        for command, part, words in ((b"ZADD", "outbox", letters), (b"HSET", "inbox", inbox)):
-            for start in range(0, len(words), _WORDS):
-                self._write(command, self._runner.keys.name(tube.no, part), *words[start : start + _WORDS])
-        if b"posted" in meta[::2]:
-            self._runner.command(TUBES, "senders", b"SADD", tube.no)
+        return done
 
     def _announce(self) -> None:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)

@@ -41,7 +41,7 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, importing, is_frozen
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.pool.index import Index, Mirror, Progress, differences
-from penstock.store.pool.runner import Interrupted, PoolRunner, WatchedServer
+from penstock.store.pool.runner import Change, Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.vault import Database, Shelf, Vault, vault_version
 from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
@@ -124,7 +124,8 @@ class PoolOutbox(Outbox):
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         epoch = str(self._pool_runner.servers.epoch)
         tube = super()._receive(source, name, batch, effects, now)
-        self._mirror.write_all({tube.no: (tube, epoch, self._pool_runner.servers.version or inf)})
+        version, page = self._pool_runner.servers.marked
+        self._mirror.write_all({tube.no: Change(tube, epoch, version or inf, page)})
         if tube.no != source:
             self._pool_runner.written(tube)
         return tube

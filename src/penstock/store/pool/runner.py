@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from math import inf
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
+from uuid import uuid4
 
 from penstock.core.options import Tube
 from penstock.errors import NoSuchTube, StoreUnavailable
@@ -29,8 +30,19 @@ OTHER_EPOCH = -3
 # The keys of a tube begin with its number.
 _TUBE_KEY = re.compile(rb"^\{.*:(\d+)\}:")
 
-# The tubes that a call changed, by number, each with the epoch of the changes and a version that includes them.
-Dirty = dict[int, tuple[Tube, str, float]]
+
+class Change(NamedTuple):
+    """What a call changed in a tube: the epoch, and a version that includes it. `page`: what ask_turn of pool.lua
+    returned, if the last script that changed the tube called it."""
+
+    tube: Tube
+    epoch: str
+    version: float
+    page: bytes | None = None
+
+
+# The changes of a call, by tube.
+Dirty = dict[int, Change]
 
 
 class Interrupted(StoreUnavailable):
@@ -108,10 +120,10 @@ class WatchedServer(Servers):
         return self._watched(lambda: super(WatchedServer, self).ask_each(commands))
 
     @property
-    def version(self) -> float:
+    def marked(self) -> tuple[float, bytes | None]:
         """The version of the last mark that the last script of this thread made; 0 if it marked nothing, infinite if
-        that is unknown."""
-        return cast(float, self._thread.version)
+        that is unknown. Then what ask_turn returned to it."""
+        return cast("tuple[float, bytes | None]", self._thread.marked)
 
     def _call(self, call: Call, *, idempotent: bool) -> Reply:
         attempt = partial(self._exchange, *call, [])
@@ -119,8 +131,10 @@ class WatchedServer(Servers):
 
     def _exchange(self, key: bytes, command: Command, request: Request | None, tries: list[bytes]) -> Reply:
         tries.append(key)
-        version, reply = _answer(request, unwrap(exchange_scripts(self._connections, [command], [request])[0]))
-        self._thread.version = version or (0 if len(tries) == 1 else inf)  # an earlier try may have changed something
+        reply = unwrap(exchange_scripts(self._connections, [command], [request])[0])
+        version, reply, page = _answer(request, reply)
+        # An earlier try may have changed something.
+        self._thread.marked = version or (0 if len(tries) == 1 else inf), page
         return reply
 
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
@@ -144,9 +158,11 @@ class WatchedServer(Servers):
             raise Interrupted
 
 
-def _answer(request: Request | None, reply: Reply) -> tuple[int, Reply]:
-    """The version of the last mark, 0 for none, and the answer."""
-    return (0, reply) if request is None or request.script.epoch is None else cast("tuple[int, Reply]", reply)
+def _answer(request: Request | None, reply: Reply) -> tuple[int, Reply, bytes | None]:
+    """The version of a script's last mark, 0 for none; its answer; what ask_turn returned."""
+    if request is None or not request.script.pooled:
+        return 0, reply, None
+    return cast("tuple[int, Reply, bytes | None]", reply)
 
 
 class PoolRunner(Runner):
@@ -156,44 +172,62 @@ class PoolRunner(Runner):
 
     def __init__(self, servers: WatchedServer, keys: Keys, clock: Callable[[], int] | None, *, modern: bool) -> None:
         super().__init__(servers, keys, clock, modern=modern)
+        self.reset()
+
+    def reset(self) -> None:
+        """Choose the name by which this process takes turns to write; a forked child needs another."""
         self._thread = threading.local()
+        self._name = uuid4().hex
+
+    def client(self, epoch: str) -> str:
+        """The name of this process in an epoch."""
+        return f"{self._name}.{epoch}"
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """As in Runner; restores the tube's index first if it is lost."""
+        dirty = cast("Dirty | None", getattr(self._thread, "dirty", None))
         while True:
             epoch = str(self.servers.epoch)
+            client = "" if dirty is None else self.client(epoch)
             try:
-                reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now)
+                reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now, client=client)
             except (Interrupted, NoSuchTube):
                 if self.servers.strict:
                     raise
                 if not self.servers.restore(tube.no) or self.frozen(tube) is not None:
                     raise self.missing(tube) from None
                 continue
-            if (version := self.servers.version) and (dirty := getattr(self._thread, "dirty", None)) is not None:
-                dirty[tube.no] = tube, epoch, version
+            version, page = self.servers.marked
+            if version and dirty is not None:
+                dirty[tube.no] = Change(tube, epoch, version, page)
             return reply
 
     def in_epoch(
-        self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
-    ) -> list[Reply]:
-        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended."""
-        self._thread.epoch = epoch
+        self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None,
+        client: str = "",
+    ) -> list[Reply]:  # fmt: skip
+        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended. The script asks for a turn of
+        `client` to write what it changes, unless that is ''."""
+        self._thread.caller = client, epoch
         try:
             return super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
         finally:
-            self._thread.epoch = None
+            self._thread.caller = None
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         if reply[0] == OTHER_EPOCH:
             raise Interrupted
         return super().known(tube, reply)
 
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+        """As in Runner, with the client and the epoch as last arguments."""
+        caller = getattr(self._thread, "caller", None) or ("", str(self.servers.epoch))
+        return super().tube_request(name, tube, *arguments, *caller, now=now)
+
     def script(self, name: str, sort: str) -> Script:
-        epoch = getattr(self._thread, "epoch", None) or str(self.servers.epoch)
-        return load_script(name, sort=sort, modern=self.modern, epoch=epoch)
+        return load_script(name, sort=sort, modern=self.modern, pooled=True)
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:

@@ -35,43 +35,45 @@ _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 class Script:
     """One script, as it is loaded into a server."""
 
-    __slots__ = ("digest", "epoch", "keys", "name", "text")
+    __slots__ = ("digest", "keys", "name", "pooled", "text")
 
-    def __init__(self, name: str, keys: tuple[str, ...], text: str, epoch: str | None = None) -> None:
+    def __init__(self, name: str, keys: tuple[str, ...], text: str, *, pooled: bool) -> None:
         self.name = name
         self.keys = keys
-        #: That of the index of a pool: the script returns the version of its last mark, 0 for none, and its answer.
-        self.epoch = epoch
+        #: Whether it works on the index of a pool: see pool.lua.
+        self.pooled = pooled
         self.text = text.encode()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 
 @cache
-def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, epoch: str | None = None) -> Script:
+def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bool = False) -> Script:
     """Build a script for a sort of tubes.
 
-    `modern`: for servers that know script flags (7 and later); `epoch`: for the index of a pool in that epoch.
+    `modern`: for servers that know script flags (7 and later); `pooled`: for the index of a pool. If it changes tasks,
+    two arguments are then added: the name of the client, or '', and the epoch.
     """
     own = _section(name)
     names = _parts(own, sort)
-    epoch = epoch if "now" in names else None  # others change no task
-    if epoch is not None:
+    pooled = pooled and "now" in names  # others change no task
+    if pooled:
         names.insert(names.index("tube" if "tube" in names else "now") + 1, "pool_epoch")
-    parts = [_section(name) for name in names]
-    keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
+    parts = [_section(part) for part in names]
+    before = [_section("turns")] if pooled else []
+    keys = tuple(dict.fromkeys(key for text in (*parts, own, *before) for key in _words("KEYS", text)))
     named = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
     head = [*_head(_words("FLAGS", own), modern), f"local {named} = {values}"]
     lines = [_SHARED, *parts, own]
-    if epoch is not None or "tasks" in names:
+    if pooled or "tasks" in names:
         # A closure finds a local of the function around it by a walk through all captured ones, those from further out
         # at once. So a large script takes some 8 of 22 microseconds less to define its parts.
-        answer = "return run()" if epoch is None else _section("pool_answer")
-        lines = ["local function begin()", _SHARED, "local function run()", *parts, own, "end", answer, "end"]
+        answer = _section("pool_answer") if pooled else "return run()"
+        lines = ["local function begin()", _SHARED, *before, "local function run()", *parts, own, "end", answer, "end"]
         lines.append("return begin()")
-    if epoch is not None:
-        head.append(f"local EPOCH, marked = '{epoch}', 0")
-    return Script(name, keys, "\n".join(head + lines), epoch)
+    if pooled:
+        head.append("local EPOCH, CLIENT, marked = table.remove(ARGV), table.remove(ARGV), 0")
+    return Script(name, keys, "\n".join(head + lines), pooled=pooled)
 
 
 def _head(flags: list[str], modern: bool) -> list[str]:

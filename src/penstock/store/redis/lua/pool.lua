@@ -4,7 +4,6 @@
 -- Refuses to run in another epoch than the caller's, EPOCH, and marks changes that are yet to be written to the database.
 -- marks: `t` and key of a task, `x` and key of its errors, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
 -- The database has everything that is not marked. `version` of meta is the last version; `epoch` that of the tube's load.
--- KEYS: marks
 if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
 
 mark_changed = function(name)
@@ -17,9 +16,12 @@ end
 lease_floor = (tonumber(EPOCH) or 1) * 1024 - 1024
 
 -- part: pool_answer
--- Ends a script in an epoch.
+-- Ends a script in an epoch. It returns the version of its last mark, 0 for none; its answer; and, if CLIENT is not '' and
+-- no other call of the client writes or waits, what ask_turn returns.
 local answer = run()
-return { marked, answer }
+local asks = CLIENT ~= '' and marked > 0 and redis.call('GET', k_turn) ~= CLIENT
+  and not redis.call('ZSCORE', k_waiting, CLIENT)
+return { marked, answer, asks and ask_turn(CLIENT, marked) }
 
 -- script: begin_index
 -- Create the empty index of a new tube.
@@ -30,19 +32,24 @@ return 1
 
 -- script: reset_index
 -- Empty a tube's index and close it to all clients but the one that loads it, unless it is of a later epoch.
--- ARGV: epoch, field and value of meta, ...
--- Returns: 1, or 0 if another client builds it or has built it
+-- ARGV: epoch, what the tube stores beside its tasks if anything: see read_changes
+-- Returns: 0 if another client builds it or has built it, 1, or 2 if its outbox may have entries
 -- WITH: contents
 -- FLAGS: allow-oom
 local there = string.match(redis.call('HGET', k_meta, 'epoch') or '', '^%d+')
 if there and tonumber(there) > tonumber(ARGV[1]) then return 0 end
 unlink_contents()
 redis.call('DEL', k_meta)
-if #ARGV > 1 then redis.call('HSET', k_meta, unpack(ARGV, 2)) end
+if ARGV[2] then
+  local meta, outbox, inbox = unpack(cmsgpack.unpack(ARGV[2]))
+  redis.call('HSET', k_meta, unpack(meta))
+  for i = 1, #outbox, 2 do redis.call('ZADD', k_outbox, outbox[i + 1], outbox[i]) end
+  for i = 1, #inbox, 2 do redis.call('HSET', k_inbox, inbox[i], inbox[i + 1]) end
+end
 redis.call('HDEL', k_meta, 'taken', 'delayed', 'buried', 'take_waits', 'full')
 redis.call('HSETNX', k_meta, 'last', redis.call('HGET', k_meta, 'frozen') or 0)
 redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
-return 1
+return 1 + redis.call('HEXISTS', k_meta, 'posted')
 
 -- script: open_index
 -- Open a tube whose index is loaded, and correct its counters and those of its groups; let tasks follow their groups again.
@@ -70,84 +77,96 @@ return { now }
 -- part: turns
 -- One of the clients with changes writes for all; the others wait here, not for the tube's row in the database.
 -- turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
--- turn:<name>: list that ends a client's wait: the version that is written, also `written` of meta, or 0 for its turn.
--- KEYS: meta turn waiting
+-- turn:<name>: list that ends a client's wait: of changes, which it is to write, or only the version that is written.
+-- KEYS: meta tasks outcomes groups outbox inbox marks errors turn waiting
+
+-- The versions of a page and its values, in one string: the length of what precedes the values in four bytes, versions and
+-- lengths as msgpack, the values.
+local function pack_page(versions, values)
+  for i = 1, #values do versions[i + 3] = #values[i] end
+  local head = cmsgpack.pack(versions)
+  return struct.pack('>I4', #head) .. head .. table.concat(values)
+end
+
+-- A page of the changes after a version: the last version, the version that is written, the version to continue after if
+-- there are more; what the tube stores beside its tasks; then for each mark its name and what is stored now, '' for nothing. A
+-- group has three parts: `g` record, `e` end work, `c` cancel work.
+local function read_changes(after)
+  local version, written = unpack(redis.call('HMGET', k_meta, 'version', 'written'))
+  local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. math.max(after, tonumber(written or 0)), '+inf', 'WITHSCORES',
+    'LIMIT', 0, 200)
+  local values = { cmsgpack.pack({
+    redis.call('HGETALL', k_meta), redis.call('ZRANGE', k_outbox, 0, -1, 'WITHSCORES'), redis.call('HGETALL', k_inbox),
+  }) }
+  for i = 1, #found, 2 do
+    local letter, key, n = string.sub(found[i], 1, 1), string.sub(found[i], 2), #values
+    if letter == 'g' then
+      for place, part in ipairs({ 'g', 'e', 'c' }) do
+        values[n + 2 * place - 1], values[n + 2 * place] = part .. key, redis.call('HGET', k_groups, part .. key) or ''
+      end
+    else
+      local stored = letter == 't' and k_tasks or letter == 'x' and k_errors or k_outcomes
+      values[n + 1], values[n + 2] = found[i], redis.call('HGET', stored, key) or ''
+    end
+  end
+  local more = #found == 400 and tonumber(found[400]) or 0
+  return pack_page({ tonumber(version or 0), tonumber(written or 0), more }, values)
+end
+
 local function begin_turn(name)
   redis.call('ZREM', k_waiting, name)
   redis.call('SET', k_turn, name, 'PX', 1000)
 end
 
+-- Begin or continue a client's turn and return a page of changes; or, if another has the turn, let the client wait for a
+-- version, and return ''.
+local function ask_turn(name, version, after)
+  if (redis.call('GET', k_turn) or name) ~= name then
+    redis.call('ZADD', k_waiting, version, name)
+    redis.call('EXPIRE', k_waiting, 5)
+    return ''
+  end
+  begin_turn(name)
+  return read_changes(after or 0)
+end
+
 -- script: collect_changes
--- Begin a client's turn, or let it wait. In its turn, read a page of changes that are yet to be written to the database; also
--- of a tube that was moved away.
--- KEYS: meta tasks outcomes groups outbox inbox marks errors
--- ARGV: epoch, name of the client, version that it waits for, version to begin after, most, 1 to write what the tube stores
+-- Ask for a turn of a client; also in a tube that was moved away.
+-- ARGV: epoch, name of the client, version that it waits for, version to begin after, 1 to write what the tube stores
 --   beside its tasks even if nothing is marked
--- Returns: -3 (another epoch), -1 (the client is to wait), 0 (that version is written) or the last version; the version that is
---   written; {meta, outbox, inbox}; then for each mark its name, its version and what is stored now: a task's record, its
---   errors, an outcome, {record, end work, cancel work} of a group; '' for what does not exist
+-- Returns: -3 (another epoch) or 0; then what ask_turn returns, or the version that is written if that is enough
 -- WITH: turns
 -- FLAGS: allow-oom
-local epoch, version, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'version', 'written'))
+local epoch, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'written'))
 if epoch ~= ARGV[1] then return { -3 } end
 written = tonumber(written or 0)
-if written >= tonumber(ARGV[3]) and ARGV[6] == '0' then return { 0, written } end
-local holder = redis.call('GET', k_turn)
-if holder and holder ~= ARGV[2] then
-  redis.call('ZADD', k_waiting, ARGV[3], ARGV[2])
-  redis.call('EXPIRE', k_waiting, 5)
-  return { -1, written }
-end
-begin_turn(ARGV[2])
-if ARGV[6] == '1' then version = redis.call('HINCRBY', k_meta, 'version', 1) end
-
-local function stored_of(name)
-  local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
-  if letter == 't' then return redis.call('HGET', k_tasks, key) or '' end
-  if letter == 'g' then
-    local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
-    return { found[1] or '', found[2] or '', found[3] or '' }
-  end
-  return redis.call('HGET', letter == 'x' and k_errors or k_outcomes, key) or ''
-end
-
-local beside = {
-  redis.call('HGETALL', k_meta), redis.call('ZRANGE', k_outbox, 0, -1, 'WITHSCORES'), redis.call('HGETALL', k_inbox),
-}
-local answer = { tonumber(version or 0), written, beside }
-local after = math.max(tonumber(ARGV[4]), written)
-local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[5])
-for i = 1, #found, 2 do
-  local n = #answer
-  answer[n + 1], answer[n + 2], answer[n + 3] = found[i], tonumber(found[i + 1]), stored_of(found[i])
-end
-return answer
+if written >= tonumber(ARGV[3]) then return { 0, pack_page({ 0, written, 0 }, {}) } end
+if ARGV[5] == '1' then redis.call('HINCRBY', k_meta, 'version', 1) end
+return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) }
 
 -- script: clear_changes
 -- End a client's turn. Removes the marks up to a version that the database has, and the payloads of these tasks. Wakes the
 -- clients that wait for this version, and the next client to write.
--- KEYS: meta tasks marks
 -- ARGV: epoch, version, most, name of the client
 -- Returns: 1 if there are more marks (-3: another epoch)
 -- WITH: encode decode turns
 -- FLAGS: allow-oom
 if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return { -3 } end
-local function call(name, word)
-  redis.call('RPUSH', k_turn .. ':' .. name, word)
+local function call(name, page)
+  redis.call('RPUSH', k_turn .. ':' .. name, page)
   redis.call('EXPIRE', k_turn .. ':' .. name, 5)
 end
 
 local written = math.max(tonumber(ARGV[2]), tonumber(redis.call('HGET', k_meta, 'written') or 0))
 redis.call('HSET', k_meta, 'written', written)
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)) do call(name, written) end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)) do
+  call(name, pack_page({ 0, written, 0 }, {}))
+end
 redis.call('ZREMRANGEBYSCORE', k_waiting, '-inf', written)
 if (redis.call('GET', k_turn) or ARGV[4]) == ARGV[4] then
   local next = redis.call('ZRANGE', k_waiting, 0, 0)[1]
   redis.call('DEL', k_turn)
-  if next then
-    begin_turn(next)
-    call(next, 0)
-  end
+  if next then call(next, ask_turn(next)) end
 end
 local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', written, 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
