@@ -20,7 +20,7 @@ from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Counts, Effects, Finding
 from penstock.core.task import UNSTARTED, Record
 from penstock.core.transfer import TubeCounters
-from penstock.engine.port import Audit, ByIds, Members, QueueAudit, Step
+from penstock.engine.port import Audit, ByIds, Members, Problem, QueueAudit, Step
 from penstock.engine.work import Work
 
 #: The problem with an outcome of a task that still exists, after the id.
@@ -31,7 +31,7 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     """Return the findings of one tube. With `repair`, repair each."""
     audit = step.audit(tube)
     found = [
-        *_states(step, tube, audit, repair),
+        *_tasks(step, tube, audit, repair),
         *_orphans(step, tube, audit, repair),
         *_groups(step, tube, audit, repair),
     ]
@@ -50,22 +50,17 @@ def audit_of(
 ) -> Audit:  # fmt: skip
     """Return the Audit of a tube from its tasks, in id order, whose payloads are not read, and from what is stored
     beside them. `sessions`: those that may hold tasks. `queues`: taken, heads, waiting and turn of each micro-queue."""
-    audit = Audit(Counter(), [], [], [], {}, groups, {}, [], None, counters, others)
+    audit = Audit(Counter(), [], [], {}, groups, {}, None, counters, others)
     numbers, newest = {group.no for group in groups}, None
     in_queues: dict[str, list[tuple[float, float, int, str]]] = {label: [] for label in queues}
     for record in records:
         state, newest = record.state, record
         audit.states[state] += 1
-        if not tube.kind.leased:
-            audit.unsound.extend([] if repaired(tube, record) is None else [record])
-        elif is_stranded(tube, record):
-            audit.stranded.append(record)
-        elif state == "t" and record.owner not in sessions:
+        audit.wrong.extend(_wrong(tube, record, numbers))
+        if tube.kind.leased and state == "t" and record.owner not in sessions:
             audit.orphans.append(record)
         if record.group_no is not None:
             audit.members.setdefault(record.group_no, Counter())[state] += 1
-            if record.group_no not in numbers:
-                audit.strays.append(record)
         if tube.kind.per_utube and record.utube is not None and state in "rqt":
             place = record.rank1, 0 if tube.fair else record.rank2, record.id, state
             in_queues.setdefault(record.utube, []).append(place)
@@ -81,26 +76,11 @@ def _audit_queue(
     return QueueAudit((states["t"], states["r"], states["q"]), (taken, heads, waiting), turn, ready)
 
 
-Problem = tuple[int | str | None, str, str]
-
-
-def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
-    for record in audit.stranded:
-        yield record.id, f"in state {record.state}, which nothing ends", "make it ready"
+def _tasks(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
+    for problem, repaired in audit.wrong:
+        yield problem
         if repair:
-            step.restore(tube, replace(record, state="r", owner=None, at=record.expires))
-    for record in audit.unsound:
-        wrong = repaired(tube, record)
-        if wrong is not None:
-            yield record.address, wrong[0], "put it right"
-            if repair:
-                step.restore(tube, wrong[1])
-    for record in audit.strays:
-        yield record.id, "its group is not there", "take it out of the group"
-        if repair:  # a task that waited for the start of its group becomes ready at the next advance
-            waits = record.state == UNSTARTED
-            state, at = ("~", step.now) if waits else (record.state, record.at)
-            step.restore(tube, replace(record, state=state, at=at, group=None, group_no=None))
+            step.restore(tube, repaired)
 
 
 def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Problem]:
@@ -198,25 +178,33 @@ def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:
         yield None, what, "keep the newest"
 
 
-def is_stranded(tube: Tube, record: Record) -> bool:
-    """Return whether a task of a leased kind can never become ready: its state is unknown, or it waits for a
-    micro-queue, a time or a group that it does not have."""
-    queue = tube.kind.per_utube or None
-    waits_for = {"q": queue and record.utube, "~": record.at, "g": record.group_no, "r": 0, "t": 0, "!": 0}
-    return waits_for.get(record.state) is None
+def _wrong(tube: Tube, record: Record, groups: Container[int]) -> Iterator[tuple[Problem, Record]]:
+    """Yield each problem of a task, and the task after the repair of this problem and those before it."""
+    if tube.kind.leased:
+        # A task can never become ready if it waits for a micro-queue, a time or a group that it does not have.
+        queue = tube.kind.per_utube or None
+        waits_for = {"q": queue and record.utube, "~": record.at, "g": record.group_no, "r": 0, "t": 0, "!": 0}
+        if waits_for.get(record.state) is None:
+            problem = record.id, f"in state {record.state}, which nothing ends", "make it ready"
+            record = replace(record, state="r", owner=None, at=record.expires)
+            yield problem, record
+    elif (sound := _sound(tube, record)) != record:
+        what = "is not where its last hand-out put it"
+        if sound.state != record.state:
+            what = f"is in state {record.state}, which its kind has not"
+        elif record.owner is not None:
+            what = f"is held by session {record.owner}, but its kind has no leases"
+        yield (record.address, what, "put it right"), sound
+    if record.group_no is not None and record.group_no not in groups:
+        if record.state == UNSTARTED:  # it becomes ready at the next advance
+            record = replace(record, state="~", at=record.created)
+        problem = record.id, "its group is not there", "take it out of the group"
+        yield problem, replace(record, group=None, group_no=None)
 
 
-def repaired(tube: Tube, record: Record) -> tuple[str, Record] | None:
-    """Return what is wrong with a task of an unleased kind, and the repaired task; None if nothing is wrong."""
+def _sound(tube: Tube, record: Record) -> Record:
+    """Return a task of an unleased kind with the fields that the kind allows."""
     clocked = tube.kind.hand_out == CLOCK
     if record.state == "t" and not clocked:
-        sound = replace(record, owner=None)
-    else:
-        sound = replace(record, state="r", owner=None, rank1=(record.taken or 0) if clocked else 0)
-    if sound == record:
-        return None
-    if sound.state != record.state:
-        return f"is in state {record.state}, which its kind has not", sound
-    if record.owner is not None:
-        return f"is held by session {record.owner}, but its kind has no leases", sound
-    return "is not where its last hand-out put it", sound
+        return replace(record, owner=None)
+    return replace(record, state="r", owner=None, rank1=(record.taken or 0) if clocked else 0)

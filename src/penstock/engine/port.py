@@ -276,27 +276,28 @@ class Acked(msgspec.Struct, frozen=True):
     beside: Effects | None = None
 
 
+# What is wrong: with which task, by id or name, or None; what; and its remedy.
+Problem = tuple[int | str | None, str, str]
+
+
 class Audit(msgspec.Struct, frozen=True):
     """Derived data of one tube as stored and as computed from its tasks, which `engine.integrity` compares.
 
-    `engine.integrity.audit_of` makes it. `states`: number of tasks by state. `stranded`: tasks in a state that they can
-    never leave. `orphans`: taken tasks of a leased kind whose session is gone. `unsound`: tasks of an unleased kind
-    with fields that the kind does not allow. `queues`: counted and stored numbers of each micro-queue. `members`:
-    number of tasks by state, for each group number. `strays`: tasks whose group is gone.
+    `engine.integrity.audit_of` makes it. `states`: number of tasks by state. `wrong`: problems of single tasks, each
+    with the repaired task. `orphans`: taken tasks of a leased kind whose session is gone. `queues`: counted and stored
+    numbers of each micro-queue. `members`: number of tasks by state, for each group number.
     """
 
     states: Counter[str]
-    stranded: list[Record]
+    wrong: list[tuple[Problem, Record]]
     orphans: list[Record]
-    unsound: list[Record]
     queues: dict[str, QueueAudit]
     groups: list[Group]
     members: dict[int, Counter[str]]
-    strays: list[Record]
     newest: Record | None
     counters: TubeCounters
-    #: Other problems of derived data, as (id, what, remedy). `rebuild` repairs them.
-    others: Sequence[tuple[int | str | None, str, str]] = ()
+    #: Other problems of derived data. `rebuild` repairs them.
+    others: Sequence[Problem] = ()
 
 
 class QueueAudit(msgspec.Struct, frozen=True):

@@ -20,8 +20,8 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import Finding
 from penstock.core.task import UNSTARTED, Record
-from penstock.engine.integrity import EARLY_OUTCOME, Problem, audit_of, check_tube, queue_problems
-from penstock.engine.port import Audit, Step
+from penstock.engine.integrity import EARLY_OUTCOME, audit_of, check_tube, queue_problems
+from penstock.engine.port import Audit, Problem, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
