@@ -70,16 +70,16 @@ def utubes(size: Size) -> Iterator[Line]:
     """
     counts = [1_000] if size.quick else [1_000, 10_000, *([150_000] if size.long else [])]
     for store in ("SQLite relaxed", "memory"):
-        paces: list[float] = []
+        seconds_each: list[float] = []
         for count in counts:
             seconds = _drain_utubes(store, count, threads=False)
-            paces.append(seconds / count)
+            seconds_each.append(seconds / count)
             name = f"{store}: utube 10 × {count:,}, 10 sessions"
             yield _utube_line(name, seconds, count, f"{UTUBES * count / seconds:,.0f} tasks/s")
-        if len(paces) > 1:
-            pace = paces[0] / paces[-1]
-            target = (Target("T14 linear", 0.9, f"× the pace at {counts[0]:,}"),)
-            yield Line(f"{store}: utube pace at {counts[-1]:,}", pace, "×", ratio=pace, targets=target)
+        if len(seconds_each) > 1:
+            growth = seconds_each[0] / seconds_each[-1]
+            target = (Target("T14 linear", 0.9, f"× the growth at {counts[0]:,}"),)
+            yield Line(f"{store}: utube growth at {counts[-1]:,}", growth, "×", ratio=growth, targets=target)
         seconds = _drain_utubes(store, 1_000, threads=True)
         note = f"{UTUBES * 1_000 / seconds:,.0f} tasks/s"
         yield Line(f"{store}: utube 10 × 1,000, 10 threads", seconds, "s", note=note)

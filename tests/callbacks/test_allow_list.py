@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.callbacks.allow_list import AllowList, Refused, allow_list, is_public, parse
 
-INWARD = """
+INTERNAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 127.255.255.254 169.254.169.254 172.16.0.1
     172.31.255.255 192.0.0.1 192.0.0.8 192.0.0.192 192.0.2.1 192.88.99.1 192.168.1.1 198.18.0.1 198.19.255.255
     198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 168.63.129.16
@@ -20,7 +20,7 @@ INWARD = """
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.255.255 172.32.0.1 192.0.1.1 2606:4700::1111 2a00:1450::1"
 
 
-@pytest.mark.parametrize("address", INWARD.split())
+@pytest.mark.parametrize("address", INTERNAL.split())
 def test_an_inward_address_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 

@@ -152,9 +152,9 @@ class Broker(Session):
         self.model.tubes[name] = naive.Tube(self.model, name, kind, options)
 
     def tubes(self) -> list[TubeInfo]:
-        saying = {"temporary": False, "pri": 0, "utube_limit": 1}  # these options are the defaults
+        defaults = {"temporary": False, "pri": 0, "utube_limit": 1}
         return [
-            TubeInfo(name, tube.kind, {key: value for key, value in tube.options.items() if saying.get(key) != value})
+            TubeInfo(name, tube.kind, {key: value for key, value in tube.options.items() if defaults.get(key) != value})
             for name, tube in sorted(self.model.tubes.items())
         ]
 

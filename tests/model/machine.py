@@ -38,13 +38,13 @@ tubes = st.sampled_from(NAMES)
 brokers = st.integers(0, BROKERS - 1)
 Call = Callable[[Side], object]
 WEIGHTS = {
-    "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
-    "advance": 2, "advance_to_a_deadline": 2, "settle_at_a_deadline": 2, "clients": 2, "link": 5, "deliver": 3,
+    "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "administer": 3, "look": 1,
+    "advance": 2, "advance_to_a_deadline": 2, "settle_at_a_deadline": 2, "clients": 2, "relate": 5, "deliver": 3,
 }  # fmt: skip
 _WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several", "serve")
 _SETTLE = ("ack", "release", "touch", "fail", "bury", "delete", "cancel")
-_STEERING = (*["kick"] * 5, *["resume"] * 3, "pause", *["release_all"] * 2, "truncate", "drop")
-_LINKING = (
+_ADMINISTER = (*["kick"] * 5, *["resume"] * 3, "pause", *["release_all"] * 2, "truncate", "drop")
+_RELATE = (
     *["wait"] * 2,
     *["open_group"] * 3,
     "fill_group",
@@ -68,17 +68,17 @@ ARGUMENTS = {
         verb=_verbs(("bury", "bury", "delete", "cancel", "ack", "release")), name=tubes, who=places, which=places
     ),
     "ack_many": _arguments(
-        name=tubes, who=places, whiches=st.lists(recent, max_size=4), ids=st.lists(places, max_size=2)
+        name=tubes, who=places, handed=st.lists(recent, max_size=4), ids=st.lists(places, max_size=2)
     ),
-    "steer": _arguments(verb=_verbs(_STEERING), name=tubes, who=places, count=st.integers(1, 4)),
+    "administer": _arguments(verb=_verbs(_ADMINISTER), name=tubes, who=places, count=st.integers(1, 4)),
     "look": _arguments(
         name=tubes, who=places, which=places, status=_verbs((None, *penstock.Status)), limit=st.integers(1, 3)
     ),
     "advance": _arguments(seconds=CLOCK_STEPS, look=st.booleans()),
     "advance_to_a_deadline": _arguments(which=places, early=st.booleans(), look=st.booleans()),
     "settle_at_a_deadline": _arguments(verb=_verbs(_SETTLE), which=places, early=st.booleans()),
-    "link": _arguments(
-        verb=_verbs(_LINKING), name=tubes, who=places, which=places, address=addresses, group=groups, end=st.booleans()
+    "relate": _arguments(
+        verb=_verbs(_RELATE), name=tubes, who=places, which=places, address=addresses, group=groups, end=st.booleans()
     ),
     "deliver": _arguments(
         name=tubes, who=places, count=st.integers(1, 4), elapsed=_verbs((0, 0, 0.5, 1)), start=st.integers(-4, 4)
@@ -218,15 +218,15 @@ class Machine(RuleBasedStateMachine):
     def settle_by_id(self, who: int, name: str, which: int, verb: str) -> None:
         self.both(lambda side: getattr(side.tube(who, name), verb)(self._id(name, which)))
 
-    def ack_many(self, who: int, name: str, whiches: list[int], ids: list[int]) -> None:
+    def ack_many(self, who: int, name: str, handed: list[int], ids: list[int]) -> None:
         def call(side: Side) -> object:
-            known = [side.nth_newest(which) for which in whiches]
+            known = [side.nth_newest(which) for which in handed]
             numbers = [self._id(name, which) for which in ids]
             return side.tube(who, name).ack_many([*(task for task in known if task.tube == name), *numbers])
 
         self.both(call)
 
-    def link(self, verb: str, name: str, who: int, which: int, address: str, group: str, end: bool) -> None:
+    def relate(self, verb: str, name: str, who: int, which: int, address: str, group: str, end: bool) -> None:
         if verb == "wait":
             self.both(lambda side: side.tube(who, name).wait(address, 0))
         elif verb == "open_group":
@@ -247,7 +247,7 @@ class Machine(RuleBasedStateMachine):
         ids = self.ids.get(name) or [1]
         return ids[which % len(ids)] if which < 28 else which
 
-    def steer(self, who: int, name: str, verb: str, count: int) -> None:
+    def administer(self, who: int, name: str, verb: str, count: int) -> None:
         if verb in ("drop", "truncate") and self.model.owed_replies(name) > 1:
             return  # any order, so the ids of the replies differ
         if verb == "drop":

@@ -173,7 +173,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: M
     begun = threading.Barrier(2, timeout=30)
     tries: list[int] = []
 
-    def crosswise(link: Link) -> None:
+    def lock_in_other_order(link: Link) -> None:
         tries.append(1)
         link.change("UPDATE penstock_id SET last = last + 1 WHERE tube = %s", (one,))
         if len(tries) == 1:
@@ -185,7 +185,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: M
     # The server rolls back the transaction with fewer changes: this one has more.
     own.cursor().execute(f"INSERT INTO penstock_counter (tube) {numbers(1, 100)} SELECT 0 FROM n")
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
-    step = begin(lambda: database.attempt(crosswise, safe=True, restart=True))
+    step = begin(lambda: database.attempt(lock_in_other_order, safe=True, restart=True))
     begun.wait()
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {one}")
     own.rollback()
@@ -198,17 +198,17 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: M
 def test_endless_deadlocks_raise(database: MysqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
-    def crosswise(link: Link) -> None:
+    def lock_in_other_order(link: Link) -> None:
         tries.append(1)
         raise pymysql.err.OperationalError(1213, "Deadlock found")
 
     monkeypatch.setattr("penstock.store.sql.server.RETRY_SECONDS", 0.1)
     with pytest.raises(penstock.StoreBusy):
-        database.attempt(crosswise, safe=True, restart=True)
+        database.attempt(lock_in_other_order, safe=True, restart=True)
     assert len(tries) > 1
     del tries[:]
     with pytest.raises(Conflict):  # the engine retries the step
-        database.attempt(crosswise, safe=True)
+        database.attempt(lock_in_other_order, safe=True)
     assert len(tries) == 1
 
 

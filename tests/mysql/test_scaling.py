@@ -133,7 +133,7 @@ def test_four_times_the_duplicates_cost_four_times_as_much(broker: penstock.Brok
     assert again(1000) * 4 * GROWTH > again(4000)
 
 
-TIES = {"penstock_outcome", "penstock_group"}
+RELATIONS = {"penstock_outcome", "penstock_group"}
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_plain_tasks_touch_nothing_of_it(broker: penstock.Broker, touched: Calla
     tasks[4].bury()
     plain = touched()
     assert "penstock_task" in plain
-    assert not plain & TIES
+    assert not plain & RELATIONS
     tube.put("addressed", address="a", group="g", reply_to="t")
     tube.delete(13)
-    assert touched() >= TIES
+    assert touched() >= RELATIONS

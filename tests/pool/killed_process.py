@@ -12,15 +12,15 @@ import penstock
 from penstock.store.pool.pool_store import PoolStore
 
 Say = Callable[[str], object]
-Story = Callable[[penstock.Broker, Say], object]
+Scenario = Callable[[penstock.Broker, Say], object]
 
 
-def die_at(step: int, front: str, database: str, story: Story) -> tuple[list[str], bool]:
+def die_at(step: int, front: str, database: str, scenario: Scenario) -> tuple[list[str], bool]:
     """Run the scenario in a child that is killed at that step. Returns its reports, and whether it finished."""
     heard, said = os.pipe()
     child = os.fork()
     if not child:
-        _live(step, front, database, story, said)
+        _live(step, front, database, scenario, said)
     os.close(said)
     with os.fdopen(heard) as lines:
         words = lines.read().split()
@@ -29,12 +29,12 @@ def die_at(step: int, front: str, database: str, story: Story) -> tuple[list[str
     return words, not os.WIFSIGNALED(status)
 
 
-def _live(step: int, front: str, database: str, story: Story, said: int) -> None:
+def _live(step: int, front: str, database: str, scenario: Scenario, said: int) -> None:
     status = 1
     try:
         with penstock.connect(front, pool=database) as broker:
             _count_down(broker, step)
-            story(broker, lambda word: os.write(said, f"{word}\n".encode()))
+            scenario(broker, lambda word: os.write(said, f"{word}\n".encode()))
             status = 0
             os._exit(0)  # not by closing, which would release its tasks
     except BaseException:

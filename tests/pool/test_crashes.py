@@ -16,7 +16,7 @@ from penstock.core.entry import plain_entry
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.redis.redis_store import RedisStore
 from tests.pool.conftest import Connect
-from tests.pool.killed_process import Say, Story, die_at
+from tests.pool.killed_process import Say, Scenario, die_at
 from tests.servers.redis import Redis
 from tests.support.verbs import take
 
@@ -24,7 +24,7 @@ Contents = list[tuple[object, str]]
 ALL = os.environ.get("PENSTOCK_STEPS") == "all"
 
 
-def tell_of_plain_tasks(broker: penstock.Broker, say: Say) -> None:
+def run_plain_tasks(broker: penstock.Broker, say: Say) -> None:
     tube = broker.tube("t")
     say("begun")
     tube.put_many(["a", "b"])
@@ -57,7 +57,7 @@ PLAIN: dict[str, Contents] = {
 }
 
 
-def tell_of_ties(broker: penstock.Broker, say: Say) -> None:
+def run_relations(broker: penstock.Broker, say: Say) -> None:
     tube = broker.tube("t")
     group = tube.group("g")
     group.on_end("end")
@@ -71,7 +71,7 @@ def tell_of_ties(broker: penstock.Broker, say: Say) -> None:
 
 
 REPLY = {"id": 1, "address": "a", "status": "done", "result": "fine"}
-TIES: dict[str, Contents] = {
+RELATIONS: dict[str, Contents] = {
     "": [],
     "begun": [],
     "put": [("member", "~")],
@@ -92,13 +92,13 @@ LOSSES: dict[str, Callable[[int], bool]] = {
     [("sqlite", "kept"), ("sqlite", "lost"), ("postgres", "by threes"), ("mariadb", "by threes")],
     indirect=["databases"],
 )
-@pytest.mark.parametrize(("story", "states"), [(tell_of_plain_tasks, PLAIN), (tell_of_ties, TIES)])
+@pytest.mark.parametrize(("scenario", "states"), [(run_plain_tasks, PLAIN), (run_relations, RELATIONS)])
 def test_a_process_may_die_at_any_step(
-    server: Redis, databases: Callable[[], str], losses: str, story: Story, states: dict[str, Contents]
+    server: Redis, databases: Callable[[], str], losses: str, scenario: Scenario, states: dict[str, Contents]
 ) -> None:
     for step in count(0, 1 if ALL else 3 if losses in ("kept", "lost") else 5):
         front, behind, lost = server.fresh_url(), databases(), LOSSES[losses](step)
-        words, ended = die_at(step, front, behind, story)
+        words, ended = die_at(step, front, behind, scenario)
         if lost:
             server.ask("FLUSHALL")
         with penstock.connect(front, pool=behind) as broker:

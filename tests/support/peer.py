@@ -139,11 +139,11 @@ class PeerProgram:
 
 def main(url: str) -> None:
     """Run the commands of standard input."""
-    puppet = PeerProgram(url)
+    program = PeerProgram(url)
     _say({"pid": os.getpid()})
     for line in sys.stdin:
         command, *arguments = json.loads(line)
-        work: Callable[..., dict[str, int] | None] = getattr(puppet, command)
+        work: Callable[..., dict[str, int] | None] = getattr(program, command)
         try:
             _say(work(*arguments) or {})
         except penstock.PenstockError as error:

@@ -42,8 +42,8 @@ def plain(broker: penstock.Broker, clock: Clock) -> None:
 
 
 @filled
-def fleeting(broker: penstock.Broker, clock: Clock) -> None:
-    broker.tube("fleeting", temporary=True).put_many(["a", ("b", {"delay": 5}), ("c", {"address": "c"})])
+def temporary(broker: penstock.Broker, clock: Clock) -> None:
+    broker.tube("temporary", temporary=True).put_many(["a", ("b", {"delay": 5}), ("c", {"address": "c"})])
 
 
 @filled

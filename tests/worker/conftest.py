@@ -84,13 +84,13 @@ def run(app: App) -> Iterator[Run]:
 def receive(app: App) -> Callable[[], object]:
     """The next message of a handler."""
 
-    def hear() -> object:
+    def next_message() -> object:
         task = app.broker.tube("said").take(PATIENCE)
         assert task is not None, "nothing was said"
         task.ack()
         return task.data
 
-    return hear
+    return next_message
 
 
 @pytest.fixture

@@ -169,13 +169,13 @@ class Scheduler:
 
     def _on_clock(self, seen: Overdue) -> None:
         """Wake the thread if schedules were changed or the store's clock was set."""
-        heard = time.monotonic()
+        noticed = time.monotonic()
         if seen.altered != self._altered:
             self._altered, self._read_at = seen.altered, 0.0
             self._wake.set()
-        if self._clock is not None and abs(seen.now - self._clock[0] - (heard - self._clock[1]) * 1000) > _JUMP_MS:
+        if self._clock is not None and abs(seen.now - self._clock[0] - (noticed - self._clock[1]) * 1000) > _JUMP_MS:
             self._wake.set()
-        self._clock = seen.now, heard
+        self._clock = seen.now, noticed
         if self._runs:
             self._wake.set()
 
