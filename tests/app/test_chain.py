@@ -17,10 +17,8 @@ from penstock.testing import run_queued
 from tests.conftest import STORES
 from tests.support.threads import begin, until
 
-POOLS = [name for name in STORES if name.startswith("pool")]
 
-
-@pytest.fixture(params=[name for name in STORES if name not in POOLS])
+@pytest.fixture(params=STORES)
 def chains(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """An app with handlers in two tubes."""
     app = penstock.App(STORES[request.param](tmp_path))
@@ -62,14 +60,13 @@ def define(app: App) -> None:
         raise ValueError(f"no {a}")
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_pool_and_a_sharded_tube_refuse_chains(pool: str, tmp_path: Path) -> None:
-    app = penstock.App(STORES[pool](tmp_path))
+def test_a_sharded_tube_refuses_chains(tmp_path: Path) -> None:
+    app = penstock.App(STORES["redis-cluster"](tmp_path))
     define(app)
-    add, double = app.handlers["add"], app.handlers["double"]
-    with pytest.raises(penstock.UnsupportedOption, match="a pool has no chains"):
-        penstock.chain(add.call(1), double.call()).put()
-    assert penstock.chain(add.call(1)).put().status == "ready"
+    app.broker.create_tube("two", "fifottl", shards=2)
+    with pytest.raises(penstock.UnsupportedOption, match="chains"):
+        put_chain(app.handlers["add"].call(1), app.handlers["double"].call())
+    assert [len(app.broker.tube(name)) for name in ("one", "two")] == [0, 0]
     app.close()
 
 

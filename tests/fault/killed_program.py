@@ -30,10 +30,6 @@ def has_transactions(url: str) -> bool:
     return not url.startswith("redis")
 
 
-def has_chains(url: str) -> bool:
-    return "pool=" not in url
-
-
 def database(url: str) -> Any:
     """The program's own connection to the store's database."""
     parts = urlsplit(url)
@@ -96,7 +92,7 @@ def run(app: App) -> None:
     """Put everything and run it to completion."""
     call = {name: handler.call for name, handler in app.handlers.items()}
     url = app.connection.url or ""
-    for number in range(CHAINS) if has_chains(url) else ():
+    for number in range(CHAINS):
         penstock.chain(call["first"](number), call["second"](), call["third"]()).put()
     with app.group("group") as group:
         group.put_many([call["member"](number) for number in range(MEMBERS)])

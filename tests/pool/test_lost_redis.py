@@ -14,10 +14,11 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
+from penstock.store.open import with_pool
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.pool.vault import Changes
 from penstock.store.redis.redis_store import RedisStore
-from penstock.testing import Clock
+from penstock.testing import Clock, run_queued
 from tests.pool.conftest import DATABASES, Connect
 from tests.servers.redis import Redis
 from tests.support.verbs import take
@@ -85,6 +86,27 @@ def test_leases_of_new_tasks_are_above_those_of_an_earlier_epoch(broker: penstoc
     assert isinstance(store, PoolStore)
     RedisStore.put(store, stored, [plain_entry(stored, b'"new"')])  # taken while its data is still in Redis
     assert [task.data for task in tube.take_many(2) if task.lease > old.lease] == ["a", "new"]
+
+
+def test_chains_outlive_redis(broker: penstock.Broker, server: Redis, front: str, database: str) -> None:
+    app = penstock.App(with_pool(front, database))
+
+    @app.task(tube="one")
+    def first(number: int) -> int:
+        return number + 1
+
+    @app.task(tube="two")
+    def second(number: int) -> int:
+        return 10 * number
+
+    handle = penstock.chain(first.call(1), second.call(), first.call()).put()
+    lose(server)
+    take(broker.tube("one")).ack(4)
+    lose(server)
+    assert [link.status for link in handle.handles] == ["done", "ready", "pending"]
+    run_queued(app)
+    assert handle.result(5) == 41
+    app.close()
 
 
 def test_errors_of_attempts_outlive_redis(broker: penstock.Broker, server: Redis) -> None:

@@ -39,6 +39,7 @@ from penstock.core.results import (
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, importing, is_frozen
+from penstock.engine.port import Loaded, Select
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.pool.index import Index, Mirror, Progress, differences
 from penstock.store.pool.runner import Change, Interrupted, PoolRunner, WatchedServer
@@ -46,6 +47,7 @@ from penstock.store.pool.vault import Database, Shelf, Vault, vault_version
 from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, OutboxEntry
+from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared, make_declared
@@ -136,6 +138,28 @@ def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
     return encode_declared(Declared(name, kind, encode_given(given).decode()))
 
 
+class PoolStep(RedisStep):
+    """Reads and writes of one call on the index. Tasks that a link of a chain follows are loaded with their data."""
+
+    __slots__ = ("_vault",)
+
+    def __init__(
+        self, vault: Vault, runner: PoolRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None
+    ) -> None:
+        super().__init__(runner, outbox, tube, write, now)
+        self._vault = vault
+
+    def load(self, tube: Tube, select: Select) -> Loaded:
+        """See `Step.load`."""
+        loaded = super().load(tube, select)
+        linked = [each.id for each in loaded.records if is_marked(each.reply_to) and not each.payload]
+        if not linked:
+            return loaded
+        data = self._vault.data(tube.no, linked)
+        records = [replace(each, payload=data.get(each.id, each.payload)) for each in loaded.records]
+        return Loaded(records, loaded.groups)
+
+
 class PoolStore(RedisStore):
     """Implements `engine.store.Store` on one Redis server and a database."""
 
@@ -158,6 +182,12 @@ class PoolStore(RedisStore):
 
     def _make_tubes(self) -> PoolTubes:
         return PoolTubes(self._runner, self._shards, self._vault)
+
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> PoolStep:
+        """See `RedisStep`."""
+        return PoolStep(self._vault, self._runner, self._outbox, tubes[0], write, now)
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)
@@ -306,8 +336,6 @@ class PoolStore(RedisStore):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         self._must_fit(*(entry.payload for entry in entries))
-        if any(is_marked(entry.reply_to) for entry in entries):
-            raise UnsupportedOption("a pool has no chains: put them on the database behind it, or on Redis alone")
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
