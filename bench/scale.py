@@ -77,9 +77,9 @@ def utubes(size: Size) -> Iterator[Line]:
             name = f"{store}: utube 10 × {count:,}, 10 sessions"
             yield _utube_line(name, seconds, count, f"{UTUBES * count / seconds:,.0f} tasks/s")
         if len(seconds_each) > 1:
-            growth = seconds_each[0] / seconds_each[-1]
-            target = (Target("T14 linear", 0.9, f"× the growth at {counts[0]:,}"),)
-            yield Line(f"{store}: utube growth at {counts[-1]:,}", growth, "×", ratio=growth, targets=target)
+            rate = seconds_each[0] / seconds_each[-1]
+            target = (Target("T14 linear", 0.9, f"× the rate at {counts[0]:,}"),)
+            yield Line(f"{store}: utube rate at {counts[-1]:,}", rate, "×", ratio=rate, targets=target)
         seconds = _drain_utubes(store, 1_000, threads=True)
         note = f"{UTUBES * 1_000 / seconds:,.0f} tasks/s"
         yield Line(f"{store}: utube 10 × 1,000, 10 threads", seconds, "s", note=note)
