@@ -207,8 +207,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
-    change_group = step.Q.change_group_passing if step.passing else step.Q.change_group
-    calls += [step.call(change_group, **group_values(group)) for group in delta.groups]
+    calls += [step.call(step.Q.change_group, **group_values(group)) for group in delta.groups]
     calls += _notify_call(step, delta)
     answers = step.run(calls, safe=step.passing and not delta.whole)
     flushed = Flushed()
@@ -257,7 +256,7 @@ def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
     for field in ("status", "result", "error", "code"):
         columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
-        on.flush_passing if step.passing else on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
+        on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
         whole=delta.whole, queues=queues,
         kept=any(addresses), bounded=bounded(tube),
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,

@@ -22,19 +22,14 @@ _FRAGMENTS = {
     "skip_locked": "FOR UPDATE SKIP LOCKED",
 }
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
-_LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Loads of tasks that may be changed next, so that their groups are loaded with them.
 _LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
-# Flushes of passed deadlines and group moves skip locked rows: the client that locked them applies them.
-_PASSING = ("flush", "change_group")
 
 
 def _texts() -> dict[str, str]:
     texts = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
     for name in _LOADS:
         texts[name] = texts["with_groups"].replace("{load}", texts[name])
-    for name in _PASSING:
-        texts[f"{name}_passing"] = _LOCKS.sub("FOR UPDATE SKIP LOCKED", texts[name])
     return texts
 
 

@@ -66,7 +66,7 @@ class PostgresStep(ServerStep):
     def call(self, query: str, **values: object) -> Call:
         """Return a statement with its values, including the clock and, for a notification, its sender."""
         assert isinstance(query, Query)
-        values["now"] = self.given
+        values |= {"now": self.given, "passing": self.passing}
         if "process" in query.names:
             values.setdefault("process", self.db.server.notifier.name)
         return query, values

@@ -46,7 +46,8 @@ _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 _ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_ELEMENTS)})\[\]")
 _ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
 _MATCHES = re.compile(r"MATCHES (\w+\.(\w+))")
-_PART = re.compile(r"IF (\w+) \{(.*?)\}")
+_CONDITION = re.compile(r"IF (\w+) \{")
+_PART = re.compile(r"IF (\w+) \{([^{}]*)\}")
 _HEAD = Struct("!iiIii")  # dimensions, flags, the type's OID, number of items, first index
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
 _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
@@ -84,7 +85,7 @@ class Query(str):
         rows = _ROWS.search(text)
         parts = rows[2].split("|") if rows else []
         made.columns = [dict(column.strip().split(maxsplit=1) for column in part.split(",")) for part in parts]
-        made.optional = list(dict.fromkeys(name for name, _ in _PART.findall(text)))
+        made.optional = sorted(set(_CONDITION.findall(text)))
         made.forms = {}
         return made
 
@@ -106,7 +107,9 @@ class Query(str):
 
     def _formed(self, varied: int) -> str:
         chosen = {name for place, name in enumerate(self.optional) if varied >> place & 1}
-        text = _PART.sub(lambda match: match[2] if match[1] in chosen else "", self)
+        text = str(self)
+        while _PART.search(text):  # parts of parts first
+            text = _PART.sub(lambda match: match[2] if match[1] in chosen else "", text)
         if not self.columns:
             return text
         varied >>= len(self.optional)
