@@ -88,7 +88,8 @@ class Buried(msgspec.Struct, frozen=True):
 
 
 class Members(msgspec.Struct, frozen=True):
-    """Tasks of a group, in id order; with `unstarted`, those that wait for its start (state g), in take order."""
+    """Tasks of a group, in id order; with `unstarted`, those that wait for its start (state g), in take order. The
+    caller knows the group: `Loaded.groups` may omit it."""
 
     group: int
     limit: int

@@ -142,7 +142,8 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     if not tube.kind.leased:
         return _acked(step, tube, [*calls, step.call(on.ack_named, texts=[move.name for move in moves], **values)])
     held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
-    if not held or (queued and held[0].verb == "delete"):
+    seen = [move.seen.utube for move in held if move.seen is not None]
+    if not held or (queued and (held[0].verb == "delete" or len(seen) < len(held))):
         return Acked(set())
     if held[0].verb == "delete":
         return _acked(step, tube, [*calls, step.call(on.delete, key=base | held[0].id, **values)])
@@ -151,10 +152,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         "key": pks, "held": [move.lease or 0 for move in held], "session": [move.session for move in held],
         "result": [move.result for move in held], "retention": tube.retention, **_groups_of(held, base),
     }  # fmt: skip
-    queues = dict[str, int]()
-    if queued:
-        seen = [move.seen.utube for move in held if move.seen is not None]
-        queues = _counted(seen if len(seen) == len(held) else (row[0] for row in step.rows(on.queues_of, ids=pks)))
+    queues = _counted(seen) if queued else {}
     calls.append(step.call(on.ack, queues=list(queues), **values))
     if queued:
         calls.append(_heads(step, tube, queues, queues.values()))
@@ -192,8 +190,6 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     """Write a Delta. Statements that lock tasks come first; groups, on which many calls contend, come last."""
     tube, works = delta.tube, delta.works
     calls = step.locks(tube, *(other for other, _ in works))
-    if delta.whole and (delta.rows or delta.groups or works):  # a put alone stores nothing if the tube is gone
-        calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
     rows_at, queues = len(calls), _queues(delta)
     if delta.rows:
         calls.append(_rows_call(step, delta, queues))
@@ -207,7 +203,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
-    calls += [step.call(step.Q.change_group, **group_values(group)) for group in delta.groups]
+    calls += [step.call(step.Q.change_group, tube=tube.no, **group_values(group)) for group in delta.groups]
     calls += _notify_call(step, delta)
     answers = step.run(calls, safe=step.passing and not delta.whole)
     flushed = Flushed()
@@ -218,8 +214,6 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         step.moved = step.moved or (step.passing and bool(changed))
         flushed.note_rows(delta, changed, answers[rows_at + 1][0][0] if queues else None)
     for at, into, entries in puts:
-        if not answers[at]:
-            raise step.no_such_tube(into)
         records = _stored(step, into, entries, answers[at:])
         flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
     step.count_changes(tube)

@@ -22,18 +22,7 @@ _FRAGMENTS = {
     "skip_locked": "FOR UPDATE SKIP LOCKED",
 }
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
-# Loads of tasks that may be changed next, so that their groups are loaded with them.
-_LOADS = ("by_id", "by_ids", "by_names", "due", "find_taken", "buried", "members", "unstarted", "page")
-
-
-def _texts() -> dict[str, str]:
-    texts = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
-    for name in _LOADS:
-        texts[name] = texts["with_groups"].replace("{load}", texts[name])
-    return texts
-
-
-_TEXTS = _texts()
+_TEXTS = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
 
 
 class Queries(SimpleNamespace):

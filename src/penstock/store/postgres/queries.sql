@@ -248,8 +248,8 @@ pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- name: insert
 -- Puts tasks, those of micro-queues as waiting: `queues` and how many tasks each gets (`waits`); `heads` must follow.
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
--- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if an
--- address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
+-- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if the
+-- tube is gone, an address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
 WITH c AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS clock),
 IF marked {m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, clock),
     last_seq = CASE WHEN clock > last_ms THEN 0 ELSE last_seq END + new FROM c
@@ -257,8 +257,8 @@ IF marked {m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, clock),
 n AS MATERIALIZED (SELECT t.ids, t.dues, c.*, IF marked {m.*,} 1 / CASE WHEN IF addresses {EXISTS (
     SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) OR}
-    IF capacity {$stored + c.new > :capacity::bigint OR} false THEN 0 ELSE 1 END AS admitted
-    FROM penstock_tube t CROSS JOIN c IF marked {CROSS JOIN m} WHERE t.no = :tube),
+    IF capacity {$stored + c.new > :capacity::bigint OR} t.no IS NULL THEN 0 ELSE 1 END AS admitted
+    FROM c IF marked {CROSS JOIN m} LEFT JOIN penstock_tube t ON t.no = :tube),
 IF addresses {superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
     SELECT o.pk FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome
         WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),}
@@ -438,8 +438,6 @@ kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
 SELECT array_agg(pk), array_agg(pk) FILTER (WHERE address IS NOT NULL),
 IF queues {1 / (count(*) = cardinality(:key::bigint[]))::integer,}
 CASE WHEN count(*) > 0 AND (:limited OR (count(address) > 0 AND $others_watch)) THEN $notify END FROM gone;
--- name: queues_of
-SELECT utube FROM penstock_task WHERE pk $in_ids;
 -- name: ack_named
 -- penstock_address. Any session may ack delivered messages.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
@@ -502,26 +500,20 @@ counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $
 SELECT c.clock, (SELECT array_agg(pk) FROM gone), IF bounded {(SELECT count(*) FROM lowered),}
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_group
-WITH free AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = :no $passing),
+WITH free AS MATERIALIZED (SELECT no FROM penstock_group
+    WHERE no = :no AND EXISTS (SELECT 1 FROM penstock_tube t WHERE t.no = :tube) $passing),
 done AS (UPDATE penstock_group g SET state = :state, total = g.total + :total, remaining = g.remaining + :remaining,
     end_work = coalesce(:end_work, g.end_work), cancel_work = coalesce(:cancel_work, g.cancel_work),
     moving = :moving, until = :until, failed = g.failed + :failed, on_failure = coalesce(:on_failure, g.on_failure)
     FROM free WHERE g.no BETWEEN free.no AND free.no AND g.name = :name AND g.state = :was
     AND CASE WHEN :exact = 1 THEN g.remaining = :had ELSE g.remaining + :remaining > 0 END RETURNING 1)
 SELECT 1 / count(*) FROM done;
--- name: must_live
-SELECT 1 / CASE WHEN count(*) < cardinality(:tubes::integer[]) THEN 0 ELSE 1 END FROM penstock_tube
-WHERE no = ANY (:tubes::integer[]);
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving)
 SELECT :tube::integer, :name::text, 'open', 0, 0, 0 FROM penstock_tube WHERE no = :tube ON CONFLICT DO NOTHING;
 
 -- loads
 
--- name: with_groups
--- Wraps a load: adds its group to each task.
-SELECT * FROM ({load}) k
-LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
 -- name: outcomes_by_address
 -- penstock_outcome_address, in pk order
 SELECT o.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (SELECT $kept FROM penstock_outcome

@@ -44,7 +44,6 @@ from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
-_FIELDS = len(Record.__struct_fields__)
 # When to retry a take whose tasks other takers had locked.
 BUSY_MS = 20
 _FOREVER = 2**62
@@ -205,24 +204,22 @@ class SqlStep:
             asked.append((self.Q.moving_groups, {"tube": tube.no}))
         found, *more = self.look(tube, asked, hidden=isinstance(select, port.Page))
         groups: dict[int, Group] = {}
-        if found and len(found[0]) > _FIELDS:
-            groups = {row[_FIELDS]: Group(*row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
-            found = [row[:_FIELDS] for row in found]
         records = [Record(*row) for row in found]
         if isinstance(select, port.Due):
-            groups |= {row[0]: Group(*row) for row in more[0]}
+            groups = {row[0]: Group(*row) for row in more[0]}
         elif isinstance(select, Find) and more:
             records += [Record(*row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
         if isinstance(select, Deliveries) and select.start < 0:  # read backwards; fewer, if it begins before the first
             records = records[::-1] if len(records) == min(select.limit, -select.start) else []
-        if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
+        missing = {record.group_no for record in records if record.group_no is not None} - groups.keys()
+        if missing and not isinstance(select, port.Members):
             groups |= {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(missing))}
         return Loaded(records, groups)
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
         """Return the rows of several queries on a tube. Raises NoSuchTube if the tube is gone or hidden, unless
-        `hidden`. Rows of a load may have the columns of the fragment `group` after those of the task."""
+        `hidden`."""
         results = self.several(asked)
         if not (results[0] or hidden):
             self.must_live(tube)
