@@ -117,7 +117,7 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     def put(payload: bytes) -> Record | None:
         now = None if clock is None else clock()
         try:
-            rows = server.send([(query, {**shape, "data": payload, "process": server.notifier.name, "now": now})])[0]
+            rows = server.send([(query, {**shape, "data": payload, "process": server.sender, "now": now})])[0]
         except StoreError as error:
             if type(error) is not StoreError:
                 raise
@@ -137,7 +137,6 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
 def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     """Ack tasks that need no rule of core."""
     on, queued, calls, base = step.on(tube), tube.kind.per_utube, step.locks(tube), first_pk(tube)
-    at = len(calls)
     values: dict[str, Any] = {"tube": tube.no, "limited": tube.capacity is not None}
     if not tube.kind.leased:
         return _acked(step, tube, [*calls, step.call(on.ack_named, texts=[move.name for move in moves], **values)])
@@ -157,7 +156,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     if queued:
         calls.append(_heads(step, tube, queues, queues.values()))
     try:
-        answers = step.run(calls)[at:]
+        answers = step.run(calls)
     except Conflict:
         return Acked(set())
     acked, kept, *_ = answers[0][0]
@@ -189,8 +188,8 @@ def _groups_of(moves: Sequence[Move], base: int) -> dict[str, list[int]]:
 def flush(step: PostgresStep, delta: Delta) -> Flushed:
     """Write a Delta. Statements that lock tasks come first; groups, on which many calls contend, come last."""
     tube, works = delta.tube, delta.works
-    calls = step.locks(tube, *(other for other, _ in works))
-    rows_at, queues = len(calls), _queues(delta)
+    opening, calls = step.locks(tube, *(other for other, _ in works)), list[Call]()
+    queues = _queues(delta)
     if delta.rows:
         calls.append(_rows_call(step, delta, queues))
         if queues:
@@ -205,14 +204,14 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
     calls += [step.call(step.Q.change_group, tube=tube.no, **group_values(group)) for group in delta.groups]
     calls += _notify_call(step, delta)
-    answers = step.run(calls, safe=step.passing and not delta.whole)
+    answers = step.run([*opening, *calls], safe=step.passing and not delta.whole)
     flushed = Flushed()
     if delta.rows:
-        clock, pks, *_ = answers[rows_at][0]
+        clock, pks, *_ = answers[0][0]
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
-        flushed.note_rows(delta, changed, answers[rows_at + 1][0][0] if queues else None)
+        flushed.note_rows(delta, changed, answers[1][0][0] if queues else None)
     for at, into, entries in puts:
         records = _stored(step, into, entries, answers[at:])
         flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
@@ -279,6 +278,6 @@ def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
     ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)
     ended = ended or any(row.after.state in OVER for row in delta.groups)
     room = tube.capacity is not None and any(row.after.state == "-" for row in rows)
-    if step.db.server.notifier.name is None or not (room or ready or ended):
+    if step.db.server.sender is None or not (room or ready or ended):
         return []
     return [step.call(step.Q.notify, tube=tube.no, always=room, ready=ready, ended=ended)]

@@ -15,8 +15,8 @@ from penstock.store.forks import reset_in_child
 from penstock.store.postgres.postgres_connection import PostgresServer, this_process
 from penstock.store.wake import LINGER_SECONDS, Receiver
 
-# After a notification its sender is silent for a while (`Notifier`). Waiters retry once more after this time, and find
-# what the sender did meanwhile.
+# After a notification its sender is silent for a while (`PostgresServer.sender`). Waiters retry once more after this
+# time, and find what the sender did meanwhile.
 SECOND_LOOK_SECONDS = 0.025
 
 

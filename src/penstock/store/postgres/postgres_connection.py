@@ -38,6 +38,9 @@ _SETTINGS = {
     "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
 
+# How long a broker is silent after a notification, because each takes a global lock at its commit.
+_PAUSE_SECONDS = 0.01
+
 # Errors after which the whole transaction was rolled back and may be retried: a deadlock, a failed guard (1 / 0), an
 # address or a name that came into use, and a lock that another transaction held for two seconds.
 CONFLICTS = (
@@ -126,40 +129,15 @@ def this_process() -> str:
     return f"{os.getpid()}-{_PROGRAM}"
 
 
-class Notifier:
-    """Limits one broker to a notification every 10 ms, because each notification takes a global lock."""
-
-    _PAUSE_SECONDS = 0.01
-
-    def __init__(self, *, on: bool, bound: bool = False) -> None:
-        self._on, self._bound = on, bound
-        self._until = 0.0
-
-    @property
-    def name(self) -> str | None:
-        """The sender's name for a notification, or None within the pause.
-
-        Notifications in a caller's transaction are sent at its commit, and this process must receive them, too, so they
-        have another name. They need no pause: the server drops duplicates within a transaction.
-        """
-        if self._on and self._bound:
-            return f"{this_process()}-bound"
-        return this_process() if self._on and time.monotonic() >= self._until else None
-
-    def sent(self) -> None:
-        """Record that a call has sent a notification."""
-        self._until = time.monotonic() + self._PAUSE_SECONDS
-
-
 class PostgresServer(Server[Link]):
     """The server of one store or, if `bare`, of a pool's database, which needs no settings."""
 
     errors = (psycopg.Error,)
+    _silent_until = 0.0
 
     def __init__(self, location: Location, *, bare: bool = False) -> None:
         self.location = location
         self.queries = Queries(location.quoted, location.channel)
-        self.notifier = Notifier(on=location.notify)
         self._bare = bare
         # Statements that are sent before those of every call.
         self._each = () if bare or location.notify else (settings_call(self.queries, local=True),)
@@ -169,6 +147,11 @@ class PostgresServer(Server[Link]):
     def prepares(self) -> bool:
         """Whether statements may be prepared: not behind a proxy that pools transactions, where sessions change."""
         return self.location.notify
+
+    @property
+    def sender(self) -> str | None:
+        """This process's name for a notification; None for 10 ms after the last one, and with notify=off."""
+        return this_process() if self.location.notify and time.monotonic() >= self._silent_until else None
 
     def open(self, seconds: float = 0) -> Link:
         ends = time.monotonic() + seconds
@@ -206,11 +189,12 @@ class PostgresServer(Server[Link]):
         link.run([(self.queries.mend, {})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send statements together, as one transaction. Returns the rows of each. Raises Conflict if a guard fails."""
+        """Send statements together, as one transaction. Returns the rows of each but the silent ones. Raises Conflict
+        if a guard fails."""
         answers = self.attempt(lambda link: link.run(calls), safe=safe)
-        for (query, _), rows in zip(calls, answers, strict=True):
-            if query.notifies and rows and rows[0][-1] is not None:
-                self.notifier.sent()
+        asked = (query for query, _ in calls if not query.silent)
+        if any(query.notifies and rows and rows[0][-1] is not None for query, rows in zip(asked, answers, strict=True)):
+            self._silent_until = time.monotonic() + _PAUSE_SECONDS
         return answers
 
     def conflict(self, error: Exception) -> Conflict | None:
@@ -275,7 +259,6 @@ class BoundServer(PostgresServer):
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
         self.location, self.place, self.queries = own.location, own.place, own.queries
-        self.notifier = Notifier(on=own.location.notify, bound=True)
         self._db = connection
         self._wire = Wire(connection.pgconn)
         try:
@@ -284,6 +267,12 @@ class BoundServer(PostgresServer):
             found = None
         if f"postgresql:{found}" != identity:
             raise BadValue(f"the connection does not lead to this store: bind one on {self.place}, same schema")
+
+    @property
+    def sender(self) -> str | None:
+        """Another name than this process's, which must receive the notifications, too: they are sent at the caller's
+        commit. No pause: the server drops duplicates within a transaction."""
+        return f"{this_process()}-bound" if self.location.notify else None
 
     @contextmanager
     def transaction(self, *, snapshot: bool) -> Iterator[Any]:

@@ -59,7 +59,8 @@ class PostgresStep(ServerStep):
         self.Q = database.queries
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send statements together, as one transaction or as part of the open one. Returns the rows of each."""
+        """Send statements together, as one transaction or as part of the open one. Returns the rows of each but the
+        silent ones."""
         rows: list[list[Row]] = self.db.server.send(calls, safe=safe) if self.link is None else self.link.run(calls)
         return rows
 
@@ -68,7 +69,7 @@ class PostgresStep(ServerStep):
         assert isinstance(query, Query)
         values |= {"now": self.given, "passing": self.passing}
         if "process" in query.names:
-            values.setdefault("process", self.db.server.notifier.name)
+            values.setdefault("process", self.db.server.sender)
         return query, values
 
     def rows(self, query: str, **values: object) -> list[Row]:
@@ -95,17 +96,20 @@ class PostgresStep(ServerStep):
     # tubes
 
     def lock_alone(self, tube: Tube) -> None:
-        self.rows(self.Q.open_alone, tube=tube.no)
+        self.run([self.call(self.Q.open_alone, tube=tube.no)])
 
     def add_counter(self, tube: Tube) -> None:
         bounds = ("heads", "dues") if changes.bounded(tube) else ()
-        sequences = ("ids", *bounds, *(("serials",) if tube.kind.hand_out == DELIVER else ()))
-        self.run([self._sequence(self.Q.create_sequence, name, tube.no) for name in sequences])
+        serials = ("serials",) if tube.kind.hand_out == DELIVER else ()
+        self._sequences(self.Q.create_sequence, tube, "ids", *bounds, *serials)
         super().add_counter(tube)
 
-    def _sequence(self, query: str, sequence: str, no: int) -> Call:
-        text = query.replace("{sequence}", sequence).replace("{tube}", str(abs(no)))
-        return Query(text.replace("{most}", str(ID_MASK if sequence == "ids" else 2**63 - 1))), {}
+    def _sequences(self, query: str, tube: Tube, *names: str) -> None:
+        """Create or drop sequences of a tube."""
+        texts = [
+            query.format(name=name, no=abs(tube.no), most=ID_MASK if name == "ids" else 2**63 - 1) for name in names
+        ]
+        self.run([(Query(text), {}) for text in texts])
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
@@ -113,15 +117,14 @@ class PostgresStep(ServerStep):
         with self.together():
             busy = super().hide_tube(tube, name, given, waiting=waiting)
             if busy is None:
-                self.run([self._sequence(self.Q.drop_sequence, "ids", tube.no)])
+                self._sequences(self.Q.drop_sequence, tube, "ids")
         return busy
 
     def clear_tube(self, tube: Tube, *, forget: bool) -> None:
         with self.together():
             super().clear_tube(tube, forget=forget)
             if forget:
-                sequences = ("ids", "serials", "heads", "dues")
-                self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
+                self._sequences(self.Q.drop_sequence, tube, "ids", "serials", "heads", "dues")
 
     def make_counters(self, row: Row) -> TubeCounters:
         _, last, ms, seq, serial, paused, _, *numbers = row
@@ -162,7 +165,7 @@ class PostgresStep(ServerStep):
         lock = self.Q.lock_handle if lapse is None else self.Q.lock_handle_at_once
         try:
             with self.together():
-                self.rows(lock, handle=id)
+                self.run([self.call(lock, handle=id)])
                 super().remove_handle(id, session, lapse)
         except Conflict:
             if lapse is None:
@@ -183,14 +186,13 @@ class PostgresStep(ServerStep):
         tubes, handle, blocked = request.tubes, request.handle, request.blocked
         mark = str(call) if blocked is not None or len(tubes) > 1 else None
         calls = self.locks(*tubes, handle=handle)
-        first = len(calls)
         calls += [self._take_call(request, place, tube, mark, call) for place, tube in enumerate(tubes)]
         waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": request.waiter, "mark": mark}
         if blocked in ("register", "unregister_if_found"):
             calls.append(self.call(self.Q.enter, process=this_process(), **waits))
         if blocked in ("unregister_if_found", "unregister"):
             calls.append(self.call(self.Q.leave, always=blocked == "unregister", **waits))
-        answers = self.run(calls)[first : first + len(tubes)]
+        answers = self.run(calls)[: len(tubes)]
         handed = self.handed(request, [_looked(tube, rows) for tube, rows in zip(tubes, answers, strict=True)])
         if handed.tube is not None:
             raise_bounds(self, handed.tube, handed.records, answers[tubes.index(handed.tube)][0][4])
@@ -212,7 +214,7 @@ class PostgresStep(ServerStep):
         opening = self.locks(tube, handle=request.handle)
         while (left := request.count - len(handed.records)) > 0:
             size = min(left, _SINGLY)
-            answers = self.run([*opening, *[self._take_call(alone, 0, tube, None, call)] * size])[len(opening) :]
+            answers = self.run([*opening, *[self._take_call(alone, 0, tube, None, call)] * size])
             found = [record for rows in answers for record in _looked(tube, rows).records]
             handed.records += found
             if len(found) < size:
@@ -225,7 +227,7 @@ class PostgresStep(ServerStep):
         calls.append(self.call(self.Q.leave, handle=lost.handle, always=not self.is_registered(lost.waiter), **leave))
         mine = {"handle": lost.handle, "call": lost.call}
         calls += [self.call(self.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
-        return [[Record(*row) for row in rows] for rows in self.run(calls, safe=True)[2:]]
+        return [[Record(*row) for row in rows] for rows in self.run(calls, safe=True)[1:]]
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         calls = [*self.locks(tube), self.call(self.Q.lock_recovering, tube=tube.no)]

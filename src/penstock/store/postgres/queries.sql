@@ -88,9 +88,9 @@ SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
 INSERT INTO penstock_tube (no, name, kind, options) SELECT nextval(CASE WHEN :temporary THEN 'penstock_temporary_no'
 ELSE 'penstock_tube_no' END::regclass), :name::text, :kind::text, :options::text ON CONFLICT (name) DO NOTHING;
 -- name: create_sequence
-CREATE SEQUENCE penstock_{sequence}_{tube} MAXVALUE {most};
+CREATE SEQUENCE penstock_{name}_{no} MAXVALUE {most};
 -- name: drop_sequence
-DROP SEQUENCE IF EXISTS penstock_{sequence}_{tube};
+DROP SEQUENCE IF EXISTS penstock_{name}_{no};
 -- name: add_counter
 WITH counted AS (INSERT INTO penstock_counter (tube) VALUES (:tube::integer)),
 unbroken AS (INSERT INTO penstock_unbroken (tube) SELECT :tube::integer WHERE :temporary)

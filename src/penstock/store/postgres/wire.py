@@ -67,7 +67,7 @@ class Query(str):
     names: tuple[str, ...]
     arrays: dict[str, str]  # the types of parameters that are arrays
     called: bytes
-    silent: bool  # whether its answer is ignored
+    silent: bool  # whether its answer is left out
     notifies: bool  # whether its last column may be a notification
     columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
     optional: list[str]  # the conditions of parts that may be left out
@@ -170,7 +170,8 @@ class Wire:
         self._results = Transformer()
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Send statements together. Returns the rows of each. Outside of a transaction they form one."""
+        """Send statements together. Returns the rows of each but the silent ones. Outside of a transaction they form
+        one."""
         try:
             return self._run(calls)
         except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:  # somebody has deallocated them
@@ -213,8 +214,8 @@ class Wire:
                 failure = error_from_result(result)
             elif isinstance(what, bytes):
                 prepared.add(what)
-            else:
-                answers.append([] if what.silent else self._loaded(result))
+            elif not what.silent:
+                answers.append(self._loaded(result))
         wait(fetch_many(pgconn), pgconn.socket, _INTERVAL)  # the end of the pipeline
         pgconn.exit_pipeline_mode()
         if failure is not None:
