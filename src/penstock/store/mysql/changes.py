@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from random import getrandbits
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -21,7 +20,7 @@ from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q
-from penstock.store.mysql.wire import Raw, Rows, fill, joined, listed, literal
+from penstock.store.mysql.wire import Raw, Rows, fill, joined, literal
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
 # The ids of a reliable tube's messages: a time, and a number that restarts with each new time.
@@ -32,15 +31,15 @@ _OPTIONAL = {
     "group_no": "group_no",
 }  # fmt: skip
 
-# The fields of a changed row, and their types as columns of JSON_TABLE. `was` and the next four are its guard, `c` its
-# class; those with a 1 are its new values.
-_CHANGED = {
-    "i": "BIGINT", "c": "INT", "was": "VARCHAR(1) CHARACTER SET ascii", "lease0": "BIGINT", "at0": "BIGINT",
-    "rank0": "DOUBLE", "until": "BIGINT", "known": "INT", "state1": "VARCHAR(1) CHARACTER SET ascii",
-    "rank21": "DOUBLE", "attempts1": "INT", "expires1": "BIGINT", "at1": "BIGINT", "owner1": "BIGINT",
-    "reason1": "TEXT CHARACTER SET utf8mb4", "progress1": "DOUBLE", "errors1": "LONGTEXT CHARACTER SET ascii",
-}  # fmt: skip
-_FIELD = re.compile(r"\bj\.(\w+)")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    groups = dict[K, list[V]]()
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def require(condition: str) -> str:
@@ -90,11 +89,8 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     if ended:
         rows = [f"({base | move.id},{tube.no},{literal(name)},{literal(move.result)},@p_until)" for move, name in ended]
         packet += [fill(Q.add_outcomes, rows=Raw(part)) for part in joined(rows)]
-    leases = dict[tuple[int | None, int | None], list[int]]()
-    for move in moves:
-        leases.setdefault((move.session, move.lease), []).append(base | move.id)
     values = {"plain": int(len(seen) < len(moves)), "now": Raw(moment)}
-    for (session, lease), pks in leases.items():
+    for (session, lease), pks in _grouped(((move.session, move.lease), base | move.id) for move in moves).items():
         packet.append(fill(Q.ack, ids=sorted(pks), session=session or -1, lease=lease, **values))
         packet.append(require(f"ROW_COUNT() = {len(pks)}"))
     if queues:
@@ -110,7 +106,6 @@ class NewTasks:
         self.entries = entries
         self.delayed = sum(entry.unstarted or entry.delay > 0 for entry in entries)
         self._last, self._ms, self._seq = f"@p_i{place}", f"@p_ms{place}", f"@p_seq{place}"
-        self._gained = f"@p_gained{place}"
         self._marked = tube.kind.hand_out == DELIVER
         # Server variables with the names of replies in a round tube, by position.
         unnamed = (number for number, entry in self._placed() if entry.address is None)
@@ -133,7 +128,8 @@ class NewTasks:
         return reserved
 
     def store(self) -> list[str]:
-        """Return the statements that insert the tasks, add them to their micro-queues, and count delayed ones."""
+        """Return the statements that insert the tasks, add them to their micro-queues, and count delayed ones. The
+        result of the last one is for `records`."""
         statements: list[str] = []
         waiting = Counter[str]()
         if self._per_utube:
@@ -143,19 +139,15 @@ class NewTasks:
         statements += [self._find_name(number) for number in self._names]
         statements += self._inserts()
         if self._per_utube:
-            statements += [*_make_heads(self.tube, waiting), f"SET {self._gained}=@p_gained"]
+            statements += _make_heads(self.tube, waiting)
         if self.delayed:
             statements.append(f"INSERT INTO penstock_counter (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
-        return statements
-
-    def show(self) -> str:
-        """Return the query whose result `records` reads."""
         marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
-        gained = self._gained if self._per_utube else "0"
-        return f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"
+        gained = "@p_gained" if self._per_utube else "0"
+        return [*statements, f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"]
 
     def records(self, row: tuple[Any, ...]) -> tuple[list[Record], int]:
-        """Return the stored tasks, from the result of `show`, and how many became takeable."""
+        """Return the stored tasks, from the result of `store`, and how many became takeable."""
         before, now, ms, seq, gained = map(int, row[:5])
         names = dict(zip(self._names, row[5:], strict=True))
         if self._marked:
@@ -232,9 +224,8 @@ class Flush:
     def statements(self) -> list[str]:
         """Return the packet without its COMMIT. It takes locks in the order that engine.port requires."""
         delta, tube, fresh = self._delta, self._tube, self._delta.fresh
-        statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_got=0,@p_moved=0"]
-        if delta.rows:
-            statements[0] += f",@p_k={getrandbits(62)},@p_d={literal(self._varying())}"
+        counts = "".join(f",@p_n{number}=0" for number in range(len(self._classes.weights)))
+        statements = [f"SET @p_t={tube.no},@p_now={self._moment},@p_k={getrandbits(62)},@p_got=0,@p_gained=0{counts}"]
         if not fresh:  # new tasks are refused anyway if the tube is gone
             statements.append(fill(Q.require_tube, tube=tube.no))
         for new in sorted(self._new, key=lambda new: new.tube.no):
@@ -254,10 +245,6 @@ class Flush:
             statements.append(fill(Q.supersede, tube=tube.no, texts=addresses, most=SUPERSEDED_MS))
         if delta.erase_upto is not None:
             statements.append(fill(Q.erase, low=self._base, high=self._base | delta.erase_upto))
-        if delta.rows:
-            statements.append("SELECT @p_got,@p_moved")
-        for new in self._new:
-            statements.append(new.show())
         return statements
 
     def read(self, results: list[Rows]) -> Flushed:
@@ -265,98 +252,113 @@ class Flush:
         flushed, rows = Flushed(), self._delta.rows
         if rows:
             found = [] if self._delta.whole else results.pop(0)
-            ((got, moved),) = results.pop(0)
+            ((got, gained),) = results.pop(0)
             changed = {row.before.id for row in rows} if int(got) == len(rows) else {int(id) for (id,) in found}
-            flushed.note_rows(self._delta, changed, int(moved) if self._per_utube else None)
+            flushed.note_rows(self._delta, changed, int(gained) if self._per_utube else None)
         for new in self._new:
             flushed.note_new(self._delta, new.tube, new.entries, *new.records(results.pop(0)[0]))
         return flushed
 
-    def _varying(self) -> str:
-        """Return the fields that differ between rows, as a JSON list for each row. The others become constants."""
-        rows = map(self._row, self._delta.rows, self._classes.of_rows)
-        fields = dict(zip(_CHANGED, zip(*rows, strict=True), strict=True))
-        same = {name for name, values in fields.items() if values.count(values[0]) == len(values)} - {"i", "c"}
-        self._constants = {name: literal(fields.pop(name)[0]) for name in same}
-        columns = [f"{name} {_CHANGED[name]} PATH '$[{place}]'" for place, name in enumerate(fields)]
-        table = f"JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS ({', '.join(columns)})) j STRAIGHT_JOIN"
-        self._which = {"varying": Raw(table), "which": Raw("k.pk = j.i")}
-        if fields.keys() == {"i", "c"}:  # without a join, the change of a row takes half of the time
-            self._which = {"varying": Raw(""), "which": Raw(f"k.pk IN {literal(fields['i'])}")}
-        return msgspec.json.encode(list(zip(*fields.values(), strict=True))).decode()
-
-    def _changing(self, query: str, **values: object) -> str:
-        """Return a statement on the changed rows."""
-        constants = self._constants
-        return _FIELD.sub(lambda field: constants.get(field[1], field[0]), fill(query, **self._which, **values))
-
-    def _row(self, row: Row, number: int) -> tuple[object, ...]:
-        """Return the fields of `_CHANGED`."""
-        before, after = row.before, row.after
-        state = QUEUED if self._per_utube and after.state == "r" else after.state
-        if state == "-":  # the update only marks a task that is removed, so that no index changes twice
-            after = before
-        return (
-            self._base | before.id, number, before.state, before.lease, NEVER if before.at is None else before.at,
-            before.rank1, row.until, int(before.errors is not None), state, 0 if self._tube.fair else after.rank2,
-            after.attempts, after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason,
-            after.progress, (row.after.errors or b"").hex() if row.error else None,
-        )  # fmt: skip
-
     def _rows(self) -> list[str]:
-        rows, whole = self._delta.rows, self._delta.whole
-        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"] if self._per_utube else []
+        rows, pks, tube = self._delta.rows, self._pks, self._tube
+        moved = [row for row in rows if self._moves(row)]
         queues = Counter(row.before.utube or NO_UTUBE for row in moved)
         statements: list[str] = []
         if moved:
             entered = any(row.after.state == "r" and row.before.state != "t" for row in moved)
-            overtaking = self._tube.utube_limit > 1 or entered
-            statements += _enter_queues(self._tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
-            statements.append(self._changing(Q.move_in_queues))
-        # Only if they change: in a join, the server keeps new values of such columns in a table on disk.
-        texts = ", k.reason = j.reason1" * any(row.after.reason != row.before.reason for row in rows)
-        texts += ", k.errors = IFNULL(UNHEX(j.errors1), k.errors)" * any(row.error is not None for row in rows)
-        statements += [self._changing(Q.change_rows, texts=Raw(texts)), Q.count_changed]
-        if whole:
+            overtaking = tube.utube_limit > 1 or entered
+            statements += _enter_queues(tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
+        changes = zip(map(self._change, rows, self._classes.of_rows), rows, strict=True)
+        for (number, state, new), alike in _grouped(changes).items():
+            ids = pks(alike)
+            guard = Raw(f"k.pk IN {literal(ids)} AND {state} AND {_unchanged(alike, ids)}")
+            if self._moves(alike[0]):
+                before, after = alike[0].before.state, alike[0].after.state
+                taken, waits = (after == "t") - (before == "t"), int(after == "r")
+                statements.append(fill(Q.move_in_queues, guard=guard, taken=taken, waits=waits))
+            statements.append(fill(Q.change_rows, guard=guard, new=Raw(new)))
+            statements.append(fill(Q.count_changed, count=Raw(f"@p_n{number}")))
+        if self._delta.whole:
             statements.append(require(f"@p_got = {len(rows)}"))
-        statements += self._rewrites() + self._outcomes() + self._counters()
-        if not whole:
-            statements.append(fill(Q.show_found, all=len(rows)))
-        if any(row.after.state == "-" for row in rows):
-            statements.append(self._changing(Q.delete_gone))
+        statements += self._outcomes() + self._counters()
+        if not self._delta.whole:
+            statements.append(fill(Q.show_changed, ids=pks(rows), all=len(rows)))
+        if gone := [row for row in rows if row.after.state == "-"]:
+            statements.append(fill(Q.delete_gone, ids=pks(gone)))
         if moved:
-            statements += [Q.forget_empty_queues, *_make_heads(self._tube, queues), "SET @p_moved=@p_gained"]
-        return statements
+            statements += [Q.forget_empty_queues, *_make_heads(tube, queues)]
+        return [*statements, "SELECT @p_got,@p_gained"]
 
-    def _rewrites(self) -> list[str]:
-        """Return the statements that replace the content of tasks that were put again."""
-        rows = []
-        for row in self._delta.rows:
-            after = row.after
-            if after.state != "-" and after.payload is not row.before.payload:
-                place = (self._base | after.id, after.rank1, after.pri, after.lease, after.created, after.taken or 0)
-                rows.append((*place, after.payload.hex()))
-        return [fill(Q.rewrite, rows=part) for part in listed(rows)]
+    def _pks(self, rows: Iterable[Row]) -> list[int]:
+        return [self._base | row.before.id for row in rows]
+
+    def _moves(self, row: Row) -> bool:
+        """Return whether the change concerns the task's micro-queue."""
+        return self._per_utube and (row.before.state in "rqt" or row.after.state in "rt")
+
+    def _change(self, row: Row, number: int) -> tuple[int, str, str]:
+        """Return the class of a change, and as SQL the condition on the task's state and its new values. One statement
+        makes all changes for which these are equal, so values that may differ between tasks are left out or written as
+        expressions."""
+        before, after = row.before, row.after
+        until = "k.at" if row.until == before.at else literal(row.until)
+        states = "'r','q'" if before.state in "rq" else f"'{before.state}'"
+        state = f"k.state IN ({states}) AND IFNULL({until},{NEVER}) > @p_now"
+        if before.errors is None:
+            state += " AND k.errors IS NULL"
+        if after.state == "-":  # only marked first, and removed later, so that no index changes twice
+            return number, state, ""
+        stored = QUEUED if self._per_utube and after.state == "r" else after.state
+        new = f",k.state='{stored}',k.attempts={after.attempts},k.owner={after.owner or 0}"
+        new += f",k.progress={literal(after.progress)}"
+        if after.reason != before.reason:
+            new += f",k.reason={literal(after.reason)}"
+        if row.error:
+            new += f",k.errors={literal(after.errors)}"
+        if after.expires != before.expires:
+            new += f",k.expires={literal(after.expires)},k.at={_moment(after.at)}"
+        else:
+            new += f",k.at={f'IFNULL(k.expires,{NEVER})' if after.at == after.expires else _moment(after.at)}"
+        rewritten = after.payload is not before.payload
+        if rewritten:
+            new += f",k.rank1={after.rank1!r},k.pri={after.pri},k.created={after.created}"
+            new += f",k.data={literal(after.payload)}"
+        if rewritten or self._tube.fair:
+            new += f",k.rank2={0 if self._tube.fair else after.rank2!r}"
+        return number, state, new
 
     def _outcomes(self) -> list[str]:
-        ended: list[tuple[object, ...]] = []
-        for row in self._delta.rows if self._tube.kind.leased else ():
-            if row.after.state == "-" and row.ending and kept_under(row.before.address, row.ending) is not None:
-                status, result, error, code, _ = astuple(row.ending)
-                digits = None if result is None else result.hex()
-                ended.append((self._base | row.before.id, status, digits, error, code))
-        return [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
+        ended = [
+            (astuple(row.ending), row)
+            for row in self._delta.rows
+            if self._tube.kind.leased and row.after.state == "-" and row.ending
+            and kept_under(row.before.address, row.ending) is not None
+        ]  # fmt: skip
+        values = {"retention": self._tube.retention}
+        return [
+            fill(Q.keep_outcomes, ids=self._pks(rows), ending=Raw(",".join(map(literal, ending))), **values)
+            for ending, rows in _grouped(ended).items()
+        ]
 
     def _counters(self) -> list[str]:
-        """Return the statements that add the weights of each class of rows to the counters, without skipped rows."""
-        weights, sizes = self._classes.weights, self._classes.sizes.values()
+        """Return the statement that adds the weights of each class of rows to the counters, for those that changed."""
+        weights = self._classes.weights
         names = [name for name in COUNTED if any(weight[name] for weight in weights)]
         if not names:
             return []
-        sums = [sum(weight[name] * n for weight, n in zip(weights, sizes, strict=True)) for name in names]
-        values = {"columns": Raw(",".join(COUNTED[name] for name in names)), "all": len(self._delta.rows)}
-        statements = [fill(Q.count_all, sums=Raw(",".join(map(str, sums))), **values)]
-        if not self._delta.whole:
-            chosen = [f"SUM(ELT(f.c+1,{','.join(str(weight[name]) for weight in weights)}))" for name in names]
-            statements.append(fill(Q.count_found, sums=Raw(",".join(chosen)), **values))
-        return statements
+        sums = ("+".join(f"{weight[name]}*@p_n{no}" for no, weight in enumerate(weights)) for name in names)
+        columns = Raw(",".join(COUNTED[name] for name in names))
+        return [fill(Q.count_rows, columns=columns, sums=Raw(",".join(sums)))]
+
+
+def _moment(at: int | None) -> int:
+    return NEVER if at is None else at
+
+
+def _unchanged(rows: Sequence[Row], pks: Sequence[int]) -> str:
+    """Return the condition that tasks have the same lease, deadline and first rank as before."""
+    columns = f"k.lease,IFNULL(k.at,{NEVER}),k.rank1"
+    known = [(row.before.lease, _moment(row.before.at), row.before.rank1) for row in rows]
+    if known.count(known[0]) == len(known):
+        return f"({columns}) = {literal(known[0])}"
+    return f"(k.pk,{columns}) IN {literal([(pk, *values) for pk, values in zip(pks, known, strict=True)])}"

@@ -274,13 +274,10 @@ UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND stat
 -- name: add_outcomes
 INSERT INTO penstock_outcome (pk, tube, address, result, until) VALUES :rows;
 -- name: keep_outcomes
--- Stores the outcomes of the tasks that this packet removes.
+-- Stores the outcomes of tasks that this packet removes.
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
-SELECT k.pk, k.tube, IFNULL(k.address, ''), r.status, UNHEX(r.result), r.error, r.code, k.errors, @p_now + :retention
-FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
-result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
-code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
-STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
+SELECT pk, tube, IFNULL(address, ''), :ending, @p_now + :retention
+FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN :ids AND call_no = @p_k;
 -- name: outcomes_by_address
 -- With few rows the optimizer would prefer penstock_outcome_until. The latest outcome of an address comes last.
 SELECT $kept FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
@@ -324,42 +321,22 @@ l.heads = l.heads + (j.b IS NULL), l.waiting = l.waiting - (j.b IS NULL);
 -- name: forget_empty_queues
 DELETE l FROM $queues WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (NOT @p_fair OR l.turn < @p_now);
 
--- changes: state1 is '-' for a task that is removed
+-- changes
 
--- fragment: changed
--- In one flush, most fields are the same for all rows: such a field is written as a constant instead of j.name, because
--- the server parses JSON slowly. The table j has the others; if there are none, there is no such table.
-:varying penstock_task k FORCE INDEX (PRIMARY)
--- fragment: guard
-:which AND (k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
-AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now) AND (k.errors IS NULL OR j.known)
 -- name: move_in_queues
 -- Updates the counts of micro-queues. A task that becomes ready is counted as waiting first.
-UPDATE (SELECT k.utube AS u, SUM(j.state1 = 't') - SUM(k.state = 't') AS t, SUM(k.state = 'r') AS r,
-SUM(j.state1 = 'q') - SUM(k.state = 'q') AS q FROM $changed WHERE $guard GROUP BY k.utube) s
+UPDATE (SELECT k.utube AS u, COUNT(*) AS n, SUM(k.state = 'r') AS r, SUM(k.state = 'q') AS q
+FROM penstock_task k FORCE INDEX (PRIMARY) WHERE :guard GROUP BY k.utube) s
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u
-SET l.taken = l.taken + s.t, l.heads = l.heads - s.r, l.waiting = l.waiting + s.q;
+SET l.taken = l.taken + s.n * :taken, l.heads = l.heads - s.r, l.waiting = l.waiting + s.n * :waits - s.q;
 -- name: change_rows
-UPDATE $changed SET k.state = IF(j.state1 = '-', k.state, j.state1), k.rank2 = j.rank21, k.attempts = j.attempts1,
-k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1, k.progress = j.progress1, k.call_no = @p_k:texts WHERE $guard;
+UPDATE penstock_task k FORCE INDEX (PRIMARY) SET k.call_no = @p_k:new WHERE :guard;
 -- name: count_changed
-SELECT ROW_COUNT() INTO @p_got FROM DUAL;
--- name: rewrite
--- Sets the columns that a change of state does not set.
-UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (i BIGINT PATH '$[0]', first DOUBLE PATH '$[1]', pri1 INT PATH '$[2]',
-lease1 BIGINT PATH '$[3]', created1 BIGINT PATH '$[4]', taken1 BIGINT PATH '$[5]',
-d LONGTEXT CHARACTER SET ascii PATH '$[6]')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
-SET k.rank1 = j.first, k.pri = j.pri1, k.lease = j.lease1, k.created = j.created1, k.taken = j.taken1,
-k.data = UNHEX(j.d) WHERE k.call_no = @p_k;
--- fragment: found
-JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_d AS CHAR)), '$[*]' COLUMNS (i BIGINT PATH '$[0]', c INT PATH '$[1]')) j
-STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k
--- name: show_found
--- If not all rows were changed: those that were, before tasks in state - are deleted.
-SELECT k.pk & 1099511627775 FROM $found;
--- name: count_found
-INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM (SELECT j.c FROM $found) f HAVING COUNT(*) > 0;
--- name: count_all
-INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
+SELECT :count + ROW_COUNT(), @p_got + ROW_COUNT() INTO :count, @p_got FROM DUAL;
+-- name: count_rows
+INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got > 0;
+-- name: show_changed
+-- If not all rows were changed: those that were, before some of them are deleted.
+SELECT pk & 1099511627775 FROM penstock_task FORCE INDEX (PRIMARY) WHERE @p_got < :all AND pk IN :ids AND call_no = @p_k;
 -- name: delete_gone
-DELETE k FROM $changed WHERE :which AND j.state1 = '-' AND k.call_no = @p_k;
+DELETE k FROM penstock_task k FORCE INDEX (PRIMARY) WHERE k.pk IN :ids AND k.call_no = @p_k;

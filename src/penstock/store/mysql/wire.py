@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
 from pymysql.constants import COMMAND, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import decoders
 
@@ -24,7 +23,6 @@ _NAMES = frozenset({FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING
 _BLOBS = frozenset({FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB})
 _Read = Callable[[bytes], object]
 _PIECE = 2**18
-_encode = msgspec.json.Encoder().encode
 
 # Texts that have the same meaning between quotes under any settings of the connection.
 _SAFE = re.compile(r"[ -&(-\[\]-~]*")
@@ -97,11 +95,6 @@ def joined(texts: Iterable[str], separator: str = ",", limit: int = _PIECE) -> I
         size += added
     if part:
         yield separator.join(part)
-
-
-def listed(rows: Iterable[object]) -> Iterator[str]:
-    """Encode rows as JSON lists for JSON_TABLE, in pieces."""
-    return (f"[{part}]" for part in joined(_encode(row).decode() for row in rows))
 
 
 class Ok(NamedTuple):
