@@ -352,6 +352,8 @@ def note_batch(rows: list[int]) -> list[str] | None:
         return ["too few"]
     if -5 in rows:
         signal.raise_signal(signal.SIGSEGV)
+    if -6 in rows:
+        penstock.current_task()
     return [f"row {row}" for row in rows]
 
 

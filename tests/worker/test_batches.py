@@ -46,6 +46,15 @@ def test_tasks_are_run_in_batches_and_each_has_its_result(app: App, run: Run, re
 
 
 @every_executor
+def test_a_batch_has_no_single_current_task(app: App, run: Run, executor: str) -> None:
+    handler = HANDLERS[executor]
+    handle = handler.put(-6)
+    run(handler.rules.tube)
+    with pytest.raises(penstock.TaskFailed, match=r"this handler is given a batch: penstock.current_tasks\(\) lists"):
+        handle.wait(PATIENCE)
+
+
+@every_executor
 def test_a_bad_row_does_not_take_the_others_with_it(app: App, run: Run, receive: Receive, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.put_many([1, 2, -1, 3])

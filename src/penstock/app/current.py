@@ -145,11 +145,11 @@ get_run = _run.get
 
 
 def current_task() -> CurrentTask:
-    """The task of the calling handler. Raises NotFound outside a handler."""
-    task = find_task()
-    if task is None:
+    """The task of the calling handler. Raises NotFound outside a handler, and in a batch handler."""
+    run = _run.get()
+    if run is None:
         raise NotFound("there is no current task: call current_task() only in functions that a worker runs")
-    return task
+    return run.current_task()
 
 
 def find_task() -> CurrentTask | None:
