@@ -26,7 +26,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -34,6 +33,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.core.attempts import StoredAttempt
+from penstock.core.audit import Audit
 from penstock.core.chain import Link
 from penstock.core.ending import Ending
 from penstock.core.group import Group
@@ -275,39 +275,6 @@ class Acked(msgspec.Struct, frozen=True):
     kept: Sequence[int] = ()
     judged: bool = False
     beside: Effects | None = None
-
-
-# What is wrong: with which task, by id or name, or None; what; and its remedy.
-Problem = tuple[int | str | None, str, str]
-
-
-class Audit(msgspec.Struct, frozen=True):
-    """Derived data of one tube as stored and as computed from its tasks, which `engine.integrity` compares.
-
-    `engine.integrity.audit_of` makes it. `states`: number of tasks by state. `wrong`: problems of single tasks, each
-    with the repaired task. `orphans`: taken tasks of a leased kind whose session is gone. `queues`: counted and stored
-    numbers of each micro-queue. `members`: number of tasks by state, for each group number.
-    """
-
-    states: Counter[str]
-    wrong: list[tuple[Problem, Record]]
-    orphans: list[Record]
-    queues: dict[str, QueueAudit]
-    groups: list[Group]
-    members: dict[int, Counter[str]]
-    newest: Record | None
-    counters: TubeCounters
-    #: Other problems of derived data. `rebuild` repairs them.
-    others: Sequence[Problem] = ()
-
-
-class QueueAudit(msgspec.Struct, frozen=True):
-    """One micro-queue: (taken, heads, waiting) counted and as stored, its turn, and its ready tasks in take order."""
-
-    counted: tuple[int, int, int]
-    stored: tuple[int, int, int]
-    turn: int
-    ready: list[tuple[int, str]]  # id and state
 
 
 class Step(Protocol):

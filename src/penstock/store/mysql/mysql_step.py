@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.core.audit import Audit
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, LostTake, Request
+from penstock.engine.port import Acked, Conflict, Delta, Flushed, Handed, LostTake, Request
 from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q

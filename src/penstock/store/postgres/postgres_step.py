@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from penstock.core.audit import Audit
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
@@ -22,7 +23,7 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Audit, Conflict, Handed, LostTake, Request
+from penstock.engine.port import Conflict, Handed, LostTake, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process

@@ -14,14 +14,15 @@ from typing import cast
 from msgspec.structs import replace
 
 from penstock.core import group as rules
+from penstock.core.audit import EARLY_OUTCOME, Audit, Problem, audit_of, queue_problems
 from penstock.core.group import Group
 from penstock.core.ids import needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import Finding
 from penstock.core.task import UNSTARTED, Record
-from penstock.engine.integrity import EARLY_OUTCOME, audit_of, check_tube, queue_problems
-from penstock.engine.port import Audit, Problem, Step
+from penstock.engine.integrity import check_tube
+from penstock.engine.port import Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
@@ -123,7 +124,7 @@ class Look:
         self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in self._of("outcomes")}
         lost = self._lost_relations()
         self._records = {id: self._read(id, value, lost) for key, value in self._of("tasks") if (id := task_id(key))}
-        #: The facts that `engine.integrity` compares.
+        #: The facts that `core.audit` compares.
         self.audit = self._audit()
         self._compare_queues()
         self._compare_indexes(second="2" in runner.shape(tube).letters)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import msgspec
 from msgspec.structs import asdict, replace
 
+from penstock.core.audit import EARLY_OUTCOME, Audit, QueueAudit, audit_of, heads_wanted, true_counts
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.ids import needed_mark
@@ -37,8 +38,7 @@ from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import QUEUED, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
-from penstock.engine.integrity import EARLY_OUTCOME, audit_of, heads_wanted, true_counts
-from penstock.engine.port import Audit, GroupRow, Handed, Loaded, LostTake, QueueAudit, Request
+from penstock.engine.port import GroupRow, Handed, Loaded, LostTake, Request
 from penstock.engine.port import Row as ChangedRow
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
