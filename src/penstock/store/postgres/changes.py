@@ -251,7 +251,7 @@ def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
     return step.call(
         on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
         whole=delta.whole, queues=queues,
-        kept=any(addresses), bounded=bounded(tube),
+        kept=any(address is not None for address in addresses), bounded=bounded(tube),
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip
 

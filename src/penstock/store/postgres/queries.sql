@@ -258,7 +258,7 @@ n AS MATERIALIZED (SELECT t.ids, t.dues, c.*, IF marked {m.*,} 1 / CASE WHEN IF 
     SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) OR}
     IF capacity {$stored + c.new > :capacity::bigint OR} t.no IS NULL THEN 0 ELSE 1 END AS admitted
-    FROM c IF marked {CROSS JOIN m} LEFT JOIN penstock_tube t ON t.no = :tube),
+    FROM c IF marked {LEFT JOIN m ON true} LEFT JOIN penstock_tube t ON t.no = :tube),
 IF addresses {superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
     SELECT o.pk FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome
         WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),}
