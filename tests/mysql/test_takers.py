@@ -326,7 +326,7 @@ def test_round_trips_of_unleased_kinds(broker: penstock.Broker, packets: list[tu
         "delete": (2, lambda: feeds.delete("x")),
         "push": (1, lambda: queue.put_many(range(1000))),
         "pop": (1, lambda: popped.extend(queue.take_many(1000))),
-        "inspect": (2, lambda: queue.inspect(-10, 10, pending=True)),
+        "inspect": (1, lambda: queue.inspect(-10, 10, pending=True)),
         "recover": (1, lambda: queue.recover(1000, 0)),
         "ack": (1, lambda: queue.ack(popped[0].id)),
         "ack_many": (1, lambda: queue.ack_many(popped[1:])),
