@@ -16,8 +16,9 @@ from penstock.core.results import Effects, Presence
 from penstock.core.task import record_of
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
-from penstock.store.mysql.mysql_queries import TIME
+from penstock.store.mysql.mysql_queries import TIME, Q
 from penstock.store.mysql.mysql_step import MysqlStep
+from penstock.store.mysql.wire import fill
 from tests.mysql.conftest import Connection
 from tests.mysql.open_transaction import HeldServer, held_step
 from tests.support.quiet_broker import quiet
@@ -152,6 +153,16 @@ def test_a_handle_that_is_removed_during_its_take_leaves_no_waiter(
     step.take(Request([tube.stored], 1, "a", blocked="register", waiter=1))
     server.end(commit=True)
     leaving.result(30)
+    assert broker.check() == []
+    tube.drop()
+
+
+def test_a_waiter_without_a_handle_is_not_stored(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer]) -> None:
+    """Whatever the take has found before: the statement itself locks the handle."""
+    tube, (step, server) = broker.tube("t"), held
+    add_waiter = fill(Q.add_waiter, ids=[tube.stored.no], handle="gone", number=1)
+    step.send("SET @p_ses=1,@p_all=0,@p_due=0", add_waiter)
+    server.end(commit=True)
     assert broker.check() == []
     tube.drop()
 

@@ -242,8 +242,10 @@ SELECT pk, rank1, penstock_task.taken + :elapsed > @p_now AS young FROM penstock
 WHERE tube = @p_t AND state = 't' AND @p_paused = 0 ORDER BY rank1, rank2, pk LIMIT :count FOR UPDATE SKIP LOCKED) c) d
 WHERE d.young = 0;
 -- name: add_waiter
+-- Only for a handle that is there, which the lock keeps until the commit.
 INSERT IGNORE INTO penstock_waiter (handle, tube, number)
-SELECT :handle, no, :number FROM penstock_tube WHERE no $in_ids AND @p_all = 0 AND @p_ses IS NOT NULL AND NOT @p_due;
+SELECT h.id, t.no, :number FROM penstock_handle h STRAIGHT_JOIN penstock_tube t
+WHERE h.id = :handle AND t.no $in_ids AND @p_all = 0 AND NOT @p_due LOCK IN SHARE MODE;
 -- name: remove_waiter
 DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number AND :condition;
 -- name: lock_handle
