@@ -162,7 +162,7 @@ def test_a_removed_file_is_never_written_to(path: Path, broker: penstock.Broker)
     tube = broker.tube("t")
     tube.put("before")
     path.unlink()
-    with pytest.raises(penstock.StoreUnavailable, match="gone from under"):
+    with pytest.raises(penstock.StoreUnavailable, match="was removed while"):
         tube.put("lost?")
     assert not path.exists()
 

@@ -42,7 +42,8 @@ def test_lost_names_are_restored(store_url: str) -> None:
         with penstock.connect(store_url) as other:
             other.tube("t").put("in a new tube of the name")
         found = broker.check(repair=True)
-        assert {(each.tube, each.remedy) for each in found} == {("t", "name it t.1"), ("u", "name it u")}
+        remedies = {(each.tube, each.remedy) for each in found}
+        assert remedies == {("t", "give it the name t.1"), ("u", "give it the name u")}
         assert broker.check() == []
     with penstock.connect(store_url) as other:
         assert [len(other.tube(name).tasks()) for name in ("t", "t.1", "u")] == [1, 5, 3]
@@ -57,7 +58,7 @@ def test_a_lost_count_of_tubes_is_corrected_before_a_new_tube_shares_a_number(st
         assert isinstance(store, RedisStore)
         store._runner.command(TUBES, "store", b"DEL")
         (found,) = broker.check(repair=True)
-        assert found.what == "the count of tubes says 0, so a new tube would share a number"
+        assert found.what == "the count of tubes says 0, so a new tube could get a number that is in use"
         assert broker.check() == []
         assert broker.tube("v").stats().tasks.total == 0
         assert [len(broker.tube(name).tasks()) for name in ("t", "u")] == [5, 3]

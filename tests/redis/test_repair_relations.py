@@ -44,7 +44,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
     "a lost address": (lambda store, no: run(store, no, "DEL", "addresses"), "address a", ["s", "end"]),
     "an address of no task": (
         lambda store, no: run(store, no, "HSET", "addresses", "b", task_key(9)),
-        "address b leads to no task",
+        "address b belongs to no task",
         ["s", "end"],
     ),
     "an early outcome": (
@@ -52,8 +52,8 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
         "still there",
         ["s", "end"],
     ),
-    "an outcome forever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
-    "a group forever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
+    "an outcome forever": (lambda store, no: run(store, no, "DEL", "kept"), "its outcome never expires", ["s", "end"]),
+    "a group forever": (lambda store, no: run(store, no, "DEL", "kept"), "has ended, but never expires", ["s", "end"]),
     "a wrong count": (
         lambda store, no: run(
             store,
@@ -69,18 +69,18 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
     "a lost end": (lose_end, "should have ended", ["end"]),
     "a task of no group": (
         lambda store, no: run(store, no, "HDEL", "groups", group_key(store, no, "open")),
-        "its group is not there",
+        "its group does not exist",
         ["s", "end", "o"],
     ),
     "a task that runs ahead": (run_ahead, "can be taken", ["s", "end"]),
     "a start that nobody follows": (
         lambda store, no: set_state(store, no, "open", b"s"),
-        "do not follow",
+        "tasks do not have its state",
         ["s", "end", "o"],
     ),
     "a cancel that nobody follows": (
         lambda store, no: set_state(store, no, "open", b"x"),
-        "do not follow",
+        "tasks do not have its state",
         ["s", "end"],
     ),
     "an end that was too early": (
@@ -88,7 +88,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
         "is done, but",
         ["s", "end"],
     ),
-    "a lost name": (lambda store, no: run(store, no, "HDEL", "groups", "nopen"), "its name leads", ["s", "end"]),
+    "a lost name": (lambda store, no: run(store, no, "HDEL", "groups", "nopen"), "its name belongs", ["s", "end"]),
     "a lost index": (lambda store, no: run(store, no, "DEL", "members"), "members index", ["s", "end"]),
 }
 

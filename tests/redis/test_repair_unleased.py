@@ -40,9 +40,9 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore], object], str]] = {
     "a delayed message": (lambda store: rewrite(store, QUEUE, SECOND, lambda stored: b"~" + stored[1:]), "state ~"),
     "a last id that is too low": (
         lambda store: run(store, QUEUE, "HSET", "meta", "ms", 5, "seq", 9),
-        "the last id is kept as 5-9",
+        "the stored last id is 5-9",
     ),
-    "no last id": (lambda store: run(store, QUEUE, "HDEL", "meta", "ms", "seq"), "the last id is kept as 0-0"),
+    "no last id": (lambda store: run(store, QUEUE, "HDEL", "meta", "ms", "seq"), "the stored last id is 0-0"),
     "a wrong counter": (lambda store: run(store, QUEUE, "HINCRBY", "meta", "taken", 3), "counter taken"),
     "no delivered index": (lambda store: run(store, QUEUE, "DEL", "delivered"), "delivered index"),
     "a stray delivery": (lambda store: run(store, QUEUE, "ZADD", "delivered", 9, SECOND), "delivered index"),

@@ -168,11 +168,11 @@ def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
     ("facts", "word"),
     [
         ({"aof_enabled": "1", "appendfsync": "always"}, "on disk"),
-        ({"aof_enabled": "1", "appendfsync": "no"}, "wrote it out"),
+        ({"aof_enabled": "1", "appendfsync": "no"}, "was written to disk"),
         ({"aof_enabled": "1"}, "last second"),
         ({"aof_enabled": "0", "save": "3600 1"}, "snapshot"),
         ({"aof_enabled": "0", "save": ""}, "loses everything"),
-        ({"aof_enabled": "1", "maxmemory_policy": "allkeys-lru"}, "throw tasks away"),
+        ({"aof_enabled": "1", "maxmemory_policy": "allkeys-lru"}, "evict tasks"),
     ],
 )
 def test_the_promise_follows_from_the_settings(facts: dict[str, str], word: str) -> None:

@@ -63,7 +63,7 @@ def test_a_wrong_counter(broker: penstock.Broker, damage: Damage, name: str) -> 
     take(tube)
     before = tube.stats()
     damage(f"UPDATE penstock_counter SET {name} = {name} + 3")
-    must_repair(broker, f"the counter {name} says 4, and it should be 1")
+    must_repair(broker, f"the counter {name} is 4, but should be 1")
     assert tube.stats() == before
     assert drain(tube) == ["d"]
 
@@ -71,7 +71,7 @@ def test_a_wrong_counter(broker: penstock.Broker, damage: Damage, name: str) -> 
 def test_a_waiter_that_is_gone(broker: penstock.Broker, damage: Damage) -> None:
     tube = broker.tube("t")
     damage("INSERT INTO penstock_waiter (handle, tube, takes) SELECT 'nobody', no, 1 FROM penstock_tube")
-    must_repair(broker, "handle nobody waits here and is gone")
+    must_repair(broker, "handle nobody is registered as waiting, but does not exist")
     tube.drop()
 
 
@@ -81,12 +81,12 @@ def test_a_waiter_that_is_gone(broker: penstock.Broker, damage: Damage) -> None:
 GROUPS: dict[str, tuple[str, str, list[str]]] = {
     "a wrong count": (
         "UPDATE penstock_group SET remaining = 7 WHERE name = 'started'",
-        "group started: says 7 tasks are left, there are 1",
+        "group started: counts 7 tasks left, but has 1",
         ["s", "end"],
     ),
     "too small a total": (
         "UPDATE penstock_group SET total = 0 WHERE name = 'started'",
-        "group started: says 0 tasks were put, there are 1",
+        "group started: counts 0 tasks put, but has 1",
         ["s", "end"],
     ),
     "a lost end": ("DELETE FROM penstock_task WHERE group_name = 'started'", "should have ended", ["end"]),
@@ -102,7 +102,7 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "a task of no group": (
         "DELETE FROM penstock_group WHERE name = 'open'",
-        "its group is not there",
+        "its group does not exist",
         ["s", "end", "o"],
     ),
     "a task that runs ahead": (
@@ -112,18 +112,18 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "a start that nobody follows": (
         "UPDATE penstock_group SET state = 'started' WHERE name = 'open'",
-        "group open: 1 tasks do not follow its record",
+        "group open: 1 tasks do not have its state yet, and nothing changes them",
         ["s", "end", "o"],
     ),
     "a cancel that nobody follows": (
         "UPDATE penstock_group SET state = 'cancelling' WHERE name = 'open'",
-        "group open: 1 tasks do not follow its record",
+        "group open: 1 tasks do not have its state yet, and nothing changes them",
         ["s", "end"],
     ),
     "an early outcome": (
         "INSERT INTO penstock_outcome (pk, tube, address, status, until)"
         " SELECT pk, tube, 'a', 'done', 9000000000000 FROM penstock_task WHERE group_name = 'open'",
-        "has an outcome, but is still there",
+        "has an outcome, but is still in its tube",
         ["s", "end"],
     ),
 }
@@ -167,18 +167,18 @@ def test_a_group_marked_as_turning_without_need_is_not_damage(broker: penstock.B
 
 # name -> what damages micro-queues, and what is found
 QUEUES: dict[str, tuple[str, str]] = {
-    "no row": ("DELETE FROM penstock_utube", "micro-queue a counts (0, 0, 0), there are (1, 0, 2)"),
+    "no row": ("DELETE FROM penstock_utube", "micro-queue a counts (0, 0, 0), but has (1, 0, 2)"),
     "a wrong number": (
         "UPDATE penstock_utube SET waiting = waiting + 3",
-        "micro-queue a counts (1, 0, 5), there are (1, 0, 2)",
+        "micro-queue a counts (1, 0, 5), but has (1, 0, 2)",
     ),
     "heads that must wait": (
         "UPDATE penstock_task SET state = 'r' WHERE state = 'q'",
-        "micro-queue a must have its first 0 ready tasks takeable and has not",
+        "the first 0 ready tasks of micro-queue a, and only these, must be takeable",
     ),
     "no heads": (
         "UPDATE penstock_task SET state = 'q' WHERE state = 'r'",
-        "micro-queue b must have its first 1 ready tasks takeable and has not",
+        "the first 1 ready tasks of micro-queue b, and only these, must be takeable",
     ),
 }
 
@@ -241,11 +241,11 @@ UNLEASED: dict[str, tuple[str, str, str]] = {
         "queue",
         "is in state ~",
     ),
-    "a wrong counter": ("UPDATE penstock_counter SET taken = taken + 3", "queue", "the counter taken says 4"),
+    "a wrong counter": ("UPDATE penstock_counter SET taken = taken + 3", "queue", "the counter taken is 4"),
     "a last id that is too low": (
         "UPDATE penstock_counter SET last_ms = 5, last_seq = 9",
         "queue",
-        "the last id is kept as 5-9",
+        "the stored last id is 5-9",
     ),
 }
 

@@ -232,7 +232,7 @@ def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, cl
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()
         [found] = broker.check()
-        assert (found.tube, found.what) == ("split", "a move that was broken off has frozen a part of it")
+        assert (found.tube, found.what) == ("split", "an interrupted move has left a part of it frozen")
         tube.resume()
         assert seen(broker, "split") == before
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed during the move"):

@@ -135,7 +135,7 @@ def live_group(tube: Tube, name: str) -> Group:
     before = label[:-1] + chr(ord(label[-1]) - 1) + "\U0010ffff"
     found = live_groups(tube, before, 1)
     if not found or found[0].name != name:
-        raise NotFound(f"group {name} is not live in tube {tube.name}: it has ended, or was never begun")
+        raise NotFound(f"group {name} is not live in tube {tube.name}: it has ended, or never existed")
     return found[0]
 
 

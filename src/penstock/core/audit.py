@@ -21,7 +21,7 @@ from penstock.core.task import UNSTARTED, Record
 from penstock.core.transfer import TubeCounters
 
 #: The problem with an outcome of a task that still exists, after the id.
-EARLY_OUTCOME = "has an outcome, but is still there", "forget the outcome"
+EARLY_OUTCOME = "has an outcome, but is still in its tube", "forget the outcome"
 
 
 # What is wrong: with which task, by id or name, or None; what; and its remedy.
@@ -109,9 +109,9 @@ def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, st
     """Yield what is wrong with a group, compared with its stored tasks, counted by state."""
     left = states.total()
     if group.left != left:
-        yield f"says {group.left} tasks are left, there are {left}", "count them again"
+        yield f"counts {group.left} tasks left, but has {left}", "correct the count"
     if group.total < left:
-        yield f"says {group.total} tasks were put, there are {left}", "count them again"
+        yield f"counts {group.total} tasks put, but has {left}", "correct the count"
     if group.state in rules.OVER and left:
         yield f"is {group.state}, but has {left} tasks left", "reopen it"
     if group.state in (rules.STARTED, rules.CANCELLING) and not left:
@@ -120,7 +120,7 @@ def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, st
         yield f"is not started, but {early} of its tasks can be taken", "hold them back"
     waiting = states[UNSTARTED] if group.state == rules.STARTED else left if group.state == rules.CANCELLING else 0
     if waiting and not group.moving:
-        yield f"{waiting} tasks do not follow its record", "let them follow"
+        yield f"{waiting} tasks do not have its state yet, and nothing changes them", "change them"
 
 
 def mend_group(group: Group, states: Counter[str]) -> None:
@@ -136,12 +136,12 @@ def mend_group(group: Group, states: Counter[str]) -> None:
 def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Problem]:
     """Yield what is wrong with micro-queues, compared with their tasks."""
     for label, queue in sorted(queues.items()) if tube.kind.per_utube else ():
-        name, remedy = f"micro-queue {label or '(none)'}", "set its heads and numbers again"
+        name, remedy = f"micro-queue {label or '(none)'}", "choose its heads again and correct its counts"
         if queue.stored != queue.counted:
-            yield None, f"{name} counts {queue.stored}, there are {queue.counted}", remedy
+            yield None, f"{name} counts {queue.stored}, but has {queue.counted}", remedy
         wanted = heads_wanted(tube, queue)
         if [state for _, state in queue.ready] != ["r"] * wanted + ["q"] * (len(queue.ready) - wanted):
-            yield None, f"{name} must have its first {wanted} ready tasks takeable and has not", remedy
+            yield None, f"the first {wanted} ready tasks of {name}, and only these, must be takeable", remedy
 
 
 def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
@@ -161,14 +161,14 @@ def _counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Problem]
     """Yield what is wrong with counters, compared with the stored tasks, counted by state."""
     for name, number in true_counts(counts.put, states).items():
         if (stored := getattr(counts, name)) != number:
-            yield None, f"the counter {name} says {stored}, and it should be {number}", f"set it to {number}"
+            yield None, f"the counter {name} is {stored}, but should be {number}", f"set it to {number}"
 
 
 def _last_mark(tube: Tube, audit: Audit) -> Iterator[Problem]:
     mark = needed_mark(audit.counters.mark, audit.newest) if tube.kind.hand_out == DELIVER else None
     if mark is not None:
-        what = f"the last id is kept as {shown_mark(audit.counters.mark)}, there is {shown_mark(mark)}"
-        yield None, what, "keep the newest"
+        what = f"the stored last id is {shown_mark(audit.counters.mark)}, but there is {shown_mark(mark)}"
+        yield None, what, "store the newest"
 
 
 def _wrong(tube: Tube, record: Record, groups: Container[int]) -> Iterator[tuple[Problem, Record]]:
@@ -184,14 +184,14 @@ def _wrong(tube: Tube, record: Record, groups: Container[int]) -> Iterator[tuple
     elif (sound := _sound(tube, record)) != record:
         what = "is not where its last hand-out put it"
         if sound.state != record.state:
-            what = f"is in state {record.state}, which its kind has not"
+            what = f"is in state {record.state}, which its kind does not have"
         elif record.owner is not None:
             what = f"is held by session {record.owner}, but its kind has no leases"
-        yield (record.address, what, "put it right"), sound
+        yield (record.address, what, "correct it"), sound
     if record.group_no is not None and record.group_no not in groups:
         if record.state == UNSTARTED:  # it becomes ready at the next advance
             record = replace(record, state="~", at=record.created)
-        problem = record.id, "its group is not there", "take it out of the group"
+        problem = record.id, "its group does not exist", "remove it from the group"
         yield problem, replace(record, group=None, group_no=None)
 
 

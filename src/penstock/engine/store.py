@@ -152,7 +152,7 @@ class Store(ABC):
             except Conflict:
                 if attempt:
                     time.sleep(random.random() * _PAUSE * attempt)
-        raise StoreBusy(f"{_ATTEMPTS} attempts met changes by others: try again, or spread the work over more tubes")
+        raise StoreBusy(f"{_ATTEMPTS} attempts conflicted with other clients: retry, or use more tubes")
 
     def _read(self, call: Callable[[Step], T], tube: Tube | None = None, *, now: int | None = None) -> T:
         return self._run(lambda step, _: call(step), () if tube is None else (tube,), write=False, now=now)
@@ -600,7 +600,7 @@ class Store(ABC):
             with suppress(NoSuchTube), self.step((tube,), write=False, now=now) as step:
                 held = step.load(tube, Find("t", 0, ADVANCE_STEP)).records
                 stranded = [record for record in held if self.lost.leased(record)]
-                found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
+                found += [(tube, Finding(tube.name, record.id, what, "release it")) for record in stranded]
         if repair and found:
             self._undo_lost(Effects(), now, again=True)
         return found

@@ -94,7 +94,7 @@ def look_at_schema(url: str) -> Schema:
     """Return which schema a store has, and which migrations opening it would apply. Changes nothing."""
     if has_pool(url):
         raise UnsupportedOption(
-            "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
+            "a pool creates what it needs in its database when it is opened: there is nothing to migrate"
         )
     return _kind(_scheme(url)).look(url)
 
@@ -120,7 +120,7 @@ def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     """Rebuild the index of a pool. Calls `progress` with the number of tasks loaded and the total."""
     url, pool = _split_pool(url, None)
     if pool is None:
-        raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
+        raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL and --pool")
     database = _vault(url, pool)
     from penstock.store.pool.pool_store import rebuild_pool
 
@@ -180,7 +180,7 @@ def _refuse_unescaped(where: str, parts: SplitResult) -> None:
     ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
     outside = any("@" in text for text in (parts.path, *names)) or parts.fragment
     if outside or any(colon and not port.isdecimal() for _, colon, port in ports):
-        raise BadValue(f"{where} is cut by a character of its password: write %2F, %3F, %23 and %40 for / ? # and @")
+        raise BadValue(f"{where} has an unescaped character in its password: write / ? # @ as %2F %3F %23 %40")
 
 
 def _vault(url: str, pool: object) -> Database:

@@ -142,7 +142,7 @@ class Receiver(ABC):
                 self.receive()
             except self.broken as error:
                 if not self._closed.is_set():
-                    log.warning("notifications are interrupted (%s); connecting again", error)
+                    log.warning("notifications are interrupted (%s); reconnecting", error)
                 self._closed.wait(self._pause * random.uniform(0.5, 1))
                 self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             finally:

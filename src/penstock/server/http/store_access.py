@@ -101,7 +101,7 @@ class Access:
         """Close a session that was begun or joined through this server."""
         session = self._sessions.pop(id, None)
         if session is None or session.aio_session is None:
-            raise NotFound(f"session {id} is not open on this server: it has ended, or was begun elsewhere")
+            raise NotFound(f"session {id} is not open on this server: it has ended, or was begun on another server")
         await session.aio_session.close()
 
     @contextlib.asynccontextmanager

@@ -98,7 +98,7 @@ def parse(url: str) -> Location:
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name, value in given.items():
         if name not in _PARAMETERS:
-            raise BadValue(f"parameter {shown(name)} of a mysql:// URL is unknown: it has {', '.join(_PARAMETERS)}")
+            raise BadValue(f"parameter {shown(name)} of a mysql:// URL is unknown: use {', '.join(_PARAMETERS)}")
         allowed, wanted = _PARAMETERS[name]
         if not allowed.fullmatch(value):
             raise BadValue(f"parameter {name}={shown(value)} of a mysql:// URL: give {wanted}")
@@ -174,7 +174,7 @@ class Link:
         for packet in joined(texts, "; ", self.max_packet if self.joins else 0):
             if len(packet) + 2 > self.max_packet:
                 raise PayloadTooLarge(
-                    f"a call of {len(packet)} bytes is more than the server takes in one packet: "
+                    f"a call of {len(packet)} bytes is more than the server accepts in one packet: "
                     "raise its max_allowed_packet, or store the data elsewhere and give a reference"
                 )
             results, oks = ask(self._connection, packet)
@@ -355,7 +355,7 @@ class MysqlServer(Server[Link]):
     def alone(self, link: Link) -> Iterator[None]:
         (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
         if not locked:
-            raise StoreBusy(f"another process migrates {self.place} for over {_MIGRATE_SECONDS} s: look there")
+            raise StoreBusy(f"another process has been migrating {self.place} for over {_MIGRATE_SECONDS} s: check it")
         try:
             yield
         finally:
@@ -396,7 +396,7 @@ class BoundServer(MysqlServer):
             self._link.change(f"SET SESSION {NEEDED}")
             meta = self.meta(self._link)
         if f"mysql:{meta.get('id')}" != identity:
-            raise BadValue(f"the connection does not lead to this store: bind one on {self.place}")
+            raise BadValue(f"the connection is to another database: bind one on {self.place}")
 
     @contextmanager
     def transaction(self, *, snapshot: bool) -> Iterator[Link]:

@@ -135,7 +135,7 @@ def _describe(link: Link, server: MysqlServer) -> Description:
     if "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants:  # otherwise this user may not read it
         oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
         if oldest > _LONG_SECONDS:
-            advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
+            advice.append(f"a transaction has been open for {oldest} s, so removed rows cannot be purged: end it")
     name, schema = "MariaDB" if "mariadb" in version.lower() else "MySQL", int(server.meta(link)["schema"])
     link.finish()
     return Description(name, version, location.name, promise(flush), schema, advice)

@@ -106,8 +106,8 @@ class Mirror:
                 ) from error
             except StoreError as error:
                 raise OutcomeUnknown(
-                    f"{self._vault.label} did not take what was done in tube {tube.name} ({error}): it is stored when "
-                    "the database is back, unless Redis is lost before; check before retrying"
+                    f"{self._vault.label} could not store changes of tube {tube.name} ({error}): they are stored when "
+                    "the database is back, unless Redis is lost first; check before retrying"
                 ) from error
 
     def write_later(self, dirty: Dirty) -> bool:

@@ -404,7 +404,7 @@ class PoolStore(RedisStore):
             if tube is not None and leased:
                 back = [Move("release", each.id, each.owner, each.lease, unstarted=True) for each in records]
                 super().settle(tube, back, now=now)
-            raise StoreUnavailable(f"{self._vault.label} gave no data of what is taken ({error}): try again") from error
+            raise StoreUnavailable(f"{self._vault.label} could not read taken tasks ({error}): try again") from error
         empty = [record for record in records if not record.payload]
         if tube is not None and leased and empty:
             aside = [Move("bury", each.id, each.owner, each.lease, reason=_NO_DATA) for each in empty]

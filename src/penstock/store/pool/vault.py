@@ -224,7 +224,7 @@ class Vault:
                 shelf = self.tube(no)
                 if shelf is None or not known <= shelf.written < version:
                     return None if shelf is None else shelf.written
-        raise StoreBusy(f"{self.label} has rows that others kept locking: try again")
+        raise StoreBusy(f"{self.label} has rows that other transactions kept locked: try again")
 
     def _apply(self, session: Session, no: int, changes: Changes) -> None:
         if changes.tasks:

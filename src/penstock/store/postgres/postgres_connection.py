@@ -266,7 +266,7 @@ class BoundServer(PostgresServer):
         except SchemaMismatch:
             found = None
         if f"postgresql:{found}" != identity:
-            raise BadValue(f"the connection does not lead to this store: bind one on {self.place}, same schema")
+            raise BadValue(f"the connection is to another database: bind one on {self.place}, same schema")
 
     @property
     def sender(self) -> str | None:

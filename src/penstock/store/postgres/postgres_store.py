@@ -86,13 +86,11 @@ def _described(row: Row, location: Location) -> Description:
     if fsync != "on" or pages != "on":
         advice.append("fsync or full_page_writes is off: a crash can destroy the database; switch both on")
     if vacuum != "on":
-        advice.append("autovacuum is off: the queue's dead rows stay for ever; switch it on")
+        advice.append("autovacuum is off: the queue's dead rows stay forever; switch it on")
     if location.pool_size >= connections:
-        advice.append(
-            f"pool_size is {location.pool_size}, max_connections {connections}: lower the one, raise the other"
-        )
+        advice.append(f"pool_size is {location.pool_size}, max_connections {connections}: lower one or raise the other")
     if oldest is not None and oldest > _LONG_SECONDS:
-        advice.append(f"a transaction is open for {oldest} s and keeps dead rows from being removed: end it")
+        advice.append(f"a transaction has been open for {oldest} s and keeps dead rows from being removed: end it")
     if queue > 50:
         advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
     where = f"{location.place} schema {location.schema}"

@@ -131,7 +131,7 @@ class Look:
         self._compare_addresses()
         self._compare_groups()
         for handle in self.stored["waits"].keys() - self.stored["handles"]:
-            what = f"handle {handle.decode()} is registered as waiting, but is not there"
+            what = f"handle {handle.decode()} is registered as waiting, but does not exist"
             self._wrong(None, what, "forget it", ("waits", handle), None)
         self._count()
 
@@ -220,7 +220,7 @@ class Look:
             stored = self.stored[part]
             for name in [name for name in stored | entries if stored.get(name) != entries.get(name)]:
                 id, stray = task_id(name), name not in entries
-                what = "is in the {} index by mistake" if stray else "is not where it must be in the {} index"
+                what = "is in the {} index, but should not be" if stray else "is missing or misplaced in the {} index"
                 self._problems.append((id, what.format(part), "index it again"))
                 self.commands += [(b"ZREM", part, [name])] if stray else []
                 self.again |= {id: self._records[id]} if id in self._records else {}
@@ -237,11 +237,11 @@ class Look:
                 wanted[record.address.encode()] = task_key(id)
         for name, key in wanted.items():
             if self.stored["addresses"].get(name) != key:
-                what = f"address {name.decode()} is that of another task, or of none"
-                self._wrong(task_id(key), what, "believe the task", ("addresses", name), key)
+                what = f"address {name.decode()} belongs to another task, or to none"
+                self._wrong(task_id(key), what, "give it to this task", ("addresses", name), key)
         for name, key in self._of("addresses"):
             if name not in wanted and task_id(key) not in self._outcomes:
-                what = f"address {name.decode()} leads to no task and to no outcome"
+                what = f"address {name.decode()} belongs to no task and to no outcome"
                 self._wrong(None, what, "forget it", ("addresses", name), None)
 
     def _compare_groups(self) -> None:
@@ -251,17 +251,17 @@ class Look:
             name, number, ends = b"n" + group.name.encode(), b"%d" % no, b"g" + task_key(no)
             leads = self.stored["groups"].get(name) == number
             if leads != (group.state in rules.LIVE):
-                what = f"group {group.name}: its name leads to another group, or to none"
-                self._wrong(None, what, "name it again", ("groups", name), None if leads else number)
+                what = f"group {group.name}: its name belongs to another group, or to none"
+                self._wrong(None, what, "restore its name", ("groups", name), None if leads else number)
             if group.state in rules.OVER and ends not in kept:
-                self._problems.append((None, f"group {group.name}: is remembered for ever", "set its end"))
+                self._problems.append((None, f"group {group.name}: has ended, but never expires", "set its expiry"))
                 self.commands.append((b"ZADD", "kept", [group.until or self._now, ends]))
         ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
         for id, outcome in self._outcomes.items():
             if id in self._records:
                 self._wrong(id, *EARLY_OUTCOME, ("outcomes", task_key(id)), None)
             elif task_key(id) not in ending:
-                self._problems.append((id, "its outcome has no end", "set its end"))
+                self._problems.append((id, "its outcome never expires", "set its expiry"))
                 self.commands.append((b"ZADD", "kept", [outcome.until, b"o" + task_key(id)]))
 
     def _count(self) -> None:

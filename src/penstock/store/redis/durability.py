@@ -33,7 +33,7 @@ def warnings(settings: Settings) -> list[str]:
     found = []
     policy = settings.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        found.append(f"maxmemory-policy is {policy}, which may throw tasks away: set it to noeviction")
+        found.append(f"maxmemory-policy is {policy}, which may evict tasks: set it to noeviction")
     if settings.get("aof_enabled") == "0" and settings.get("save") == "":
         found.append("persistence is off, so a restart of the server loses every task: set appendonly yes")
     return found
@@ -43,14 +43,14 @@ def durability_of(settings: Settings) -> str:
     """Describe what a put that returned survives, by the server's settings."""
     policy = settings.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        return f"none: maxmemory-policy {policy} lets the server throw tasks away when memory is short"
+        return f"none: maxmemory-policy {policy} lets the server evict tasks when memory is short"
     if settings.get("aof_enabled") == "1":
         fsync = settings.get("appendfsync", "everysec")
         if fsync == "always":
             return "a put that returned is on disk (appendfsync always)"
         if fsync == "no":
             return (
-                "a put that returned survives most crashes of the server, and a power cut once the system wrote it out"
+                "a put that returned survives most crashes of the server, and a power cut once it was written to disk"
             )
         # Also a kill of the process alone: while a background fsync is in progress, the server answers and keeps
         # commands in its own memory for up to two seconds before it writes (flushAppendOnlyFile of Redis).

@@ -66,7 +66,7 @@ def _parameters(url: str, scheme: str, query: str) -> dict[str, str]:
     for name, value in given.items():
         if name not in known:
             has = ", ".join(known)
-            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: it has {has}")
+            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: use {has}")
         if name == "tls" and value not in ("0", "1"):
             raise BadValue(f"parameter tls={shown(value)} of store URL {safe_url(url)}: use 0 or 1")
     return given

@@ -258,7 +258,7 @@ class ShardedStore(RedisStore):
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         found: list[Finding] = []
         if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
-            what = "a move that was broken off has frozen a part of it"
+            what = "an interrupted move has left a part of it frozen"
             found.append(Finding(tube.name, None, what, "repair unfreezes it, and so does resume"))
             if not repair:
                 return found

@@ -295,7 +295,7 @@ class Tubes:
             if not filled and first + _NUMBERS > max(last, used):
                 break
         if used > last:
-            what = f"the count of tubes says {last}, so a new tube would share a number"
+            what = f"the count of tubes says {last}, so a new tube could get a number that is in use"
             findings.append(Finding(names.get(used, f"number {used}"), None, what, "correct the count"))
             if repair:
                 self._runner.command(TUBES, "store", b"HINCRBY", b"last", used - last)
@@ -315,7 +315,7 @@ class Tubes:
                 continue
             name = tube.name if no is None else f"{tube.name}.{tube.no}"
             findings.append(
-                Finding(tube.name, None, f"no call finds tube number {tube.no} by its name", f"name it {name}")
+                Finding(tube.name, None, f"no call finds tube number {tube.no} by its name", f"give it the name {name}")
             )
             if repair:
                 self._name("", replace(tube, name=name), self.shards.floor(tube))

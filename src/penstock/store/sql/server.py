@@ -34,12 +34,12 @@ IDLE_SECONDS = 600.0
 # The meaning of a server's error: the exception to raise, and its message after the server's name.
 Meaning = tuple[type[StoreError], str]
 AWAY: Meaning = StoreUnavailable, "cannot be reached ({text}): check that it runs and accepts this user"
-BUSY: Meaning = StoreBusy, "has rows that others kept locking ({text}): try again"
+BUSY: Meaning = StoreBusy, "has rows that other transactions kept locked ({text}): try again"
 DENIED: Meaning = StoreUnavailable, "refused this user ({text}): check the URL and the user's rights"
 USED_UP: Meaning = StoreFull, "has used up the ids of a tube ({text}): use another tube"
 FULL: Meaning = StoreFull, "has no space left ({text}): free some; deletes and acks may still work"
-DAMAGED: Meaning = StoreCorrupt, "is damaged ({text}): it was left as it is; restore a backup"
-FOREIGN: Meaning = SchemaMismatch, f"has another schema than this penstock ({{text}}): {ANOTHER_SCHEMA}"
+DAMAGED: Meaning = StoreCorrupt, "is damaged ({text}): it was left unchanged; restore a backup"
+FOREIGN: Meaning = SchemaMismatch, f"has a different schema than this penstock expects ({{text}}): {ANOTHER_SCHEMA}"
 
 T = TypeVar("T")
 

@@ -419,11 +419,12 @@ class SqlStep:
         Q, no = self.Q, tube.no  # noqa: N806
         queues = {label: (taken, *rest) for label, taken, *rest in self.rows(Q.stored_queues, tube=no)}
         early = [(pk & ID_MASK, *EARLY_OUTCOME) for (pk,) in self.rows(Q.early_outcomes, **span(tube))]
-        waiters = self.rows(Q.stray_waiters, tube=no)
+        stray = "handle {} is registered as waiting, but does not exist"
+        waiters = [(None, stray.format(id), "forget it") for (id,) in self.rows(Q.stray_waiters, tube=no)]
         return audit_of(
             tube, self._audited(tube), sessions={session for session, _ in self.rows(Q.all_sessions)},
             groups=self._groups(Q.all_groups, tube), counters=self.counters(tube), queues=queues,
-            others=[*early, *((None, f"handle {id} waits here and is gone", "forget it") for (id,) in waiters)],
+            others=[*early, *waiters],
         )  # fmt: skip
 
     def _audited(self, tube: Tube) -> Iterator[Record]:

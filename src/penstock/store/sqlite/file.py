@@ -66,7 +66,7 @@ def locate(url: str) -> Location:
             "(absolute), or memory:// for a queue that ends with the process"
         )
     if parts.fragment:
-        raise BadValue(f"store URL {safe_url(url)} has a # in it, which is no part of a file's name there: write %23")
+        raise BadValue(f"store URL {safe_url(url)} has a # in it, which cannot be part of a file name there: write %23")
     level = parameters(url, "durability").get("durability", "full")
     if level not in ("full", "relaxed"):
         raise BadValue(f"parameter durability={level} of store URL {safe_url(url)}: use full or relaxed")
@@ -79,7 +79,7 @@ def parameters(url: str, *known: str) -> dict[str, str]:
     for name in given:
         if name not in known:
             has = ", ".join(known) or "none"
-            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: it has {has}")
+            raise BadValue(f"parameter {shown(name)} of store URL {safe_url(url)} is unknown: use {has}")
     return given
 
 
@@ -130,7 +130,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < _SAFE_SQLITE:
         raise StoreUnavailable(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt WAL databases: "
-            "install apsw 3.51.3 or later from its wheel, which carries its own SQLite"
+            "install apsw 3.51.3 or later from its wheel, which includes its own SQLite"
         )
     refuse_network(Path(os.path.realpath(path)).parent)  # follow links: the log is beside the real file
     try:
@@ -192,9 +192,11 @@ def translated(error: apsw.Error, path: str) -> StoreError:
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return StoreBusy(f"{path} was locked by another process for too long: try again, or end what holds it")
     if isinstance(error, apsw.FullError):
-        return StoreFull(f"no space left for {path}: free some and try again; nothing was half done")
+        return StoreFull(f"no space left for {path}: free some and try again; nothing was changed")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
-        return StoreCorrupt(f"{path} is damaged or no SQLite file ({error}): it was left as it is; restore a backup")
+        return StoreCorrupt(
+            f"{path} is damaged or not a SQLite file ({error}): it was left unchanged; restore a backup"
+        )
     if isinstance(error, apsw.ReadOnlyError):
         return StoreUnavailable(f"{path} or its folder is read-only: make both writable for this user")
     if isinstance(error, apsw.CantOpenError):
@@ -202,5 +204,5 @@ def translated(error: apsw.Error, path: str) -> StoreError:
     if isinstance(error, apsw.IOError):
         return StoreUnavailable(f"reading or writing {path} failed ({error}): check the disk")
     if isinstance(error, apsw.SQLError) and _FOREIGN.search(str(error)):
-        return SchemaMismatch(f"{path} has another schema than this penstock ({error}): {ANOTHER_SCHEMA}")
+        return SchemaMismatch(f"{path} has a different schema than this penstock expects ({error}): {ANOTHER_SCHEMA}")
     return StoreError(f"{path}: {error}")

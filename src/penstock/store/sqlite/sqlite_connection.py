@@ -125,9 +125,9 @@ class Connection:
         """Raise StoreUnavailable if the file or its log was removed or replaced: writes would be lost."""
         found = _inode(self.path)
         if found is None:
-            raise StoreUnavailable(f"{self.path} is gone from under this broker: put it back, or connect again")
+            raise StoreUnavailable(f"{self.path} was removed while in use: restore it, or connect again")
         if found != self._file:
-            raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect again")
+            raise StoreUnavailable(f"{self.path} was replaced while in use: close this broker and connect again")
         if time.monotonic() < self._look_at_log:
             return
         self._look_at_log = time.monotonic() + _LOG_SECONDS
@@ -136,8 +136,8 @@ class Connection:
         elif self._log != _inode(f"{self.path}-wal"):
             self._look_at_log = 0.0
             raise StoreUnavailable(
-                f"{self.path}-wal was removed under this broker, with what was committed since the last checkpoint: "
-                "close all brokers on the file, and look at what is left"
+                f"{self.path}-wal was removed while in use, and commits since the last checkpoint with it: "
+                "close all brokers on the file, then run penstock check"
             )
 
     def _leave_nothing_open(self) -> None:
