@@ -13,7 +13,7 @@ import pytest
 from bench import against
 
 
-def test_two_lines_beside_another_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_lines_are_compared_with_another_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         monkeypatch.delenv(name)  # a git hook that runs the tests sets them for its own repository
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

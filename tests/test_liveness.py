@@ -13,7 +13,7 @@ from penstock.runtime.liveness import Locks
 from tests.support.verbs import take
 
 
-def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:
+def test_sessions_begin_and_end_concurrently(tmp_path: Path) -> None:
     def come_and_go(_: int) -> set[str]:
         locks, held = Locks(tmp_path, "store"), set()
         for _ in range(1000):  # the last one removes the folder, which another may have just found

@@ -25,7 +25,7 @@ def test_a_verb_returns_what_its_operation_returns() -> None:
     assert divided(7, by=2) == "3"
 
 
-def test_an_error_of_a_step_is_raised_in_the_flow() -> None:
+def test_an_error_of_a_step_is_raised_in_the_operation() -> None:
     assert divided(7, 0) == "none"
     with pytest.raises(TypeError):
         divided(7, "x")  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def test_a_blocked_take_that_is_cancelled_takes_nothing_and_is_forgotten(store_u
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None:
+def test_a_wake_up_that_a_cancelled_take_does_not_use_goes_to_the_next_taker() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
@@ -255,7 +255,7 @@ def test_a_wait_for_an_outcome_can_be_cancelled(store_url: str) -> None:
     in_loop(main)
 
 
-def test_a_session_that_nobody_waited_for_is_closed(store_url: str) -> None:
+def test_a_session_whose_caller_was_cancelled_is_closed(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             made, proceed = held_back(broker, "join")

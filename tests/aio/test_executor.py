@@ -95,7 +95,7 @@ def _held(event: threading.Event) -> Operation[Any]:
     return (yield Call(lambda: event.wait(PATIENCE)))
 
 
-def test_keys_do_not_mix(calls: list[list[int]]) -> None:
+def test_steps_with_different_keys_do_not_share_a_call(calls: list[list[int]]) -> None:
     async def main() -> None:
         executor = BatchExecutor()
         runs = [executor.run(doubled(number, key=f"{number % 2}")) for number in range(4)]
@@ -106,7 +106,7 @@ def test_keys_do_not_mix(calls: list[list[int]]) -> None:
     in_loop(main)
 
 
-def test_a_call_is_not_larger_than_it_may_be(calls: list[list[int]]) -> None:
+def test_a_shared_call_stays_below_the_size_limit(calls: list[list[int]]) -> None:
     def sized(number: int) -> Operation[int]:
         found: int = yield Double(number, size=BATCH_SIZE // 3)
         return found

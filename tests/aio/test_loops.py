@@ -113,7 +113,7 @@ def test_calls_that_wait_when_the_broker_is_closed(store_url: str) -> None:
     in_loop(main)
 
 
-def test_a_close_without_its_store_wakes_everyone(
+def test_a_close_while_the_store_is_down_wakes_everyone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

@@ -62,7 +62,7 @@ def test_a_coroutine_that_calls_again_shares_the_next_call() -> None:
     in_loop(main)
 
 
-def test_different_tubes_verbs_and_sessions_do_not_mix() -> None:
+def test_different_tubes_verbs_and_sessions_do_not_share_calls() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker, broker.session() as session:
             a, b = await broker.tube("a"), await broker.tube("b")
@@ -103,7 +103,7 @@ def test_a_shared_take_continues_with_the_next_tube() -> None:
     in_loop(main)
 
 
-def test_a_tube_that_is_full_refuses_those_alone_that_do_not_fit() -> None:
+def test_a_full_tube_refuses_only_the_puts_that_do_not_fit() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t", capacity=5)
@@ -115,7 +115,7 @@ def test_a_tube_that_is_full_refuses_those_alone_that_do_not_fit() -> None:
     in_loop(main)
 
 
-def test_an_address_that_is_taken_refuses_its_put_alone(store_url: str) -> None:
+def test_an_address_in_use_refuses_only_its_own_put(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
@@ -131,7 +131,7 @@ def test_an_address_that_is_taken_refuses_its_put_alone(store_url: str) -> None:
     in_loop(main)
 
 
-def test_an_ack_that_comes_too_late_fails_alone() -> None:
+def test_only_the_late_ack_of_a_shared_call_fails() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")

@@ -197,7 +197,7 @@ def test_addresses_and_groups(store_url: str) -> None:
     in_loop(main)
 
 
-def test_kinds_that_lease_nothing(store_url: str) -> None:
+def test_kinds_without_leases(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             feeds = await broker.tube("feeds", kind="round", period=60)

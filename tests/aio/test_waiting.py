@@ -143,7 +143,7 @@ def test_a_delayed_task_is_taken_when_it_is_due(store_url: str) -> None:
     in_loop(main)
 
 
-def test_takes_give_none_at_their_timeouts(store_url: str) -> None:
+def test_takes_return_none_at_their_timeouts(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
@@ -252,7 +252,7 @@ def test_waits_for_groups_need_few_threads(store_url: str) -> None:
     in_loop(main)
 
 
-def test_the_end_of_a_session_wakes_its_takes_with_none(store_url: str) -> None:
+def test_the_end_of_a_session_ends_its_blocked_takes_with_none(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube, session = await broker.tube("t"), await broker.session()

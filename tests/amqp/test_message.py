@@ -74,7 +74,7 @@ def test_odd_properties(broker: penstock.Broker, message: Message, expected: dic
 
 
 @pytest.mark.parametrize("message_id", ["x" * 255, "line\nbreak", " "])
-def test_an_id_that_no_address_may_be_is_hashed(broker: penstock.Broker, message_id: str) -> None:
+def test_an_id_that_is_not_a_valid_address_is_hashed(broker: penstock.Broker, message_id: str) -> None:
     first = options(broker, Message(b"", message_id=message_id))
     assert str(first["address"]).startswith("sha256:")
     assert options(broker, Message(b"", message_id=message_id)) == first

@@ -43,7 +43,7 @@ def test_a_bad_name(app: App, option: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("function", [5, "send", None, type, dict])
-def test_what_cannot_be_called_with_known_arguments(app: App, function: Any) -> None:
+def test_a_function_whose_arguments_cannot_be_known_is_refused(app: App, function: Any) -> None:
     with pytest.raises(penstock.BadValue):
         app.task()(function)
     assert app.handlers == {}
@@ -58,14 +58,14 @@ async def halves_async(number: int) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("function", [halves, halves_async])
-def test_a_function_that_a_call_does_not_run(app: App, function: Any) -> None:
+def test_a_generator_function_is_refused(app: App, function: Any) -> None:
     with pytest.raises(penstock.BadValue, match=f"{function.__name__} is a generator function"):
         app.task()(function)
     assert app.handlers == {}
 
 
 @pytest.mark.parametrize("call", [5, None, "send", send, "the handler"])
-def test_what_is_not_a_call(app: App, call: Any) -> None:
+def test_what_is_not_a_call_is_refused(app: App, call: Any) -> None:
     handler, group = app.task(send), app.group("g")
     given: Any = handler if call == "the handler" else call
     uses: list[Callable[[], object]] = [
@@ -84,7 +84,7 @@ async def awaits(*_: object) -> None: ...
 
 
 @pytest.mark.parametrize("hook", ["put", "start", "end", "retry", "bury", "startup", "shutdown"])
-def test_what_cannot_be_a_hook(app: App, hook: str) -> None:
+def test_what_cannot_be_a_hook_is_refused(app: App, hook: str) -> None:
     register: Any = getattr(app, f"on_{hook}")
     refused: list[Any] = [5, None] if hook in ("startup", "shutdown") else [5, None, awaits]
     for callback in refused:
@@ -117,7 +117,7 @@ def test_a_bad_call_stores_nothing(app: App, call: Callable[[Any], object]) -> N
     assert tasks(app.broker.tube("mail")) == {}
 
 
-def test_none_is_as_if_not_given(app: App) -> None:
+def test_none_means_not_given(app: App) -> None:
     nothing: Any = None
     named = app.task(name=nothing, tube=nothing, executor=nothing, backoff=nothing, pri=nothing)(send)
     assert (named.name, named.rules.tube) == ("send", "default")

@@ -116,7 +116,7 @@ def test_kwargs_that_are_none_are_buried(apps: tuple[App, App]) -> None:
     assert [task.status for task in tube.tasks()] == ["!"] * 4
 
 
-def test_the_rules_of_the_worker_hold(apps: tuple[App, App]) -> None:
+def test_the_options_of_the_workers_handler_apply(apps: tuple[App, App]) -> None:
     web, worker = apps
 
     @worker.task(tube="mail", max_attempts=1)

@@ -81,7 +81,7 @@ def test_a_call_takes_the_previous_result_unless_without_result(app: App) -> Non
         move.call(by=3).item(tube, "no point")
 
 
-def test_a_pending_call_is_checked_but_for_its_first_argument(app: App) -> None:
+def test_a_pending_call_is_checked_except_for_its_first_argument(app: App) -> None:
     @app.task
     def move(point: Point, by: int = 1) -> None: ...
 

@@ -97,21 +97,21 @@ def test_a_link_has_its_id_from_its_put_until_its_outcome_is_forgotten(chains: A
     assert (last.status, last.id) == ("failed", None)  # it was never put
 
 
-def test_a_link_may_go_without_the_result_and_none_is_handed_on(chains: App) -> None:
+def test_a_link_may_omit_the_result_and_none_is_passed_on(chains: App) -> None:
     handler = chains.handlers
     last = put_chain(handler["nothing"].call(1), handler["show"].call("a"), handler["double"].call(4).without_result())
     run_queued(chains)
     assert [handle.result(5) for handle in last.handles[1:]] == ["(None, 'a')", 8]
 
 
-def test_bytes_are_handed_on(chains: App) -> None:
+def test_bytes_are_passed_on(chains: App) -> None:
     handler = chains.handlers
     last = put_chain(handler["raw"].call(300), handler["count"].call())
     run_queued(chains)
     assert last.result(5) == 300
 
 
-def test_a_full_tube_refuses_no_link(chains: App) -> None:
+def test_a_link_is_put_even_into_a_full_tube(chains: App) -> None:
     two = chains.broker.tube("two", capacity=1)
     two.put("x")
     last = put_chain(chains.handlers["add"].call(1), chains.handlers["double"].call())

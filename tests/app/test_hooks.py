@@ -79,7 +79,7 @@ def test_worker_metrics_cover_sync_and_async_handlers(app: App) -> None:
     assert [what for what, *_ in seen] == ["put", "start", "end", "put", "start", "end"]
 
 
-def test_a_hook_that_raises_harms_nothing(app: App, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_hook_is_logged_and_ignored(app: App, caplog: pytest.LogCaptureFixture) -> None:
     @app.on_start
     def broken(task: penstock.Task) -> None:
         raise RuntimeError("broken hook")

@@ -252,7 +252,7 @@ def test_a_bad_declaration_is_refused(
     assert app.handlers == {}
 
 
-def test_a_name_is_given_once(app: App) -> None:
+def test_two_tasks_cannot_have_the_same_name(app: App) -> None:
     app.task(plain)
     with pytest.raises(penstock.BadValue, match="has a task plain already"):
         app.task(plain)

@@ -109,7 +109,7 @@ app.task(rocket=True)  # call-overload
 
 
 @pytest.mark.timeout(900)
-def test_wrong_arguments_are_seen(tmp_path: Path) -> None:
+def test_type_checkers_report_wrong_arguments(tmp_path: Path) -> None:
     path = tmp_path / "snippet.py"
     path.write_text(SNIPPET)
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
@@ -128,7 +128,7 @@ def test_help_shows_what_a_verb_returns() -> None:
     assert "-> 'Task'" in pydoc.render_doc(penstock.Tube.put)
 
 
-def test_every_put_option_has_an_overload_beside_keyword_arguments() -> None:
+def test_every_put_option_has_an_overload_with_keyword_arguments() -> None:
     beside = re.findall(r"\*, (\w+):", inspect.getsource(Put))
     assert sorted(beside) == sorted(PUT_OPTIONS)
 

@@ -63,7 +63,7 @@ def test_a_delayed_task_holds_its_address(broker: penstock.Broker) -> None:
         tube.put("y", address="a", on_duplicate="error")
 
 
-def test_addresses_are_of_one_tube(broker: penstock.Broker) -> None:
+def test_an_address_belongs_to_one_tube(broker: penstock.Broker) -> None:
     one, other = broker.tube("one"), broker.tube("other")
     one.put("x", address="a")
     other.put("y", address="a")
@@ -98,7 +98,7 @@ def test_the_expired_holder_of_an_address_is_counted_when_it_makes_way(broker: p
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("state", ["ready", "taken", "buried"])
-def test_ignore_gives_the_task_that_is_there(broker: penstock.Broker, kind: str, state: str) -> None:
+def test_ignore_returns_the_existing_task(broker: penstock.Broker, kind: str, state: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("x", address="a")
     if state != "ready":
@@ -126,7 +126,7 @@ def test_ignore_into_a_full_tube_needs_no_room(broker: penstock.Broker) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_replace_gives_new_data_and_keeps_the_id(broker: penstock.Broker, kind: str) -> None:
+def test_replace_sets_new_data_and_keeps_the_id(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("x", address="a")
     tube.put("other")
@@ -137,7 +137,7 @@ def test_replace_gives_new_data_and_keeps_the_id(broker: penstock.Broker, kind: 
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)
-def test_replace_gives_new_pri_delay_and_ttl(broker: penstock.Broker, clock: Clock, kind: str) -> None:
+def test_replace_sets_new_pri_delay_and_ttl(broker: penstock.Broker, clock: Clock, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("x", address="a", pri=5, ttl=100, ttr=7)
     tube.put("middle", pri=3)
@@ -152,7 +152,7 @@ def test_replace_gives_new_pri_delay_and_ttl(broker: penstock.Broker, clock: Clo
     assert (task.data, task.due) == ("y", clock.seconds + 7)  # with its old ttr
 
 
-def test_replace_without_options_gives_the_defaults(broker: penstock.Broker, clock: Clock) -> None:
+def test_replace_without_options_sets_the_defaults(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttl=50)
     tube.put("x", address="a", pri=5, ttl=3, delay=4)
     replaced = tube.put("y", address="a", on_duplicate="replace")
@@ -187,7 +187,7 @@ def test_a_released_task_is_replaced_and_its_lease_keeps_growing(broker: penstoc
 @pytest.mark.parametrize("kind", UTUBE_KINDS)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("which", ["head", "waiting"])
-def test_replace_keeps_a_micro_queue_whole(broker: penstock.Broker, kind: str, fair: bool, which: str) -> None:
+def test_replace_keeps_a_micro_queue_consistent(broker: penstock.Broker, kind: str, fair: bool, which: str) -> None:
     tube = broker.tube("t", kind=kind, fair=fair)
     tube.put("head", address="head", utube="u")
     tube.put("waiting", address="waiting", utube="u")

@@ -30,7 +30,7 @@ def test_altered_options_apply_to_later_puts(broker: penstock.Broker, clock: Clo
     assert broker.tubes()[0].options == {"ttr": 30, "pri": 2, "ttl": 100, "max_attempts": 1}
 
 
-def test_none_is_back_to_the_default(broker: penstock.Broker) -> None:
+def test_none_resets_an_option_to_its_default(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttr=60, capacity=1, retention=5)
     tube.alter(ttr=None, capacity=None, retention=7 * 24 * 3600)
     tube.put_many(range(3))
@@ -134,7 +134,7 @@ def test_capacity_period_backoff_and_retention(broker: penstock.Broker, clock: C
     assert [work.wait(address, 0).status for address in ("a", "before")] == ["unknown", "done"]
 
 
-def test_structure_and_nonsense_are_refused(broker: penstock.Broker) -> None:
+def test_structural_and_invalid_options_are_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttr=60)
     for option in ("kind", "order", "fair", "aging", "shards", "temporary"):
         with pytest.raises(penstock.UnsupportedOption, match=option):

@@ -56,7 +56,7 @@ def test_put_many_refuses_a_single_item(broker: penstock.Broker) -> None:
     assert tasks(tube) == {}
 
 
-def test_only_a_bool_says_whether_to_repair(broker: penstock.Broker) -> None:
+def test_repair_must_be_a_bool(broker: penstock.Broker) -> None:
     bad: list[Any] = [1, 0, "no", "", 1.5, [], "\ud800", "x" * 5000]
     for repair in bad:
         with pytest.raises(penstock.BadValue, match=r"^repair .{1,80}: give True or False$"):
@@ -68,7 +68,7 @@ def test_a_type_to_decode_as_must_be_one(broker: penstock.Broker) -> None:
     refused([5, "Mail", [], object(), penstock.connect], task.decode, "decode")
 
 
-def test_none_is_as_if_not_given(broker: penstock.Broker) -> None:
+def test_none_means_not_given(broker: penstock.Broker) -> None:
     anything: Any = None
     tube = broker.create_tube("mail", anything, ttl=anything, fair=anything)
     tube.put_many(["x", "y"], pri=anything, delay=anything, on_duplicate=anything)

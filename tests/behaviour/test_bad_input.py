@@ -227,7 +227,7 @@ def test_data_that_would_not_decode_to_an_equal_value_is_refused(broker: penstoc
     assert_nothing_stored(tube)
 
 
-def test_a_value_that_holds_itself_is_refused(broker: penstock.Broker) -> None:
+def test_a_value_that_contains_itself_is_refused(broker: penstock.Broker) -> None:
     tube, data = broker.tube("t"), list[object]()
     data.append(data)
     with pytest.raises(penstock.BadValue, match="data"):

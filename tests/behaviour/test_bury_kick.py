@@ -29,7 +29,7 @@ def test_anyone_may_bury_in_any_state(broker: penstock.Broker, connect: Connect,
     assert tasks(tube) == {"buried": 1, "total": 1}
 
 
-def test_a_second_burial_counts_and_brings_its_reason(broker: penstock.Broker) -> None:
+def test_a_second_bury_counts_and_replaces_the_reason(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.bury(1, "first")
@@ -91,7 +91,7 @@ def test_bury_and_delete_of_an_unknown_id_are_not_found(broker: penstock.Broker,
     assert everything(tube) == before
 
 
-def test_kick_follows_take_order_not_burial_order(broker: penstock.Broker) -> None:
+def test_kick_follows_take_order_not_the_order_of_burying(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many([("c", {"pri": 5}), ("a", {"pri": 1}), ("b", {"pri": 3})])
     for id in (1, 3, 2):
@@ -140,7 +140,7 @@ def test_kick_forgets_attempts_and_reason_but_not_the_lease_number(broker: penst
     assert held.lease <= kicked.lease < take(tube).lease
 
 
-def test_burial_and_kick_leave_the_ttl_alone(broker: penstock.Broker, clock: Clock) -> None:
+def test_bury_and_kick_do_not_change_the_ttl(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t")
     put = tube.put("x", ttl=5)
     clock.advance(2)

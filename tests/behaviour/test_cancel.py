@@ -137,7 +137,7 @@ def test_live_work_moves_up_in_the_micro_queues_of_cancelled_work(
     assert broker.check() == []
 
 
-def test_a_session_that_ends_holding_cancelled_work_brings_nothing_back(broker: penstock.Broker) -> None:
+def test_the_end_of_a_session_does_not_bring_cancelled_tasks_back(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     group = cancellable(tube, list(range(1_500)))
     group.start()

@@ -63,7 +63,7 @@ def test_put_many_needs_room_for_all(broker: penstock.Broker) -> None:
     assert tasks(tube) == {"ready": 3, "total": 3}
 
 
-def test_a_refused_put_uses_up_nothing_of_the_room(broker: penstock.Broker) -> None:
+def test_a_refused_put_uses_no_capacity(broker: penstock.Broker) -> None:
     tube = broker.tube("t", capacity=1)
     tube.put("a")
     with pytest.raises(penstock.TubeFull):

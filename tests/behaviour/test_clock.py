@@ -57,7 +57,7 @@ def test_a_backlog_of_several_steps_is_removed(connect: Connect, broker: penstoc
     until(lambda: counted(tube).ttl == 2500)
 
 
-def test_a_reply_to_an_expired_task_comes_without_anyone_at_its_tube(
+def test_a_reply_to_an_expired_task_arrives_without_a_taker(
     connect: Connect, broker: penstock.Broker, clock: Clock
 ) -> None:
     broker.tube("orders").put("x", ttl=5, reply_to="answers")

@@ -154,7 +154,7 @@ def test_decode_of_data_that_does_not_fit_is_refused(broker: penstock.Broker) ->
                 task.decode(kind)
 
 
-def test_a_record_that_cannot_be_decoded_is_buried_and_stops_nobody(
+def test_a_record_that_cannot_be_decoded_is_buried_and_blocks_nobody(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tube = broker.tube("t")

@@ -48,7 +48,7 @@ def test_characters_that_a_url_cannot_have_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
+def test_the_error_for_an_unknown_scheme_names_the_known_ones() -> None:
     with pytest.raises(penstock.BadValue, match=r"(?s)(?=.*gopher)(?=.*sqlite)(?=.*memory)"):
         penstock.connect("gopher://x")
 
@@ -137,7 +137,7 @@ def test_closing_one_broker_leaves_the_others_open(broker: penstock.Broker, conn
     assert drain(broker.tube("t")) == ["x"]
 
 
-def test_memory_is_gone_with_its_last_broker() -> None:
+def test_a_memory_store_is_gone_with_its_last_broker() -> None:
     first = penstock.connect("memory://vanishing")
     second = penstock.connect("memory://vanishing")
     first.tube("t").put("x")
@@ -148,7 +148,7 @@ def test_memory_is_gone_with_its_last_broker() -> None:
         assert third.tubes() == []
 
 
-def test_memories_of_different_names_are_different_stores() -> None:
+def test_memory_urls_with_different_names_are_different_stores() -> None:
     with penstock.connect("memory://one") as one, penstock.connect("memory://two") as two:
         one.tube("t")
         assert two.tubes() == []

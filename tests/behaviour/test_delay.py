@@ -50,7 +50,7 @@ def test_a_delay_of_less_than_a_millisecond_is_still_a_delay(broker: penstock.Br
     assert take(tube).data == "x"
 
 
-def test_a_delay_longer_than_the_ttl_is_fine(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_delay_longer_than_the_ttl_is_accepted(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttl=1)
     tube.put("x", delay=5)
     clock.advance(5)

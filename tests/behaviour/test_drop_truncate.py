@@ -94,7 +94,7 @@ def test_truncate_removes_everything_and_returns_the_number(broker: penstock.Bro
         tube.peek(3)
 
 
-def test_truncate_of_an_empty_tube_is_none(broker: penstock.Broker) -> None:
+def test_truncate_of_an_empty_tube_returns_zero(broker: penstock.Broker) -> None:
     assert broker.tube("t").truncate() == 0
 
 

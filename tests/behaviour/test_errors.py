@@ -121,7 +121,7 @@ def test_fail_is_an_error_that_is_kept_with_the_outcome(broker: penstock.Broker,
     assert tube.peek(2).errors == []
 
 
-def test_other_ends_of_a_hand_out_are_none(broker: penstock.Broker) -> None:
+def test_other_ends_of_an_attempt_are_not_errors(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("a")
     take(tube).release()
@@ -172,7 +172,7 @@ def test_a_late_holder_adds_no_error(broker: penstock.Broker, clock: Clock) -> N
     assert [each.error for each in tube.peek(1).errors] in ([], ["not settled before its ttr was over"])
 
 
-def test_many_large_ones_at_once_stop_no_tube(broker: penstock.Broker, clock: Clock) -> None:
+def test_many_large_errors_at_once_do_not_block_the_tube(broker: penstock.Broker, clock: Clock) -> None:
     """Together they exceed the server's packet size."""
     tube = broker.tube("t", ttr=1)
     tube.put_many([(number, {"address": f"a{number}"}) for number in range(120)])

@@ -145,7 +145,7 @@ def _expire(task: penstock.Task, clock: Clock) -> None:
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)
 @pytest.mark.parametrize("end", ENDS)
-def test_the_last_one_to_leave_brings_the_end_work(broker: penstock.Broker, clock: Clock, kind: str, end: str) -> None:
+def test_the_last_task_to_leave_puts_the_end_work(broker: penstock.Broker, clock: Clock, kind: str, end: str) -> None:
     tube = broker.tube("t", kind=kind)
     group = group_of(tube, [("a", {"ttl": 10, "ttr": 10})], end={"all": "done"})
     group.start()
@@ -193,7 +193,7 @@ def test_an_empty_group_ends_when_it_is_started(broker: penstock.Broker) -> None
     assert drain(tube) == ["end"]
 
 
-def test_a_group_whose_work_went_before_the_start_ends_then(broker: penstock.Broker) -> None:
+def test_a_group_whose_tasks_left_before_the_start_ends_at_the_start(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     group = group_of(tube, ["a"])
     tube.delete(1)
@@ -231,7 +231,7 @@ def test_end_work_is_not_counted_as_work_of_the_group(broker: penstock.Broker) -
     assert group.progress() == penstock.Progress(1, 1)
 
 
-def test_end_work_takes_the_room_of_the_last_task(broker: penstock.Broker) -> None:
+def test_end_work_takes_the_place_of_the_last_task(broker: penstock.Broker) -> None:
     tube = broker.tube("t", capacity=2)
     group = group_of(tube, ["a"])
     group.start()
@@ -271,7 +271,7 @@ def test_a_name_opens_the_live_group_and_then_a_new_one(broker: penstock.Broker,
     assert first.wait(0) == "done"
 
 
-def test_groups_are_of_one_tube(broker: penstock.Broker) -> None:
+def test_a_group_belongs_to_one_tube(broker: penstock.Broker) -> None:
     one, other = broker.tube("one"), broker.tube("other")
     one.put("a", group="g")
     other.put("b", group="g")
@@ -332,7 +332,7 @@ def test_a_bad_group_name_is_refused(broker: penstock.Broker) -> None:
     assert (tasks(tube), calls(tube)) == ({}, {})
 
 
-def test_a_put_of_a_group_names_no_other(broker: penstock.Broker) -> None:
+def test_a_put_of_a_group_cannot_name_another_group(broker: penstock.Broker) -> None:
     group = broker.tube("t").group("g")
     with pytest.raises(penstock.BadValue, match="other"):
         group.put("x", group="other")

@@ -55,7 +55,9 @@ def test_a_released_task_of_lifo_is_back_at_its_old_place(broker: penstock.Broke
     assert drain(tube) == ["c", "b", "a"]
 
 
-def test_deadline_hands_out_what_expires_first_and_the_endless_last(broker: penstock.Broker, clock: Clock) -> None:
+def test_deadline_hands_out_what_expires_first_and_tasks_without_ttl_last(
+    broker: penstock.Broker, clock: Clock
+) -> None:
     penstock.register_kind(DEADLINE)
     tube = broker.tube("t", kind="deadline")
     tube.put("endless")

@@ -93,7 +93,7 @@ def test_the_last_reason_is_kept(broker: penstock.Broker) -> None:
     assert "first" in (tube.peek(1).reason or "")
 
 
-def test_kick_gives_all_attempts_back(broker: penstock.Broker) -> None:
+def test_kick_resets_the_attempts(broker: penstock.Broker) -> None:
     tube = broker.tube("t", max_attempts=2)
     tube.put("x")
     take(tube).release()

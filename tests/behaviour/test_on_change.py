@@ -142,7 +142,9 @@ def test_the_callback_may_use_the_tube(broker: penstock.Broker) -> None:
     assert drain(tube) == ["first", "second"]
 
 
-def test_an_error_in_it_is_logged_and_harms_nothing(broker: penstock.Broker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_the_callback_is_logged_and_ignored(
+    broker: penstock.Broker, caplog: pytest.LogCaptureFixture
+) -> None:
     tube = broker.tube("t")
 
     def broken(task: penstock.Task, event: str) -> None:

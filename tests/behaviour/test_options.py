@@ -103,7 +103,7 @@ def test_an_unknown_kind_is_refused(broker: penstock.Broker, kind: str) -> None:
     assert broker.tubes() == []
 
 
-def test_the_error_of_an_unknown_kind_names_the_known(broker: penstock.Broker) -> None:
+def test_the_error_for_an_unknown_kind_names_the_known_ones(broker: penstock.Broker) -> None:
     with pytest.raises(penstock.BadValue, match=r"(?s)(?=.*stack)(?=.*fifo)(?=.*utubettl)"):
         broker.tube("mail", kind="stack")
 
@@ -137,7 +137,7 @@ def test_a_put_option_that_the_kind_does_not_have_is_refused(broker: penstock.Br
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_id_of_the_callers_is_for_other_kinds(broker: penstock.Broker, kind: str) -> None:
+def test_only_kind_round_accepts_an_id(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     with pytest.raises(penstock.UnsupportedOption, match=rf"(?s)(?=.*id)(?=.*{kind})"):
         tube.put("x", id="feed-1")
@@ -193,7 +193,7 @@ def test_the_default_limit_is_one_megabyte(broker: penstock.Broker) -> None:
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-def test_one_too_large_stops_all_of_put_many(broker: penstock.Broker) -> None:
+def test_one_item_that_is_too_large_stops_all_of_put_many(broker: penstock.Broker) -> None:
     tube = broker.tube("t", max_payload=10)
     with pytest.raises(penstock.PayloadTooLarge):
         tube.put_many(["small", "x" * 20])

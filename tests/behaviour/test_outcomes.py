@@ -271,7 +271,7 @@ def test_callers_that_already_wait_get_the_old_outcome_after_a_new_put(live: pen
         take(tube).ack()
 
 
-def test_an_outcome_is_there_by_id_after_the_address_was_put_again(broker: penstock.Broker, clock: Clock) -> None:
+def test_an_outcome_is_found_by_id_after_the_address_was_put_again(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", retention=100)
     tube.put("x", address="a")
     take(tube).ack("first")

@@ -12,7 +12,7 @@ from tests.support.verbs import KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_paused_tube_hands_nothing_out(broker: penstock.Broker, kind: str) -> None:
+def test_a_paused_tube_hands_out_nothing(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put("x")
     tube.pause()
@@ -50,7 +50,7 @@ def test_a_pause_holds_for_every_broker(broker: penstock.Broker, connect: Connec
     assert take(tube).data == "x"
 
 
-def test_pausing_twice_takes_one_resume(broker: penstock.Broker) -> None:
+def test_one_resume_ends_two_pauses(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.pause()

@@ -14,7 +14,7 @@ from tests.support.threads import begin
 from tests.support.verbs import KINDS, drain, take
 
 
-def test_put_gives_the_task(broker: penstock.Broker, clock: Clock) -> None:
+def test_put_returns_the_task(broker: penstock.Broker, clock: Clock) -> None:
     task = broker.tube("mail").put({"to": "ada"})
     assert facts(task) == {
         "id": 1, "status": penstock.Status.READY, "data": {"to": "ada"}, "tube": "mail", "pri": 0, "utube": None,
@@ -33,7 +33,7 @@ def test_a_task_unpacks_to_id_status_and_data(broker: penstock.Broker) -> None:
     assert (id, status, data) == (1, "r", "x")
 
 
-def test_a_task_has_no_room_for_other_attributes(broker: penstock.Broker) -> None:
+def test_a_task_accepts_no_other_attributes(broker: penstock.Broker) -> None:
     with pytest.raises(AttributeError):
         broker.tube("mail").put("x").colour = "red"  # type: ignore[attr-defined]
 
@@ -78,7 +78,7 @@ def test_put_options_of_none_are_not_given(broker: penstock.Broker) -> None:
     assert (task.pri, task.utube, task.expires, task.due) == (0, None, None, None)
 
 
-def test_put_many_gives_the_tasks_in_order(broker: penstock.Broker) -> None:
+def test_put_many_returns_the_tasks_in_order(broker: penstock.Broker) -> None:
     stored = broker.tube("t").put_many(["a", "b", "c"])
     assert [(task.id, task.status, task.data) for task in stored] == [(1, "r", "a"), (2, "r", "b"), (3, "r", "c")]
 
@@ -113,7 +113,7 @@ def test_one_bad_task_stops_all_of_put_many(broker: penstock.Broker, bad: object
 
 
 @pytest.mark.parametrize(("given", "stored"), [(list, 0), (tuple, 0), (iter, 10_000)])
-def test_put_many_of_more_than_a_chunk_checks_all_that_is_there_first(
+def test_put_many_of_more_than_a_chunk_first_checks_all_items_of_a_list(
     broker: penstock.Broker, given: Callable[[list[object]], Iterable[object]], stored: int
 ) -> None:
     tube = broker.tube("t", kind="fifo")

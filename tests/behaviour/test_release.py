@@ -104,7 +104,7 @@ def test_release_all_releases_tasks_of_all_sessions(broker: penstock.Broker, con
     assert drain(tube) == ["a", "b", "c"]
 
 
-def test_release_all_of_nothing_taken_is_none(broker: penstock.Broker) -> None:
+def test_release_all_without_taken_tasks_returns_zero(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     assert tube.release_all() == 0

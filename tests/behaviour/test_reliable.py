@@ -37,7 +37,7 @@ def number(task: penstock.Task) -> tuple[int, int]:
 # ids
 
 
-def test_ids_are_the_moment_and_a_number_from_1(queue: penstock.Tube, clock: Clock) -> None:
+def test_ids_are_the_time_and_a_number_from_1(queue: penstock.Tube, clock: Clock) -> None:
     ms = clock()
     assert queue.put("a").id == f"{ms}-1"
     assert [task.id for task in queue.put_many([*"bc"])] == [f"{ms}-2", f"{ms}-3"]
@@ -46,7 +46,7 @@ def test_ids_are_the_moment_and_a_number_from_1(queue: penstock.Tube, clock: Clo
 
 
 @pytest.mark.parametrize("back", [-0.001, -3600])
-def test_ids_grow_also_when_the_clock_goes_back(queue: penstock.Tube, clock: Clock, back: float) -> None:
+def test_ids_grow_even_if_the_clock_goes_back(queue: penstock.Tube, clock: Clock, back: float) -> None:
     ms = clock()
     queue.put_many([*"ab"])
     clock.advance(back)
@@ -56,7 +56,7 @@ def test_ids_grow_also_when_the_clock_goes_back(queue: penstock.Tube, clock: Clo
     assert datas(queue.take_many(9)) == list("abcde")
 
 
-def test_ids_grow_also_when_all_is_gone(queue: penstock.Tube, clock: Clock) -> None:
+def test_ids_grow_even_after_all_messages_are_gone(queue: penstock.Tube, clock: Clock) -> None:
     ms = clock()
     queue.put("a")
     assert queue.ack_many(queue.take_many(1)) == [f"{ms}-1"]
@@ -66,7 +66,7 @@ def test_ids_grow_also_when_all_is_gone(queue: penstock.Tube, clock: Clock) -> N
     assert queue.put("c").id == f"{ms}-3"
 
 
-def test_tubes_have_ids_of_their_own(broker: penstock.Broker, queue: penstock.Tube) -> None:
+def test_each_tube_has_its_own_ids(broker: penstock.Broker, queue: penstock.Tube) -> None:
     other = broker.tube("other", kind="reliable")
     assert queue.put("a").id == other.put("b").id
     take(queue)
@@ -75,7 +75,7 @@ def test_tubes_have_ids_of_their_own(broker: penstock.Broker, queue: penstock.Tu
     assert delivered(other) == ["b"]
 
 
-def test_many_ids_of_one_moment_are_in_the_order_of_numbers(queue: penstock.Tube) -> None:
+def test_ids_of_one_millisecond_are_in_the_order_of_their_numbers(queue: penstock.Tube) -> None:
     put = queue.put_many(range(250))
     assert [number(task)[1] for task in put] == list(range(1, 251))
     assert datas(queue.take_many(250)) == list(range(250))
@@ -107,7 +107,7 @@ def test_messages_come_in_put_order(queue: penstock.Tube) -> None:
     assert datas(queue.take_many(9)) == list("de")
 
 
-def test_a_session_end_gives_nothing_back(connect: Connect, queue: penstock.Tube, clock: Clock) -> None:
+def test_the_end_of_a_session_returns_no_message(connect: Connect, queue: penstock.Tube, clock: Clock) -> None:
     queue.put_many([*"ab"])
     other = connect()
     with other.session() as session:
@@ -146,7 +146,7 @@ def test_anyone_may_ack_by_id_and_it_counts_once(queue: penstock.Tube, connect: 
             queue.ack(which)
 
 
-def test_ack_many_gives_the_ids_really_removed_each_once(queue: penstock.Tube) -> None:
+def test_ack_many_returns_the_ids_really_removed_each_once(queue: penstock.Tube) -> None:
     put = queue.put_many([*"abcd"])
     queue.take_many(3)
     a, b, c, d = (task.id for task in put)
@@ -215,7 +215,7 @@ def test_recover_hands_out_what_was_delivered_long_enough_ago(queue: penstock.Tu
     assert calls(queue) == {"put": 3, "take": 6}
 
 
-def test_recover_gives_each_once_a_call_oldest_first_and_moves_it_behind(queue: penstock.Tube) -> None:
+def test_recover_returns_each_message_once_oldest_first_and_moves_it_to_the_end(queue: penstock.Tube) -> None:
     queue.put_many([*"abcd"])
     queue.take_many(3)
     assert datas(queue.recover(2, 0)) == ["a", "b"]
@@ -233,7 +233,7 @@ def test_recover_of_nothing_delivered(queue: penstock.Tube) -> None:
     assert calls(queue) == {"put": 1}
 
 
-def test_a_recovered_message_is_acked_as_any_other(queue: penstock.Tube, connect: Connect) -> None:
+def test_a_recovered_message_is_acked_like_any_other(queue: penstock.Tube, connect: Connect) -> None:
     queue.put("a")
     first = take(queue)
     (again,) = connect().tube("queue").recover(1, 0)
@@ -396,7 +396,7 @@ def test_undecodable_records_are_skipped(queue: penstock.Tube, monkeypatch: pyte
     assert delivered(queue) == [b'{"cut', "good"]
 
 
-def test_a_reply_is_a_message_as_any_other(broker: penstock.Broker, queue: penstock.Tube) -> None:
+def test_a_reply_is_a_message_like_any_other(broker: penstock.Broker, queue: penstock.Tube) -> None:
     feeds, work = broker.tube("feeds", kind="round", period=1), broker.tube("work")
     feeds.put("mine", id="reply-2")
     work.put_many([("x", {"reply_to": "queue"}), ("y", {"reply_to": "feeds"})])

@@ -83,7 +83,7 @@ def test_what_is_not_an_id_is_refused(queue: penstock.Tube) -> None:
     assert everything(queue) == before
 
 
-def test_a_good_id_that_was_never_given_is_unknown(queue: penstock.Tube) -> None:
+def test_a_valid_id_that_was_never_given_is_unknown(queue: penstock.Tube) -> None:
     queue.put("a")
     take(queue)
     for id in ("0-0", "1-0", "0-1", "9007199254740991-9007199254740991"):

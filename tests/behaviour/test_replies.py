@@ -143,7 +143,7 @@ def test_a_dropped_tube_does_not_reply_to_itself(broker: penstock.Broker) -> Non
     assert broker.tubes() == []
 
 
-def test_a_full_reply_tube_stops_no_ack(broker: penstock.Broker) -> None:
+def test_a_full_reply_tube_blocks_no_ack(broker: penstock.Broker) -> None:
     replies = broker.tube("replies", capacity=1, max_payload=10)
     tube = broker.tube("t")
     tube.put_many(["x", "y"], reply_to="replies")

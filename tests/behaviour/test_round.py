@@ -71,7 +71,7 @@ def test_a_period_is_rounded_up_to_milliseconds(broker: penstock.Broker, clock: 
     take(tube)
 
 
-def test_elements_of_one_moment_come_in_put_order(feeds: penstock.Tube, clock: Clock) -> None:
+def test_elements_of_one_millisecond_come_in_put_order(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put_many([("a", {"id": "a"}), ("b", {"id": "b"})])
     take(feeds)
     clock.advance(1)
@@ -83,7 +83,7 @@ def test_elements_of_one_moment_come_in_put_order(feeds: penstock.Tube, clock: C
 # duplicates
 
 
-def test_a_second_put_changes_nothing_and_gives_the_element_that_is_there(feeds: penstock.Tube, clock: Clock) -> None:
+def test_a_second_put_changes_nothing_and_returns_the_existing_element(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put_many([("old", {"id": "a", "ttl": 10}), ("b", {"id": "b"})])
     take(feeds)
     clock.advance(3)
@@ -97,7 +97,7 @@ def test_a_second_put_changes_nothing_and_gives_the_element_that_is_there(feeds:
     assert [task.id for task in feeds.tasks()] == ["b"]
 
 
-def test_replace_changes_the_data_alone(feeds: penstock.Tube, clock: Clock) -> None:
+def test_replace_changes_only_the_data(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put("old", id="a", ttl=10)
     feeds.put("b", id="b")
     take(feeds)
@@ -135,7 +135,7 @@ def test_the_same_id_in_another_tube_is_another_element(broker: penstock.Broker,
     assert other.put(2, id="a").data == 2
 
 
-def test_ids_are_taken_exactly_as_they_are(feeds: penstock.Tube) -> None:
+def test_ids_are_stored_exactly_as_given(feeds: penstock.Tube) -> None:
     names = ["a", "A", "a ", " a", "ä", "a\u0308", "1", "01", "1-1", "x" * 200, "with spaces & 'quotes' {x}", "日本"]
     feeds.put_many([(n, {"id": name}) for n, name in enumerate(names)])
     assert ids(feeds.tasks()) == names
@@ -357,7 +357,7 @@ def test_changes_are_reported(feeds: penstock.Tube, clock: Clock) -> None:
     ]  # fmt: skip
 
 
-def test_a_session_end_touches_nothing(broker: penstock.Broker, connect: Connect, clock: Clock) -> None:
+def test_the_end_of_a_session_changes_nothing(broker: penstock.Broker, connect: Connect, clock: Clock) -> None:
     tube = broker.tube("t", kind="round", period=5)
     tube.put(1, id="a")
     other = connect()

@@ -76,7 +76,7 @@ def test_an_option_of_other_kinds_is_refused_at_creation(broker: penstock.Broker
     assert broker.tubes() == []
 
 
-def test_the_period_is_needed_to_create_and_not_to_open(broker: penstock.Broker, connect: Connect) -> None:
+def test_the_period_is_required_to_create_and_not_to_open(broker: penstock.Broker, connect: Connect) -> None:
     for create in (broker.create_tube, broker.tube):
         with pytest.raises(penstock.BadValue, match="period"):
             create("t", "round")
@@ -95,7 +95,7 @@ def test_a_bad_period_is_refused(broker: penstock.Broker) -> None:
     assert broker.tubes() == []
 
 
-def test_the_id_is_needed_at_put(feeds: penstock.Tube) -> None:
+def test_the_id_is_required_at_put(feeds: penstock.Tube) -> None:
     with pytest.raises(penstock.BadValue, match="id"):
         feeds.put(1)
     with pytest.raises(penstock.BadValue, match="id"):

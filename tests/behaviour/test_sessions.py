@@ -37,7 +37,7 @@ def test_leaving_the_with_block_closes_the_broker(broker: penstock.Broker, conne
     assert take(tube).attempts == 2
 
 
-def test_a_session_end_touches_no_task_of_others(broker: penstock.Broker, connect: Connect) -> None:
+def test_the_end_of_a_session_releases_no_task_of_others(broker: penstock.Broker, connect: Connect) -> None:
     tube, theirs = broker.tube("t"), connect()
     tube.put_many(["a", "b"])
     mine = take(tube)
@@ -172,7 +172,7 @@ def test_a_joined_session_ends_with_the_last_handle(broker: penstock.Broker, con
     assert take(tube).attempts == 2
 
 
-def test_joined_handles_hold_leases_together(broker: penstock.Broker, connect: Connect) -> None:
+def test_joined_handles_share_their_leases(broker: penstock.Broker, connect: Connect) -> None:
     tube = broker.tube("t")
     tube.put("x")
     with broker.session() as first, connect().session(id=first.id) as second:

@@ -78,7 +78,7 @@ def test_the_holder_may_name_the_task_by_its_id(tube: penstock.Tube, verb: Verb)
 
 
 @leased_verb
-def test_the_holder_may_give_the_task_that_put_gave(tube: penstock.Tube, verb: Verb) -> None:
+def test_the_holder_may_pass_the_task_that_put_returned(tube: penstock.Tube, verb: Verb) -> None:
     task = tube.put("x")
     take(tube)
     verb(tube, task)
@@ -202,7 +202,7 @@ def test_ack_many_returns_which_were_acked(tube: penstock.Tube, clock: Clock) ->
     assert calls(tube)["ack"] == 2
 
 
-def test_ack_many_of_nothing_is_nothing(tube: penstock.Tube) -> None:
+def test_ack_many_of_nothing_returns_an_empty_list(tube: penstock.Tube) -> None:
     assert tube.ack_many([]) == []
 
 

@@ -65,7 +65,7 @@ def test_a_sharded_tube_has_no_groups(tube: penstock.Tube) -> None:
     assert tasks(tube) == {"ready": 6, "total": 6}
 
 
-def test_one_shard_is_none(broker: penstock.Broker) -> None:
+def test_one_shard_means_no_shards(broker: penstock.Broker) -> None:
     assert broker.tube("t", shards=1, capacity=5).name == "t"
     assert [info.options for info in broker.tubes()] == [{"capacity": 5}]
     broker.tube("t").group("g").start()
@@ -215,7 +215,7 @@ def test_replies_have_the_ids_of_the_tube(broker: penstock.Broker, tube: penstoc
     assert replied(broker) == sorted(ids)
 
 
-def test_a_dropped_tube_replies_with_them_too(broker: penstock.Broker, tube: penstock.Tube) -> None:
+def test_replies_of_a_dropped_tube_have_its_ids(broker: penstock.Broker, tube: penstock.Tube) -> None:
     ids = [tube.put("x", address=name, reply_to="replies").id for name in "abcd"]
     tube.drop()
     assert replied(broker) == sorted(ids)
@@ -223,7 +223,7 @@ def test_a_dropped_tube_replies_with_them_too(broker: penstock.Broker, tube: pen
         tube.put("x")
 
 
-def test_a_put_into_any_shard_wakes(live: penstock.Broker) -> None:
+def test_a_put_into_any_shard_wakes_a_taker(live: penstock.Broker) -> None:
     tube = live.tube("t", shards=SHARDS)
     for n in range(SHARDS + 1):
         taking = begin(lambda: tube.take(30))
@@ -238,7 +238,7 @@ def test_a_put_into_any_shard_wakes(live: penstock.Broker) -> None:
         assert waiters(live, "t") == 0
 
 
-def test_a_pause_is_of_all_shards(tube: penstock.Tube) -> None:
+def test_a_pause_applies_to_all_shards(tube: penstock.Tube) -> None:
     tube.pause()
     assert tube.take(0) is None
     tube.resume()

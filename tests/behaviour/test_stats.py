@@ -18,7 +18,7 @@ def test_a_new_tube_counts_nothing(broker: penstock.Broker) -> None:
     assert calls(broker.tube("t")) == {}
 
 
-def test_every_state_is_counted_and_total_is_without_done(broker: penstock.Broker) -> None:
+def test_every_state_is_counted_and_total_excludes_done(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c", "d", "e", ("f", {"delay": 5})])
     take(tube).ack()

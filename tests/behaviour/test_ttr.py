@@ -137,7 +137,7 @@ def test_a_clock_set_back_postpones_a_deadline_by_the_jump_at_most(broker: penst
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-def test_ready_work_flows_when_the_clock_is_set_back(broker: penstock.Broker, clock: Clock) -> None:
+def test_ready_tasks_are_taken_when_the_clock_is_set_back(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=3)
     tube.put("before")
     clock.advance(-3600)

@@ -155,7 +155,7 @@ def test_take_returns_none_at_its_timeout(live: penstock.Broker) -> None:
     assert time.monotonic() - began >= 0.05
 
 
-def test_take_many_gives_nothing_at_its_timeout(live: penstock.Broker) -> None:
+def test_take_many_returns_nothing_at_its_timeout(live: penstock.Broker) -> None:
     assert live.tube("t").take_many(2, 0.05) == []
 
 
@@ -167,7 +167,7 @@ def test_take_many_does_not_wait_for_more_than_there_is(live: penstock.Broker) -
     assert [task.data for task in waiting.result(timeout=PATIENCE)] == ["a", "b"]
 
 
-def test_closing_the_session_wakes_its_take_with_none(live: penstock.Broker) -> None:
+def test_closing_the_session_ends_its_blocked_take_with_none(live: penstock.Broker) -> None:
     tube, session = live.tube("t"), live.session()
     waiting = blocked(live, session.tube("t"))
     session.close()
@@ -176,7 +176,7 @@ def test_closing_the_session_wakes_its_take_with_none(live: penstock.Broker) -> 
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-def test_closing_the_broker_wakes_its_takes_with_none(live: penstock.Broker, store_url: str) -> None:
+def test_closing_the_broker_ends_its_blocked_takes_with_none(live: penstock.Broker, store_url: str) -> None:
     other = penstock.connect(store_url)
     live.tube("t")
     one = blocked(live, other.tube("t"))

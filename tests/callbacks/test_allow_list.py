@@ -21,12 +21,12 @@ PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.255.255 172.32.0.1 1
 
 
 @pytest.mark.parametrize("address", INTERNAL.split())
-def test_an_inward_address_is_not_public(address: str) -> None:
+def test_an_internal_address_is_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC.split())
-def test_an_address_of_the_internet_is_public(address: str) -> None:
+def test_an_internet_address_is_public(address: str) -> None:
     assert is_public(ip_address(address))
 
 
@@ -56,7 +56,7 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
         ("http://ｅxample.org/", "escaped"),
     ],
 )
-def test_a_url_that_is_more_or_less_than_it_seems_is_refused(url: str, why: str) -> None:
+def test_a_misleading_url_is_refused(url: str, why: str) -> None:
     with pytest.raises(Refused, match=why):
         parse(url)
 
@@ -71,7 +71,7 @@ def test_a_url_that_is_more_or_less_than_it_seems_is_refused(url: str, why: str)
         ("http://10.0.0.1:80/", "10.0.0.1", 80, "/", "10.0.0.1"),
     ],
 )
-def test_a_plain_url_is_taken_apart(url: str, host: str, port: int, path: str, authority: str) -> None:
+def test_a_plain_url_is_parsed(url: str, host: str, port: int, path: str, authority: str) -> None:
     target = parse(url)
     assert (target.host, target.port, target.path, target.authority) == (host, port, path, authority)
 
@@ -96,12 +96,12 @@ def test_other_hosts_may_not(host: str) -> None:
         LIST.check_host(parse(f"http://{host}/"))
 
 
-def test_nothing_listed_allows_nothing() -> None:
+def test_an_empty_list_allows_nothing() -> None:
     with pytest.raises(Refused):
         AllowList().check_host(parse("http://example.org/"))
 
 
-def test_a_star_opens_names_and_no_address() -> None:
+def test_a_star_allows_names_and_no_address() -> None:
     anyone = allow_list(["*"])
     anyone.check_host(parse("http://whatever.example/"))
     anyone.check_address("whatever.example", ip_address("8.8.8.8"), 443)
@@ -111,7 +111,7 @@ def test_a_star_opens_names_and_no_address() -> None:
         anyone.check_address("whatever.example", ip_address("127.0.0.1"), 443)
 
 
-def test_a_network_opens_inward_addresses_of_listed_names() -> None:
+def test_a_network_allows_internal_addresses_of_listed_names() -> None:
     LIST.check_address("hooks.example.org", ip_address("10.1.2.3"), 443)
     with pytest.raises(Refused, match="10.2.2.3, which is not public"):
         LIST.check_address("hooks.example.org", ip_address("10.2.2.3"), 443)
@@ -155,7 +155,7 @@ PORTS = allow_list(["hooks.example.org:8443", "*.shop.example.org:443", "10.1.0.
         ("10.2.0.1:1", True), ("10.2.0.1", True),
     ],
 )  # fmt: skip
-def test_an_entry_with_a_port_allows_that_port_alone(host: str, allowed: bool) -> None:
+def test_an_entry_with_a_port_allows_only_that_port(host: str, allowed: bool) -> None:
     target = parse(f"http://{host}/")
     if allowed:
         PORTS.check_host(target)
@@ -164,7 +164,7 @@ def test_an_entry_with_a_port_allows_that_port_alone(host: str, allowed: bool) -
             PORTS.check_host(target)
 
 
-def test_a_network_with_a_port_opens_inward_addresses_at_that_port_alone() -> None:
+def test_a_network_with_a_port_allows_internal_addresses_only_at_that_port() -> None:
     PORTS.check_address("hooks.example.org", ip_address("10.1.2.3"), 8080)
     with pytest.raises(Refused, match="10.1.2.3, which is not public"):
         PORTS.check_address("hooks.example.org", ip_address("10.1.2.3"), 8443)

@@ -70,7 +70,7 @@ def test_the_data_is_posted_with_signed_headers() -> None:
     assert verify(SECRET, got.headers, got.body, now=time.time(), url=f"{receiver.url}?a=b")
 
 
-def test_bytes_are_posted_as_they_are() -> None:
+def test_bytes_are_posted_unchanged() -> None:
     with Receiver() as receiver:
         call(record(receiver.url, b"\0\xff"))
         got = receiver.next()
@@ -89,7 +89,7 @@ def test_bytes_are_posted_as_they_are() -> None:
         (Answer(299, b"\0\1"), b"\0\1"),
     ],
 )
-def test_a_good_answer_is_the_result(answer: Answer, result: object) -> None:
+def test_a_successful_response_is_the_result(answer: Answer, result: object) -> None:
     with Receiver(lambda got: answer) as receiver:
         assert call(record(receiver.url)) == result
         assert call(record(receiver.url, address=None)) is None
@@ -106,13 +106,13 @@ def test_a_good_answer_is_the_result(answer: Answer, result: object) -> None:
         (Answer(500, b"", {"Retry-After": "7"}), None, "callback was answered with 500"),
     ],
 )
-def test_a_bad_answer_is_another_attempt(answer: Answer, delay: float | None, reason: str) -> None:
+def test_an_error_response_is_retried(answer: Answer, delay: float | None, reason: str) -> None:
     with Receiver(lambda got: answer) as receiver, pytest.raises(Retry) as retry:
         call(record(receiver.url))
     assert (retry.value.delay, retry.value.reason) == (delay, reason)
 
 
-def test_gone_is_buried() -> None:
+def test_a_response_gone_buries_the_task() -> None:
     with Receiver(lambda got: Answer(410, b"no such list")) as receiver, pytest.raises(Bury) as bury:
         call(record(receiver.url))
     assert bury.value.reason == "callback was answered with 410: no such list"
@@ -128,7 +128,7 @@ def test_redirects_are_not_followed(status: int) -> None:
         assert elsewhere.got.empty()
 
 
-def test_an_answer_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "MAX_ANSWER", 1000)
     with Receiver(lambda got: Answer(200, b"x" * 1001)) as receiver:
         assert call(record(receiver.url, address=None)) is None  # nobody asks for the result
@@ -138,7 +138,7 @@ def test_an_answer_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -
         assert call(record(receiver.url)) == b"x" * 1000
 
 
-def test_a_host_that_is_away_is_another_attempt() -> None:
+def test_an_unreachable_host_is_retried() -> None:
     with socket.socket() as silent:  # it does not listen, and no other program can get its port meanwhile
         silent.bind(("127.0.0.1", 0))
         with pytest.raises(Retry) as retry:
@@ -150,7 +150,7 @@ def test_a_host_that_is_away_is_another_attempt() -> None:
         assert f"{name} cannot be resolved" in (retry.value.reason or "")
 
 
-def test_a_name_is_resolved_once_and_the_checked_address_is_dialled() -> None:
+def test_a_name_is_resolved_once_and_the_checked_address_is_called() -> None:
     with Receiver() as receiver:
         url = f"http://hooks.example.org:{receiver.port}/hook"
         rebinding = answers("127.0.0.1", "169.254.169.254")
@@ -162,7 +162,7 @@ def test_a_name_is_resolved_once_and_the_checked_address_is_dialled() -> None:
     "address",
     ["127.0.0.1", "::1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "8.8.8.8 127.0.0.1"],
 )
-def test_a_listed_name_at_an_inward_address_is_refused(address: str) -> None:
+def test_a_listed_name_at_an_internal_address_is_refused(address: str) -> None:
     with Receiver() as receiver:
         with pytest.raises(Bury, match="which is not public"):
             call(record(f"http://hooks.example.org:{receiver.port}/"), "hooks.example.org", resolver=answers(address))
@@ -184,7 +184,7 @@ def test_a_name_that_resolves_differently_the_second_time_is_checked_again() -> 
     ["127.0.0.1", "[::1]", "0.0.0.0", "169.254.169.254", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]",
      "100.64.0.1", "192.0.0.192", "2130706433", "0x7f000001", "127.1", "localhost", "localhost.", "user@127.0.0.1"],
 )  # fmt: skip
-def test_every_way_to_ourselves_is_refused_when_all_names_are_allowed(host: str) -> None:
+def test_every_form_of_our_own_address_is_refused_when_all_names_are_allowed(host: str) -> None:
     with Receiver() as receiver:
         with pytest.raises(Bury, match="^callback refused: "):
             call(record(f"http://{host}:{receiver.port}/"), "*")

@@ -75,7 +75,7 @@ def test_a_task_is_posted_and_acked(broker: penstock.Broker, receiver: Receiver,
     gone(tube)
 
 
-def test_the_answer_is_the_result(broker: penstock.Broker, receiver: Receiver, run: Run) -> None:
+def test_the_response_is_the_result(broker: penstock.Broker, receiver: Receiver, run: Run) -> None:
     receiver.answer = lambda got: Answer(200, b'{"sent": true}', {"Content-Type": "application/json"})
     tube = broker.create_tube("hooks", callback=receiver.url)
     tube.put("x", address="order-7", reply_to="replies")
@@ -100,7 +100,7 @@ def test_one_callback_among_other_work_is_found_and_the_rest_left_alone(
     assert receiver.got.empty()
 
 
-def test_failures_are_tried_again_with_back_off_and_then_buried(
+def test_failures_are_retried_with_back_off_and_then_buried(
     broker: penstock.Broker, receiver: Receiver, run: Run
 ) -> None:
     receiver.answer = lambda got: Answer(500, b"broken")
@@ -116,7 +116,9 @@ def test_failures_are_tried_again_with_back_off_and_then_buried(
 
 
 @pytest.mark.parametrize("status", [410])
-def test_gone_is_buried_at_once(broker: penstock.Broker, receiver: Receiver, run: Run, status: int) -> None:
+def test_a_response_gone_buries_the_task_at_once(
+    broker: penstock.Broker, receiver: Receiver, run: Run, status: int
+) -> None:
     receiver.answer = lambda got: Answer(status)
     tube = broker.create_tube("hooks", callback=receiver.url)
     tube.put("x")

@@ -12,7 +12,7 @@ SECRET = "correct horse battery staple"
 HEADERS = signed_headers([key(SECRET)], "mail:17", 1_700_000_000, b'{"n":1}')
 
 
-def test_the_form_is_that_of_the_standard() -> None:
+def test_signatures_have_the_form_of_the_standard() -> None:
     # The specification's example.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     body = b'{"test": 2432232314}'
@@ -48,7 +48,7 @@ def test_changed_or_old_requests_do_not_verify(changed: dict[str, str], body: by
     assert not verify("another secret of some length", HEADERS, b'{"n":1}', now=1_700_000_000)
 
 
-def test_secrets_can_be_changed_without_a_gap() -> None:
+def test_secrets_can_be_rotated_without_a_gap() -> None:
     headers = signed_headers([key("the old secret of ours"), key(SECRET)], "mail:1", 1_700_000_000, b"")
     assert verify(SECRET, headers, b"", now=1_700_000_000)
     assert verify("the old secret of ours", headers, b"", now=1_700_000_000)

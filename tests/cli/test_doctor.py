@@ -55,7 +55,7 @@ def test_doctor_shows_a_table_to_people(url: str) -> None:
     assert "mail" in done.stdout
 
 
-def test_a_store_that_is_not_there_is_one_line_on_stderr() -> None:
+def test_a_missing_store_is_one_line_on_stderr() -> None:
     done = run("--url", "sqlite:////nowhere/at/all.db", "doctor")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("penstock: there is no store at /nowhere/at/all.db: give another --url")

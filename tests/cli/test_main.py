@@ -103,7 +103,7 @@ def test_a_closed_standard_output_is_not_an_error(shell: Shell) -> None:
     assert shell.json("stats", "mail")["tasks"]["ready"] == 1
 
 
-def test_people_read_moments_to_the_millisecond(capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_shown_to_the_millisecond(capsys: pytest.CaptureFixture[str]) -> None:
     sheet({"created": 1794778643.018})  # a float just below it
     assert capsys.readouterr().out.endswith(".018\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.shell import Shell
 
 
-def test_a_message_s_way(shell: Shell) -> None:
+def test_a_message_is_pushed_popped_recovered_and_acked(shell: Shell) -> None:
     first, second, third = shell("mq", "push", "orders", '{"item": 7}', "text", "3").splitlines()
     assert shell("mq", "inspect", "orders", "-2", "2").splitlines()[1:] == [
         f"{second}           0  text", f"{third}           0  3",

@@ -38,7 +38,7 @@ def test_a_read_command_names_an_unknown_scheme() -> None:
 
 
 @pytest.mark.parametrize("store", ["postgres", "redis", "redis-cluster"])
-def test_nor_on_a_server(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_command_creates_no_store_on_a_server(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = fresh_url(store)
     with pytest.raises(penstock.NotFound, match="there is no store at "):
         cli.main(["--url", url, "ls"], standalone_mode=False)

@@ -37,7 +37,7 @@ def test_token_prints_what_it_made_as_json(tmp_path: Path) -> None:
     assert Tokens(file).check(made["token"]) is Role.ADMIN
 
 
-def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
+def test_another_file_is_left_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "notes"
     file.write_text("not tokens\n")
     with pytest.raises(BadValue, match="is not `role sha256"):

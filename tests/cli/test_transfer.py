@@ -45,7 +45,7 @@ def test_a_damaged_file_is_one_line_that_names_the_place(shell: Shell) -> None:
     assert [tube["name"] for tube in shell.json("tubes")] == ["mail"]
 
 
-def test_an_import_does_not_touch_a_tube_that_is_there(shell: Shell) -> None:
+def test_an_import_does_not_change_an_existing_tube(shell: Shell) -> None:
     shell("put", "mail", "hello")
     shell("export", "mail", "--out", "mail.jsonl")
     assert shell.refused("import", "mail.jsonl").startswith("tube mail exists and is not empty: drop it, or import")

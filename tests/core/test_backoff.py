@@ -28,7 +28,7 @@ def test_factor_one_waits_the_same_each_time() -> None:
 
 
 @pytest.mark.parametrize(("base", "seconds"), [(0, 0), (1, 300)])
-def test_attempts_beyond_every_number(base: float, seconds: float) -> None:
+def test_attempts_too_large_for_a_float(base: float, seconds: float) -> None:
     assert Backoff(base=base, jitter=0).delay(5000, 0.5) == seconds
 
 

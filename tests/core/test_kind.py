@@ -23,7 +23,7 @@ from penstock.errors import BadValue
         ("reliable", set(), ("id",), False),
     ],
 )
-def test_the_kinds_that_are_there(name: str, accepts: set[str], order: tuple[str, ...], per_utube: bool) -> None:
+def test_the_built_in_kinds(name: str, accepts: set[str], order: tuple[str, ...], per_utube: bool) -> None:
     kind = find_kind(name)
     assert (kind.accepts, kind.order, kind.per_utube) == (frozenset(accepts), order, per_utube)
 
@@ -53,7 +53,7 @@ def test_micro_queues_are_accepted_at_put() -> None:
 @pytest.mark.parametrize(
     ("accepts", "timed"), [((), False), (("pri",), False), (("ttl",), True), (("ttr",), True), (("delay",), True)]
 )
-def test_which_kinds_a_clock_moves(accepts: tuple[str, ...], timed: bool) -> None:
+def test_which_kinds_have_deadlines(accepts: tuple[str, ...], timed: bool) -> None:
     assert Kind("own", frozenset(accepts)).timed is timed
 
 

@@ -56,7 +56,7 @@ def test_a_bad_label_is_refused(label: object) -> None:
 
 
 @pytest.mark.parametrize(("given", "utube"), [(1, "1"), ("1", "1"), (-7, "-7"), (0, "0"), ("a b", "a b")])
-def test_a_micro_queue_is_named_by_text_or_number(given: object, utube: str) -> None:
+def test_a_micro_queue_label_is_a_text_or_a_number(given: object, utube: str) -> None:
     assert names.utube(given) == utube
 
 

@@ -206,7 +206,7 @@ def test_queries_are_promql(tmp_path: Path) -> None:
     promtool("check", "rules", "rules.yaml", folder=tmp_path)
 
 
-def test_queries_ask_for_metrics_that_there_are() -> None:
+def test_queries_use_existing_metrics() -> None:
     app = App("memory://metrics")
     app.task(tube="t", name="noop")(print)
     meter = Meter(Worker(app))

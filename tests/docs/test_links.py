@@ -54,12 +54,12 @@ def missing_files(page: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     assert list(broken_links(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=title)
-def test_files_that_are_named_are_there(page: Path) -> None:
+def test_named_files_exist(page: Path) -> None:
     assert list(missing_files(page)) == []
 
 

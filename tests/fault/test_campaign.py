@@ -57,7 +57,7 @@ def test_the_invariants_hold_while_the_server_is_killed_and_connections_break(st
 
 @pytest.mark.timeout(SERVER_SECONDS + PATIENCE + 240)
 @pytest.mark.parametrize("store", (*TAILS, CLUSTER) if ASKED else TAILS)
-def test_no_older_hand_out_settles_anything_after_the_newest_writes_are_lost(store: str, tmp_path: Path) -> None:
+def test_no_older_attempt_settles_anything_after_the_newest_writes_are_lost(store: str, tmp_path: Path) -> None:
     with closing(Outages(store, loses_tails=True)) as outages:
         campaign = Campaign(tmp_path, seed(), outages=outages)
         violations = campaign.run(partial(some, faults=outages.faults), SERVER_SECONDS)

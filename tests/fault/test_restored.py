@@ -12,7 +12,7 @@ from tests.fault.snapshots import snapshot
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utube"])
-def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> None:
+def test_an_older_attempt_settles_no_newer_one(durable_url: str, kind: str) -> None:
     with penstock.connect(durable_url) as broker:
         session = broker.session(ttr=60)
         broker.create_tube("t", kind, utube_limit=2 if kind == "utube" else None).put_many(
@@ -37,7 +37,7 @@ def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> 
         assert broker.check() == []
 
 
-def test_a_hand_out_whose_group_is_lost_settles_nothing(durable_url: str) -> None:
+def test_an_attempt_whose_group_is_lost_settles_nothing(durable_url: str) -> None:
     with penstock.connect(durable_url) as broker:
         session = broker.session(ttr=60)
         broker.create_tube("t", "fifottl").put("a")

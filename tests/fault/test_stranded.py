@@ -69,7 +69,7 @@ def broker(urls: tuple[str, str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Proxy, kind: str) -> None:
+def test_tasks_of_a_lost_take_are_handed_out_again(broker: penstock.Broker, proxy: Proxy, kind: str) -> None:
     tube = joined_tube(broker, kind)
     before = tube.stats().calls
     tube.put_many(range(3) if kind == "fifo" else [0], max_attempts=1)
@@ -121,7 +121,9 @@ def test_repair_releases_a_stranded_task(broker: penstock.Broker, proxy: Proxy) 
 
 
 @pytest.mark.usefixtures("early_heartbeat")
-def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
+def test_a_stranded_task_is_released_within_seconds(
+    broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]
+) -> None:
     """The background thread does it at its next heartbeat; the test only waits."""
     tube = joined_tube(broker)
     tube.put("a")

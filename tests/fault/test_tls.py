@@ -11,7 +11,7 @@ from tests.servers.tls import TlsMariadb, TlsPostgres, TlsRedis
 
 
 @pytest.mark.parametrize("store", [TlsPostgres, TlsMariadb, TlsRedis])
-def test_a_server_that_speaks_tls_alone(store: type[TlsPostgres | TlsMariadb | TlsRedis]) -> None:
+def test_a_server_that_accepts_only_tls(store: type[TlsPostgres | TlsMariadb | TlsRedis]) -> None:
     with ExitStack() as ending:
         server = store()
         ending.callback(server.stop)

@@ -168,7 +168,7 @@ def test_heads(own: Connection, tube: int) -> None:
     assert int(str(cursor.fetchall()[0][0])) > 0
 
 
-def test_takes_pass_by_a_cancelled_group_without_reading_its_rows(broker: penstock.Broker, own: Connection) -> None:
+def test_takes_skip_a_cancelled_group_without_reading_its_rows(broker: penstock.Broker, own: Connection) -> None:
     tube, cursor = broker.tube("t").stored.no, own.cursor()
     cursor.execute(f"INSERT INTO penstock_group (tube, name, state, moving) VALUES ({tube}, 'g', 'cancelling', 1)")
     group = cursor.lastrowid

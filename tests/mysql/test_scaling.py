@@ -97,7 +97,7 @@ def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, rows: R
     assert broker.check() == []
 
 
-def test_a_large_group_is_turned_in_bounded_steps(broker: penstock.Broker, rows: Rows) -> None:
+def test_a_large_group_is_started_and_cancelled_in_bounded_steps(broker: penstock.Broker, rows: Rows) -> None:
     tube = broker.tube("t", kind="fifo")
     small = costs(broker.tube("warm", kind="fifo"), rows, SMALL)
     must_not_grow(small, costs(tube, rows, LARGE))

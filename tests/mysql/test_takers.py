@@ -51,7 +51,7 @@ def test_a_taker_skips_rows_that_another_is_taking(
     assert [task.data for task in tube.take_many(10)] == [0, 1, 2, 3, 8, 9]
 
 
-def test_a_put_in_progress_does_not_hold_takers_up(broker: penstock.Broker, own: Connection) -> None:
+def test_a_put_in_progress_does_not_delay_takers(broker: penstock.Broker, own: Connection) -> None:
     tube = broker.tube("t")
     tube.put("ready")
     own.begin()

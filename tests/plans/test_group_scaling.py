@@ -43,7 +43,7 @@ def costs(broker: penstock.Broker, tube: penstock.Tube, size: int) -> dict[str, 
     return found
 
 
-def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(broker: penstock.Broker) -> None:
+def test_a_group_of_a_hundred_thousand_is_started_and_cancelled_in_bounded_steps(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     small = costs(broker, broker.tube("warm", kind="fifo"), SMALL)
     must_not_grow(small, costs(broker, tube, LARGE))

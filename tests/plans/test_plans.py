@@ -170,7 +170,7 @@ def test_a_hot_query_uses_its_index_and_never_scans_or_sorts(database: apsw.Conn
 
 
 @pytest.mark.parametrize("name", BOUNDED_SORTS)
-def test_what_sorts_sorts_only_leases(database: apsw.Connection, name: str) -> None:
+def test_queries_that_sort_sort_only_leases(database: apsw.Connection, name: str) -> None:
     lines = plan(database, getattr(Q, name), NAMED)
     assert any(BOUNDED_SORTS[name] in line for line in lines), lines
     assert not [line for line in lines if line.startswith("SCAN")], lines

@@ -93,7 +93,7 @@ LOSSES: dict[str, Callable[[int], bool]] = {
     indirect=["databases"],
 )
 @pytest.mark.parametrize(("scenario", "states"), [(run_plain_tasks, PLAIN), (run_relations, RELATIONS)])
-def test_a_process_may_die_at_any_step(
+def test_a_process_that_dies_at_any_step_loses_nothing(
     server: Redis, databases: Callable[[], str], losses: str, scenario: Scenario, states: dict[str, Contents]
 ) -> None:
     for step in count(0, 1 if ALL else 3 if losses in ("kept", "lost") else 5):

@@ -86,7 +86,7 @@ def test_the_next_start_builds_a_lost_index(front: str, database: str, server: R
         assert take(broker.tube("t")).data == "a"
 
 
-def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -> None:
+def test_processes_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -> None:
     brokers = [connect() for _ in range(4)]
     brokers[0].tube("t").put_many(range(300))
     server.ask("FLUSHALL")

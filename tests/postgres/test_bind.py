@@ -111,7 +111,7 @@ def test_addresses_and_groups_are_part_of_the_transaction(broker: penstock.Broke
     assert broker.check() == []
 
 
-def test_a_group_that_another_transaction_holds_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+def test_a_group_that_another_transaction_locks_blocks_no_taker(broker: penstock.Broker, url: str) -> None:
     tube = broker.tube("mail")
     group = tube.group("g")
     group.put_many(range(3_000))
@@ -127,7 +127,7 @@ def test_a_group_that_another_transaction_holds_stops_no_taker(broker: penstock.
     assert len(tube) == 2_999
 
 
-def test_a_lapsed_task_that_another_transaction_holds_stops_no_taker(url: str) -> None:
+def test_a_lapsed_task_that_another_transaction_locks_blocks_no_taker(url: str) -> None:
     clock = Clock()
     with penstock.connect(url, clock=clock) as broker, psycopg.connect(locate(url).conninfo) as db:
         tube = broker.tube("mail")

@@ -52,7 +52,7 @@ def costs(tube: penstock.Tube, size: int, pages: Callable[[Callable[[], object]]
     return found
 
 
-def test_a_large_group_is_turned_in_bounded_steps(
+def test_a_large_group_is_started_and_cancelled_in_bounded_steps(
     broker: penstock.Broker, pages: Callable[[Callable[[], object]], int]
 ) -> None:
     costs(broker.tube("warm", kind="fifo"), SMALL, pages)  # fills the connection's caches

@@ -109,7 +109,7 @@ def test_a_new_task_of_an_address_is_the_next(url: str, broker: penstock.Broker,
 
 
 @pytest.mark.usefixtures("eager")
-def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low: Low) -> None:
+def test_more_urgent_tasks_come_first(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", pri=5)
     tube.put_many(range(30))
     later = tube.put("later", pri=9)

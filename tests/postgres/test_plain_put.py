@@ -42,7 +42,7 @@ def test_data_larger_than_a_socket_buffer_is_read_back(broker: penstock.Broker) 
     assert drain(tube) == [data]
 
 
-def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> None:
+def test_the_options_of_the_tube_are_stored_with_its_tasks(broker: penstock.Broker) -> None:
     options: dict[str, object] = {"pri": 7, "ttl": 90, "ttr": 30, "max_attempts": 3, "callback": "http://127.0.0.1/x"}
     put = broker.tube("work", **options).put("x")  # type: ignore[arg-type]
     stored = broker.tube("work").peek(put.id)

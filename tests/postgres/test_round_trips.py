@@ -124,7 +124,7 @@ def test_round_trips_of_verbs_of_a_task(broker: penstock.Broker, counted: Counte
     must_be(trips, counted, verb, lambda: getattr(task, verb)(*arguments))
 
 
-def test_an_idle_taker_sends_no_query_but_scan_and_beat(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_taker_sends_only_scans_and_heartbeats(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.connect(url) as broker:
         tube = broker.tube("work")
         tube.take(0)

@@ -75,7 +75,7 @@ def test_what_comes_before_the_long_statement_locks_no_row(
                     task.release()
 
 
-def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+def test_a_frozen_sender_of_many_tasks_blocks_no_taker(broker: penstock.Broker, url: str) -> None:
     """The long statement itself is half sent: the server has not started it yet."""
     tube = broker.tube("work", "utube")
     tube.put_many([(n, {"utube": n}) for n in range(40)])

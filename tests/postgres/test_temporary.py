@@ -48,7 +48,7 @@ def test_the_tasks_of_temporary_tubes_are_in_an_unlogged_table(broker: penstock.
     assert found == [("p", 2), ("u", 2)]
 
 
-def test_after_a_crash_a_temporary_tube_is_there_and_empty_and_sound(broker: penstock.Broker, server: Postgres) -> None:
+def test_after_a_crash_a_temporary_tube_exists_and_is_empty(broker: penstock.Broker, server: Postgres) -> None:
     lasting, passing = broker.tube("lasting"), broker.tube("passing", "utubettl", temporary=True, capacity=10)
     for tube in (lasting, passing):
         fill(tube)

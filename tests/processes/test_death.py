@@ -102,7 +102,7 @@ def test_a_session_whose_lock_file_is_gone_is_left_to_its_heartbeat(
     assert tube.stats().tasks.taken == 1
 
 
-def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock.Broker) -> None:
+def test_a_session_on_another_host_is_not_ended_by_a_lock_on_this_one(broker: penstock.Broker) -> None:
     """The same folder name on another boot or in another container: its lock means nothing here."""
     tube, store = broker.tube("t", kind="fifo"), broker.runtime.store
     tube.put("x")

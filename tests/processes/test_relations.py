@@ -75,7 +75,7 @@ def stopped(tube: penstock.Tube, working: Future[Counter[object]]) -> Counter[ob
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utubettl"])
-def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: penstock.Broker, kind: str) -> None:
+def test_eight_acking_processes_put_the_end_work_once(url: str, broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     groups = [tube.group(f"g{number}") for number in range(4)]
     for number, group in enumerate(groups):

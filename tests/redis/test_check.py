@@ -52,7 +52,7 @@ def filled(broker: penstock.Broker, kind: str, **options: bool) -> penstock.Tube
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_found_and_mended(broker: penstock.Broker, damage: str) -> None:
+def test_damage_is_found_and_repaired(broker: penstock.Broker, damage: str) -> None:
     tube = filled(broker, "fifottl")
     do, what = DAMAGES[damage]
     _damage(broker, tube, do, what)
@@ -60,7 +60,7 @@ def test_damage_is_found_and_mended(broker: penstock.Broker, damage: str) -> Non
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("damage", [*DAMAGES, *LANE_DAMAGES])
-def test_damage_of_micro_queues_is_found_and_mended(broker: penstock.Broker, damage: str, fair: bool) -> None:
+def test_damage_of_micro_queues_is_found_and_repaired(broker: penstock.Broker, damage: str, fair: bool) -> None:
     if damage in ("not ready", "stray ready"):
         damage = "head lost"
     tube = filled(broker, "utubettl", fair=fair)

@@ -108,7 +108,7 @@ def test_a_restarted_node_is_found_again(cluster: RedisCluster) -> None:
             assert [task.data for task in tube.take_many(3)] == ["x", "y", "z"]
 
 
-def test_nodes_that_do_not_say_their_host(cluster: RedisCluster) -> None:
+def test_nodes_that_do_not_report_their_host_are_found(cluster: RedisCluster) -> None:
     """As behind one address with one port per node: all nodes have the host that was asked."""
     nodes: list[Redis] = [cluster, *cluster.others]
     try:

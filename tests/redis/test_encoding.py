@@ -25,7 +25,7 @@ def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]
 
 
 @pytest.mark.parametrize("fair", [False, True])
-def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
+def test_tasks_in_every_state_are_encoded_as_scripts_do(broker: penstock.Broker, fair: bool) -> None:
     tube = broker.tube("t", kind="utubettl", fair=fair, max_attempts=9, callback="http://127.0.0.1/x")
     tube.put_many([(n, {"utube": "ü" * (1 + n % 5), "pri": n // 3, "ttl": 60 + n, "ttr": 30}) for n in range(12)])
     group = tube.group("grüppe")
@@ -40,7 +40,7 @@ def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["round", "reliable"])
-def test_of_kinds_without_leases(broker: penstock.Broker, kind: str) -> None:
+def test_tasks_of_kinds_without_leases_are_encoded_as_scripts_do(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, **({"period": 5} if kind == "round" else {}))  # type: ignore[arg-type]
     tube.put_many([(n, {"id": f"n{n}"} if kind == "round" else {}) for n in range(4)])
     assert len(tube.take_many(2)) == 2

@@ -88,7 +88,7 @@ def test_connections_that_have_ended_do_not_count() -> None:
         make().disconnect()
 
 
-def test_sentinels_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
     with pytest.raises(penstock.StoreUnavailable) as raised:
         penstock.connect("redis+sentinel://127.0.0.1:1/mymaster").tube("t")

@@ -44,7 +44,7 @@ def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_a_large_group_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
+def test_a_large_group_is_started_and_cancelled_in_bounded_steps(own_server: Redis, kind: str) -> None:
     with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
         costs(own_server, broker.tube("warm", kind=kind), 1)

@@ -111,7 +111,7 @@ def broker(request: pytest.FixtureRequest, url: str) -> Iterator[penstock.Broker
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_and_mended(broker: penstock.Broker, name: str) -> None:
+def test_damage_is_found_and_repaired(broker: penstock.Broker, name: str) -> None:
     damage, found, expected = DAMAGE[name]
     tube, store = broker.tube("t"), broker.runtime.store
     assert isinstance(store, RedisStore)

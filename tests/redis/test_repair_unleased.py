@@ -53,7 +53,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damage_is_found_and_mended(broker: penstock.Broker, name: str) -> None:
+def test_damage_is_found_and_repaired(broker: penstock.Broker, name: str) -> None:
     damage, found = DAMAGE[name]
     feeds, queue = broker.tube("feeds", kind="round", period=1000), broker.tube("queue", kind="reliable")
     feeds.put_many([("a", {"id": "a"}), ("b", {"id": "b"})])

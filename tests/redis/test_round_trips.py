@@ -90,7 +90,7 @@ LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("verb", LINKED_VERBS)
-def test_so_is_one_of_tasks_with_addresses_and_groups(
+def test_a_verb_on_tasks_with_addresses_and_groups_is_one_round_trip(
     broker: penstock.Broker, trips: list[int], verb: str, kind: str
 ) -> None:
     for name in ("warm", "t"):
@@ -129,7 +129,7 @@ RELIABLE_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]
 
 
 @pytest.mark.parametrize("verb", ROUND_VERBS)
-def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
+def test_a_verb_of_a_round_tube_is_one_round_trip(broker: penstock.Broker, trips: list[int], verb: str) -> None:
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="round", period=60)
         tube.put_many((n, {"id": str(n), "ttl": 600}) for n in range(3000))
@@ -140,7 +140,7 @@ def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], ve
 
 
 @pytest.mark.parametrize("verb", RELIABLE_VERBS)
-def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
+def test_a_verb_of_a_reliable_tube_is_one_round_trip(broker: penstock.Broker, trips: list[int], verb: str) -> None:
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="reliable")
         tube.put_many(range(3000))

@@ -77,7 +77,7 @@ def test_scripts_are_loaded_again_into_a_server_that_lost_them(server: Redis, br
     assert tube.stats().tasks.total == 1
 
 
-def test_also_in_a_pipeline(server: Redis, broker: penstock.Broker) -> None:
+def test_scripts_of_a_pipeline_are_loaded_again(server: Redis, broker: penstock.Broker) -> None:
     """A heartbeat reports to every tube that its sessions took from, in one exchange."""
     for name in ("a", "b", "c"):
         broker.tube(name).put("x")

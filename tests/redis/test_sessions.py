@@ -66,7 +66,7 @@ def test_a_take_in_flight_does_not_revive_an_ended_session(broker: penstock.Brok
     assert (reply[4], reply[6]) == (0, [])
 
 
-def test_a_session_that_a_tube_forgot_is_made_known_again(broker: penstock.Broker, store: RedisStore) -> None:
+def test_a_session_that_a_tube_forgot_is_registered_again(broker: penstock.Broker, store: RedisStore) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put_many(["x", "y"])
     handle = joined(store)
@@ -100,7 +100,7 @@ def test_heartbeats_reach_every_tube(broker: penstock.Broker, store: RedisStore,
         assert tube.stats().tasks.ready == 1
 
 
-def test_an_end_is_done_in_bounded_steps(broker: penstock.Broker, store: RedisStore) -> None:
+def test_the_end_of_a_session_is_applied_in_bounded_steps(broker: penstock.Broker, store: RedisStore) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put_many(range(2500))
     handle = joined(store)

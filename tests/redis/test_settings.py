@@ -134,7 +134,7 @@ def advice(url: str) -> list[str]:
         return list(store.describe().advice)
 
 
-def test_snapshots_alone_are_advised_against(own_server: Redis) -> None:
+def test_snapshots_alone_cause_a_warning(own_server: Redis) -> None:
     own_server.ask("CONFIG", "SET", "appendonly", "no")
     own_server.ask("CONFIG", "SET", "save", "3600 1")
     [advised] = advice(own_server.fresh_url())
@@ -146,7 +146,7 @@ def test_a_cluster_node_is_refused_as_a_single_server(cluster: RedisCluster) -> 
     assert ["use a redis+cluster:// URL" in line for line in advised] == [True]
 
 
-def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
+def test_the_settings_of_every_cluster_node_are_read(cluster: RedisCluster) -> None:
     careless, lost = cluster.others
     url = cluster.fresh_url()
     with closing(open_store(url)) as store:

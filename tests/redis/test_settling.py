@@ -26,7 +26,7 @@ def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 
 
 @pytest.mark.parametrize("listening", [False, True])
-def test_each_is_answered_even_without_listeners(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
+def test_each_move_is_answered_even_without_listeners(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
     tube = broker.tube("t", ttr=5, max_attempts=3)
     tube.put_many([(name, options) for name in "abcdef" for options in [{"pri": 3}, {"ttl": 60}]])
     heard: list[str] = []
@@ -59,7 +59,7 @@ def test_tasks_with_relations_are_settled_with_all_effects(broker: penstock.Brok
     assert drain(replies) == [{"id": 3, "address": None, "status": "done", "result": None}]
 
 
-def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
+def test_results_are_kept(broker: penstock.Broker) -> None:
     tube = broker.tube("t", callback="http://127.0.0.1/x")
     options = [
         {"address": "ä"},
@@ -104,7 +104,7 @@ def test_a_waiter_for_an_address_is_woken(broker: penstock.Broker, url: str, clo
         assert waited.result(10).result == "done"
 
 
-def test_a_holder_decides_by_what_it_took_and_is_not_misled_by_it(broker: penstock.Broker, clock: Clock) -> None:
+def test_a_holders_stale_copy_does_not_decide(broker: penstock.Broker, clock: Clock) -> None:
     """It may have touched the task since, and another session may hold it now."""
     tube = broker.tube("t", ttr=5, ttl=60)
     tube.put_many([*"ab"])
@@ -135,7 +135,7 @@ def test_a_deadline_that_is_now_is_over(broker: penstock.Broker, clock: Clock) -
     assert tube.ack_many([second]) == [False]
 
 
-def test_other_calls_only_report_that_it_is_gone(broker: penstock.Broker) -> None:
+def test_an_ack_without_listeners_returns_no_record(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     task = take(tube)

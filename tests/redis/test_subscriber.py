@@ -84,7 +84,7 @@ def test_every_waiter_is_notified_of_changes_in_other_processes(
 
 
 @pytest.mark.usefixtures("unscanned")
-def test_so_does_one_without_a_thread(other: penstock.Broker, broker: penstock.Broker) -> None:
+def test_a_waiter_without_a_thread_is_notified(other: penstock.Broker, broker: penstock.Broker) -> None:
     tube = broker.tube("t")
 
     async def main() -> object:

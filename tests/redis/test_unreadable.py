@@ -53,7 +53,7 @@ def test_a_ready_task_is_skipped(broker: penstock.Broker, kind: str, stored: byt
 
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_its_micro_queue_continues(broker: penstock.Broker, at: int, fair: bool) -> None:
+def test_the_micro_queue_of_an_unreadable_task_continues(broker: penstock.Broker, at: int, fair: bool) -> None:
     tube = broker.tube("t", kind="utubettl", fair=fair)
     tube.put_many([(data, {"utube": "one"}) for data in "abc"])
     tube.put("d", utube="two")
@@ -124,7 +124,7 @@ def test_it_is_never_handed_out_but_can_be_deleted(broker: penstock.Broker, kind
 
 
 @pytest.mark.parametrize("verb", ["delete", "truncate"])
-def test_one_that_nobody_met_can_be_removed(broker: penstock.Broker, verb: str) -> None:
+def test_an_unread_one_can_be_removed(broker: penstock.Broker, verb: str) -> None:
     tube = broker.tube("t", kind="utube")
     tube.put_many([*"ab"])
     spoil(tube, 1)

@@ -85,7 +85,7 @@ class Campaign:
 
 
 @pytest.mark.timeout(900)
-def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
+def test_clients_disconnect_and_the_server_is_killed(url: str) -> None:
     with Serve(url) as server:
         server.client().execute_command("TUBE.CREATE", "t", "fifo")
         campaign = Campaign(server)

@@ -128,7 +128,7 @@ def test_a_session_outlives_its_connection_for_its_ttr(server: Serve, broker: pe
         two.execute_command("TUBE.SESSION", "6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 
 
-def test_joining_another_session_gives_back_what_was_held(server: Serve, broker: penstock.Broker) -> None:
+def test_joining_another_session_releases_what_was_held(server: Serve, broker: penstock.Broker) -> None:
     one = server.client()
     one.execute_command("TUBE.PUT", "t", "a")
     one.execute_command("TUBE.TAKE", "t")

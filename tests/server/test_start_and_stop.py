@@ -25,7 +25,7 @@ def test_the_server_answers_soon_after_its_start(url: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_gives_back_what_was_held(url: str, number: signal.Signals) -> None:
+def test_a_signal_stops_it_and_releases_what_was_held(url: str, number: signal.Signals) -> None:
     with Serve(url) as server:
         client, waiting = server.raw(), server.raw()
         client.sendall(b"TUBE.CREATE t fifo\r\nTUBE.PUT t a\r\nTUBE.TAKE t\r\n")

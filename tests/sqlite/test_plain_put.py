@@ -29,7 +29,7 @@ def test_sqlite_reads_the_clock_of_the_host_to_the_millisecond(path: Path) -> No
             assert (stored.created, stored.expires) == (put.created, put.expires)
 
 
-def test_a_plain_put_and_the_others_give_ids_in_one_line(path: Path) -> None:
+def test_plain_and_other_puts_share_one_sequence_of_ids(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         tube = broker.tube("mail")
         broker.tube("other").put("another tube's keys come after")

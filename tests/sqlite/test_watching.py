@@ -94,7 +94,7 @@ def test_a_write_of_others_shortens_the_pause_between_reads(idle_watch: File) ->
     assert found.result(timeout=20) is True
 
 
-def test_our_own_write_does_not(idle_watch: File) -> None:
+def test_our_own_write_does_not_shorten_the_pause(idle_watch: File) -> None:
     before, idle_watch.own = idle_watch.looks, 1
     idle_watch.write()
     began = time.monotonic()
@@ -103,7 +103,7 @@ def test_our_own_write_does_not(idle_watch: File) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-def test_without_the_kernel_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_watch_writes", lambda path: None)
     file = File(tmp_path / "queue.db")
     assert file.watch.wait(Wake(), 30)

@@ -29,7 +29,7 @@ def test_an_exported_tube_is_imported_unchanged(store_url: str, clock: Clock, so
 
 
 @pytest.mark.parametrize("sort", ["plain", "related"])
-def test_what_is_put_after_an_import_gets_an_id_that_never_was(store_url: str, clock: Clock, sort: str) -> None:
+def test_a_put_after_an_import_gets_a_new_id(store_url: str, clock: Clock, sort: str) -> None:
     with opened(store_url, clock) as broker:
         FILLED[sort](broker, clock)
         last = broker.tube(sort).put("last").id
@@ -38,7 +38,7 @@ def test_what_is_put_after_an_import_gets_an_id_that_never_was(store_url: str, c
         assert broker.tube("copy").put("next").id == last + 1
 
 
-def test_taken_tasks_come_in_as_at_the_end_of_their_session(store_url: str, clock: Clock) -> None:
+def test_taken_tasks_are_imported_as_released(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         tube = broker.tube("jobs", max_attempts=1)
         tube.put_many(["once", ("twice", {"max_attempts": 2})])
@@ -49,7 +49,7 @@ def test_taken_tasks_come_in_as_at_the_end_of_their_session(store_url: str, cloc
         assert copy.peek(1).reason == "handed out 1 times without an ack"
 
 
-def test_end_work_follows_in_the_copy_too(store_url: str, clock: Clock) -> None:
+def test_end_work_is_also_put_in_the_copy(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         FILLED["related"](broker, clock)
         imported(broker, exported(broker, "related"), "copy")
@@ -130,7 +130,7 @@ def test_a_task_has_only_what_its_kind_accepts(clock: Clock) -> None:
         imported(broker, text.encode(), "copy")
 
 
-def test_the_highest_numbers_of_a_file_stop_no_tube(store_url: str, clock: Clock) -> None:
+def test_the_highest_numbers_in_a_file_do_not_break_the_tube(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         broker.tube("mail").put("hello")
         highest = '"id":549755813887,"taken":140737488355327,"attempts":33554431,"lease":33554431,"ttr":3155760000000,'
@@ -161,7 +161,7 @@ def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:
             imported(broker, re.sub(rb'"mark":\[\d+,\d+\]', b'"mark":[7,0]', content), "copy")
 
 
-def test_large_data_goes_in_steps_that_a_server_takes(store_url: str) -> None:
+def test_large_data_is_imported_in_steps_that_a_server_accepts(store_url: str) -> None:
     with penstock.connect(store_url) as broker:
         tube = broker.tube("large")
         for number in range(12):

@@ -29,7 +29,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("sort", FILLED)
-def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, sort: str) -> None:
+def test_a_moved_tube_is_unchanged(pair: tuple[str, str], clock: Clock, sort: str) -> None:
     with opened(pair[0], clock) as old, opened(pair[1], clock) as new:
         FILLED[sort](old, clock)
         before, content = seen(old, sort), exported(old, sort)
@@ -49,7 +49,7 @@ def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, sort: st
         assert moved(old, new, sort)[0].tasks == 0
 
 
-def test_what_ended_of_a_group_goes_with_it(pair: tuple[str, str], clock: Clock) -> None:
+def test_the_ended_tasks_of_a_group_are_moved_too(pair: tuple[str, str], clock: Clock) -> None:
     with opened(pair[0], clock) as old, opened(pair[1], clock) as new:
         new.tube("other").group("first")  # numbers of groups differ between the stores
         tube = old.tube("jobs")
@@ -75,7 +75,7 @@ def test_what_ended_of_a_group_goes_with_it(pair: tuple[str, str], clock: Clock)
             assert found == [(4, "done", "live", None), (5, "failed", None, "broken"), (6, "done", "last", None)]
 
 
-def test_a_pause_goes_with_the_tube(store_url: str, clock: Clock) -> None:
+def test_a_paused_tube_is_still_paused_after_a_move(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as old, opened("memory://new", clock) as new:
         for name in ("paused", "running"):
             old.tube(name).put(1)

@@ -86,7 +86,7 @@ def counted(stats: object, ungiven: int) -> penstock.TubeStats:
 
 
 @FILLS
-def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, fill: Fill) -> None:
+def test_a_moved_tube_is_unchanged(pair: tuple[str, str], clock: Clock, fill: Fill) -> None:
     with opened(pair[0], clock) as old, opened(pair[1], clock) as new:
         handle = fill(old)
         before, content, last = seen(old, "split"), exported(old, "split"), max(task.id for task in handle.tasks())

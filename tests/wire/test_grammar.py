@@ -70,7 +70,7 @@ def test_no_more_requests_are_read_than_requested() -> None:
     assert not requests.partial
 
 
-def test_a_started_import_is_partial() -> None:
+def test_a_request_that_has_begun_to_arrive_is_partial() -> None:
     requests = Requests()
     assert not requests.partial
     for piece in (b"*1\r\n", b"$4\r\n", b"PI"):
@@ -186,7 +186,7 @@ WORDS = st.lists(st.binary(max_size=30), min_size=1, max_size=5)
 
 @settings(deadline=None)
 @given(st.lists(WORDS, max_size=8), st.data())
-def test_pieces_give_what_the_whole_gives(requests: list[Request], data: st.DataObject) -> None:
+def test_requests_in_pieces_are_parsed_like_whole_ones(requests: list[Request], data: st.DataObject) -> None:
     sent = packed(*requests)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=10)))
     pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
@@ -248,7 +248,7 @@ PIECES = st.lists(
 
 @settings(deadline=None)
 @given(PIECES)
-def test_reading_many_at_once_gives_what_reading_word_by_word_gives(pieces: list[bytes]) -> None:
+def test_reading_many_at_once_is_like_reading_word_by_word(pieces: list[bytes]) -> None:
     data = b"".join(pieces)
     assert read_by(500, data) == read_by(1, data)
 

@@ -26,7 +26,7 @@ def test_results_come_back(start: Start) -> None:
     assert [handle.result(PATIENCE) for handle in handles] == [number + 1 for number in range(50)]
 
 
-def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
+def test_a_waiting_handler_frees_its_slot(start: Start) -> None:
     handle = jobs.fibonacci_async.put(5)
     start("--concurrency", "1")
     assert handle.result(PATIENCE) == 5

@@ -94,7 +94,7 @@ def test_failures_fail_only_those(app: App, run: Run, executor: str) -> None:
 
 
 @every_executor
-def test_a_signal_means_all(app: App, run: Run, executor: str) -> None:
+def test_a_signal_applies_to_the_whole_batch(app: App, run: Run, executor: str) -> None:
     handler = HANDLERS[executor]
     handles = handler.put_many([1, -3])
     run(handler.rules.tube)

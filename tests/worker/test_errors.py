@@ -70,7 +70,7 @@ def test_another_process_reports_its_own_traceback(app: App, start: Start) -> No
     assert ("died" in dead.error, dead.traceback) == (True, "")
 
 
-def test_a_snooze_leaves_none(app: App, run: Run) -> None:
+def test_a_snooze_leaves_no_error(app: App, run: Run) -> None:
     handle = jobs.snooze.put(2, 0.01)
     run("rules")
     assert handle.wait(PATIENCE).errors == []

@@ -192,7 +192,7 @@ def test_a_token_for_metrics_and_none_for_health(start: Start, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("option", [("--max-tasks", "3"), ("--max-memory", "1M")])
-def test_a_limit_ends_the_worker_well(app: App, url: str, option: tuple[str, str]) -> None:
+def test_a_worker_that_reached_a_limit_exits_cleanly(app: App, url: str, option: tuple[str, str]) -> None:
     handles = [jobs.echo.put(number) for number in range(3)]
     with Program(url, "--tubes", "default", *option) as program:
         assert program.wait() == 0

@@ -73,7 +73,7 @@ def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str,
     assert (task.attempts, task.reason) == (attempts, reason)
 
 
-def test_progress_comes_from_there(start: Start, receive: Receive, send: Send) -> None:
+def test_progress_is_reported_from_other_processes(start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.hold_process.put("go")
     start("--processes", "1")
     receive_pid(receive)
@@ -132,7 +132,7 @@ def test_a_process_that_cannot_be_started_is_a_failure_like_others(app: App, mon
     assert worker.state.slots.running == 0
 
 
-def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:
+def test_a_process_killed_while_it_waits_leaves_the_slots_unchanged(app: App, start: Start) -> None:
     tube = app.broker.tube("processes")
     for _ in range(3):
         jobs.wait_for_ever.put()

@@ -50,13 +50,13 @@ def test_a_task_that_used_up_its_attempts_is_buried_with_its_last_error(
     assert (task.status, task.attempts, task.reason) == ("!", 3, "ValueError: no such user")
 
 
-def test_retry_gives_it_back_and_counts(start: Start) -> None:
+def test_retry_releases_the_task_and_counts_the_attempt(start: Start) -> None:
     handle = jobs.retry_until.put(4)
     start()
     assert handle.result(PATIENCE) == 4
 
 
-def test_bury_puts_it_aside_at_once(app: App, start: Start) -> None:
+def test_bury_buries_the_task_at_once(app: App, start: Start) -> None:
     handle = jobs.bury.put("nobody knows how")
     start()
     until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
@@ -97,7 +97,7 @@ def test_progress_is_seen_while_the_handler_runs(start: Start, receive: Receive,
     assert handle.progress is None
 
 
-def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
+def test_a_waiting_handler_frees_its_slot(start: Start) -> None:
     handle = jobs.fibonacci.put(6)
     start("--concurrency", "1")
     assert handle.result(PATIENCE) == 8

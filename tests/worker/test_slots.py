@@ -41,7 +41,7 @@ def test_without_a_concurrency_there_is_room_for_the_largest_limit() -> None:
     assert make_settings(limits={0: 40}, concurrency=8).concurrency == 8
 
 
-def test_room_is_for_the_priorities_that_may_start() -> None:
+def test_only_priorities_that_may_start_get_room() -> None:
     slots = Slots(16, ((0, 8), (5, 4), (9, 1)))
     assert slots.room(0) == (1, None)
     assert slots.room(1) == (3, 8)
@@ -69,7 +69,9 @@ def test_a_handler_that_resumes_gets_the_next_slot() -> None:
     assert slots.running == 0
 
 
-def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, receive: Receive, send: Send) -> None:
+def test_urgent_work_gets_slots_that_less_urgent_work_may_not_use(
+    app: App, start: Start, receive: Receive, send: Send
+) -> None:
     start("--concurrency", "3", "--limit", "0=3", "--limit", "5=2")
     for word in ("a", "b", "c"):
         jobs.hold.options(pri=5).put(word)
@@ -108,7 +110,7 @@ def test_a_tube_that_leases_nothing_is_refused(app: App) -> None:
         Worker(app, Settings(tubes=("log",)))
 
 
-def test_a_worker_without_anything_to_take_is_refused(url: str) -> None:
+def test_a_worker_without_tubes_is_refused(url: str) -> None:
     empty = penstock.App(url)
     with pytest.raises(penstock.BadValue, match="the worker has no tubes"):
         Worker(empty)

@@ -26,7 +26,7 @@ def looks(handle: Handle[Any]) -> tuple[str, str | None, str | None]:
     return (handle.status, None, None) if outcome is None else (handle.status, outcome.status, outcome.error)
 
 
-def test_while_it_is_in_its_tube(app: App) -> None:
+def test_the_status_of_a_task_in_its_tube(app: App) -> None:
     tube = app.broker.tube("default")
     handle, later = jobs.noop.put(1), jobs.noop.options(delay=60).put(2)
     assert (looks(handle), looks(later)) == (("ready", None, None), ("delayed", None, None))
@@ -62,7 +62,7 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
     assert kept.result(0) == 7
 
 
-def test_nor_is_it_kept_when_the_task_could_expire(app: App) -> None:
+def test_the_success_of_such_a_handler_is_not_kept_even_if_its_task_has_a_ttl(app: App) -> None:
     handle = jobs.noop.options(ttl=600).put(1)
     replied = jobs.noop.options(ttl=600, reply_to="replies").put(2)
     ended = begin(lambda: handle.wait(PATIENCE).status)

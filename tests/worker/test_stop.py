@@ -19,7 +19,7 @@ Receive = Callable[[], object]
 Send = Callable[[str], None]
 
 
-def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
+def test_a_stop_waits_for_running_tasks_and_releases_the_others(
     app: App, start: Start, receive: Receive, send: Send
 ) -> None:
     first, second = jobs.hold.put("one"), jobs.hold.put("two")
@@ -96,7 +96,7 @@ def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(
     assert tasks(app.broker.tube("default"))["done"] + len(left) == 2000
 
 
-def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, receive: Receive, send: Send) -> None:
+def test_the_tasks_of_a_killed_worker_are_run_by_another(app: App, start: Start, receive: Receive, send: Send) -> None:
     handle = jobs.hold.put("one")
     first = start()
     assert receive() == ["began", "one", first.pid]

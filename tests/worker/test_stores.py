@@ -17,7 +17,7 @@ from tests.worker.conftest import Start
 pytestmark = pytest.mark.parametrize("url", SERVERS, indirect=True)
 
 
-def test_work_is_done_and_failures_are_buried(app: App, start: Start) -> None:
+def test_tasks_run_and_failures_are_buried(app: App, start: Start) -> None:
     jobs.noop.put_many(range(500))
     jobs.fail.put("no such user")
     worker = start()

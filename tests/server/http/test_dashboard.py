@@ -668,7 +668,7 @@ def test_dark_is_dark(server: Serving, browser: Browser) -> None:
     assert shades == ["rgb(246, 247, 248)", "rgb(18, 23, 26)"]
 
 
-def test_a_login_and_its_end(store_url: str, page: Page) -> None:
+def test_login_and_logout(store_url: str, page: Page) -> None:
     with serving(store_url, Tokens(single="secret")) as guarded:
         page.goto(f"{guarded.url}/sessions")
         assert page.url.startswith(f"{guarded.url}/login")

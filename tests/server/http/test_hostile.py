@@ -170,7 +170,7 @@ def test_wrong_paths_and_methods(server: Serving) -> None:
     assert server.get("/static/%2e%2e/style.css").status_code == 404
 
 
-def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
+def test_a_browser_at_a_wrong_path_gets_a_page_with_links(server: Serving) -> None:
     browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
     for path, status in (("/nothing", 404), ("/tubes/a/b%3Cscript%3Ealert(1)%3C/script%3E", 404), ("/logout", 405)):
         answer = server.get(path, accept=browser)

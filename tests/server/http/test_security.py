@@ -129,7 +129,7 @@ def test_another_host_is_refused(server: Serving, host: str) -> None:
     assert "tubes" not in answer.text or answer.status_code == 421
 
 
-def test_hosts_that_are_named_are_answered(store_url: str) -> None:
+def test_named_hosts_are_accepted(store_url: str) -> None:
     with serving(store_url, options=Options(hosts=("queue.example", "::1"))) as running:
         for host in ("queue.example", "QUEUE.example:443", "[::1]:8080"):
             assert running.get("/api/tubes", host=host).status_code == 200
@@ -146,7 +146,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_another_sites_page_changes_nothing(server: Serving, headers: dict[str, str]) -> None:
+def test_a_page_of_another_site_changes_nothing(server: Serving, headers: dict[str, str]) -> None:
     for path in (f"{MAIL}/tasks", "/tubes/mail/truncate"):
         answer = server.client.post(path, content=b'{"data": 1}', headers=headers)
         assert refused(answer) == (403, "Forbidden")
@@ -220,7 +220,7 @@ def test_removing_a_token_ends_its_logins(guarded: Serving, tokens: Path) -> Non
 @pytest.mark.parametrize(
     "path", ["/", "/login", "/tubes/none", "/api/tubes", "/static/live.js", "/nothing", "/metrics"]
 )
-def test_every_answer_has_the_headers(server: Serving, path: str) -> None:
+def test_every_response_has_the_headers(server: Serving, path: str) -> None:
     headers = server.get(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy

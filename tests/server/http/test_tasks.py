@@ -132,7 +132,7 @@ def test_one_task_is_kicked_and_retried(server: Serving, beside: penstock.Broker
 
 
 @EVERY_STORE
-def test_a_foreign_or_late_ack_is_refused(server: Serving, beside: penstock.Broker) -> None:
+def test_an_ack_of_another_session_or_too_late_is_refused(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put(1)
     held = tube.take(0)
