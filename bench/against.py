@@ -59,7 +59,7 @@ NAMES = {
 }
 
 
-class Beside(NamedTuple):
+class Pair(NamedTuple):
     """A line that is also compared with another line, both of the working tree."""
 
     line: str
@@ -67,14 +67,14 @@ class Beside(NamedTuple):
     targets: tuple[Target, ...] = ()
 
 
-BESIDE = (
-    Beside("put-addressed", "put-1000"),
-    Beside("ack-results", "ack-1000", (Target("T20", 0.67, "× plain"),)),
-    Beside("ack-results", "ack-addressed", (Target("T20", 0.67, "× no results"),)),
-    Beside("put-group", "put-1000"),
-    Beside("ack-group", "ack-1000"),
-    Beside("put-10000-utubes", "put-10000", (Target("T25", 0.5, "× plain"),)),
-    Beside("drain-500-utubes", "drain-500", (Target("T25", 0.4, "× plain"),)),
+PAIRS = (
+    Pair("put-addressed", "put-1000"),
+    Pair("ack-results", "ack-1000", (Target("T20", 0.67, "× plain"),)),
+    Pair("ack-results", "ack-addressed", (Target("T20", 0.67, "× no results"),)),
+    Pair("put-group", "put-1000"),
+    Pair("ack-group", "ack-1000"),
+    Pair("put-10000-utubes", "put-10000", (Target("T25", 0.5, "× plain"),)),
+    Pair("drain-500-utubes", "drain-500", (Target("T25", 0.4, "× plain"),)),
 )
 # Release, advance and bury should be faster than before, especially on MariaDB.
 _RETURNS = {"release-all", "session-end", "lapse", "delay", "bury"}
@@ -193,7 +193,7 @@ def compare(other: Commit, only: Collection[str], rounds: int, *, quick: bool = 
     """Compare the working tree with that commit. `only` names stores and lines; empty means all."""
     stores = [key for key in STORES if key in only] or [key for key in STORES if key not in _RARE]
     lines = {key for key in NAMES if key in only} or set(NAMES)
-    lines |= {beside.base for beside in BESIDE if beside.line in lines}
+    lines |= {pair.base for pair in PAIRS if pair.line in lines}
     scenarios = [name for name, (_, measured) in SCENARIOS.items() if not lines.isdisjoint(measured)]
     console, found = Console(), list[Line]()
     with progress_bar(console) as progress:
@@ -256,7 +256,7 @@ class Comparison:
                     yield _line(name, id, self._rates[line], _limits(key, line, label))
                 else:
                     yield Line(name, 0, "/s", note=f"not measured: {self.lost[scenario]}", key=id)
-        for line, base, targets in BESIDE:
+        for line, base, targets in PAIRS:
             ours, other = self._rates.get(line), self._rates.get(base)
             if line in wanted and ours and other and len(ours.ours) == len(other.ours):
                 name = f"{self._store.name}: {NAMES[line]} / {NAMES[base]}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench import beside
+from bench import peer_queues
 from bench.peers import marks
 from bench.reporting import Line, Size, Target
 
@@ -46,8 +46,8 @@ class Run:
 def crowd(size: Size) -> Iterator[Line]:
     """4 producers (ours with put_many of 10) and 4 workers; every commit is on disk, and each task must run once."""
     tasks, fewer = size.pick(4_000, 20_000), size.pick(800, 2_000)
-    huey = Crowd(beside.PYTHON, "bench.peers.huey_app", _HUEY)
-    ours, why_not = Crowd(sys.executable, "bench.noop", _OURS), beside.missing("huey")
+    huey = Crowd(peer_queues.PYTHON, "bench.peers.huey_app", _HUEY)
+    ours, why_not = Crowd(sys.executable, "bench.noop", _OURS), peer_queues.missing("huey")
     runs: list[Run] = []
     theirs: list[float] = []
     for _ in range(size.pick(1, 3)):

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import penstock
 from bench import private_servers
-from bench.rates import NAMES, Ours, beside
+from bench.rates import NAMES, Ours, compare
 from bench.reporting import Line, Size
 
 
@@ -44,7 +44,9 @@ def _pool(database: str, behind: str, alone: str, size: Size) -> Iterator[Line]:
 
         ours = queue(redis.fresh_url(), behind)
         for other, url in ((database, alone), ("Redis", redis.fresh_url())):
-            rates = beside(ours, queue(url), size.pick(5, 9), single=size.pick(200, 500), batched=size.pick(2000, 5000))
+            rates = compare(
+                ours, queue(url), size.pick(5, 9), single=size.pick(200, 500), batched=size.pick(2000, 5000)
+            )
             for work, found in rates.items():
                 name = f"Redis with {database} behind: {NAMES[work]}"
-                yield Line(name, found.rate, "/s", found.base, found.ratio, note=f"beside {other} alone")
+                yield Line(name, found.rate, "/s", found.base, found.ratio, note=f"compared with {other} alone")

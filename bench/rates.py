@@ -127,7 +127,7 @@ NAMES = {
 }
 
 
-def beside(ours: Queue, bare: Queue, rounds: int, *, single: int, batched: int) -> dict[str, Rates]:
+def compare(ours: Queue, bare: Queue, rounds: int, *, single: int, batched: int) -> dict[str, Rates]:
     """Measure the four ways, alternating between ours and the bare table."""
     found = {work: Rates([], []) for work in WORK}
     for round in range(rounds):

@@ -36,15 +36,15 @@ def recovery_loaded(size: Size) -> Iterator[Line]:
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             opened.callback(busy.wait)
             opened.callback(busy.kill)
-        yield from _recovery(size.pick(5, 10), ", beside 15 busy processes")
+        yield from _recovery(size.pick(5, 10), " with 15 busy processes")
 
 
-def _recovery(rounds: int, beside: str) -> Iterator[Line]:
+def _recovery(rounds: int, load: str) -> Iterator[Line]:
     for store in STORES:
         with fresh_store(store) as (url, _):
             waits = [_wait(url) for _ in range(rounds)]
         note = f"load {os.getloadavg()[0]:.0f}, slowest {max(waits):.2f} s"
-        yield Line(f"{store}: kill -9 of the holder→next take{beside}", median(waits), "s", note=note)
+        yield Line(f"{store}: kill -9 of the holder→next take{load}", median(waits), "s", note=note)
 
 
 def _wait(url: str) -> float:

@@ -11,7 +11,7 @@ import redis
 
 import penstock
 from bench import private_servers
-from bench.beside import bulk_rate
+from bench.peer_queues import bulk_rate
 from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.reporting import Line, Size, Target
 from penstock.core import codec
@@ -73,9 +73,9 @@ def redis_puts(size: Size) -> Iterator[Line]:
     with _server() as (server, client), penstock.connect(server.fresh_url()) as broker:
         ours, bare = Ours(broker.tube("jobs")), Bare(client, broker)
         works: dict[str, tuple[Callable[[int], None], Callable[[int], None], int, tuple[Target, ...]]] = {
-            "put one by one, beside EVALSHA": (ours.put, bare.evalsha, single, _PUT),
-            "put one by one, beside LPUSH": (ours.put, bare.lpush, single, _LPUSH),
-            "put_many of 1,000, beside a pipeline": (ours.put_batches, bare.lpush_batches, batched, _MANY),
+            "put one by one compared with EVALSHA": (ours.put, bare.evalsha, single, _PUT),
+            "put one by one compared with LPUSH": (ours.put, bare.lpush, single, _LPUSH),
+            "put_many of 1,000 compared with a pipeline": (ours.put_batches, bare.lpush_batches, batched, _MANY),
         }
         found = {name: Rates([], []) for name in works}
         theirs: list[float | str] = []
@@ -86,11 +86,14 @@ def redis_puts(size: Size) -> Iterator[Line]:
                 theirs.append(bulk_rate("bullmq", server.url, batched // 2, DATA))
     for name, rates in found.items():
         yield Line(f"Redis: {name}", rates.rate, "/s", rates.base, rates.ratio, works[name][3])
-    yield _beside_bullmq(found["put_many of 1,000, beside a pipeline"].ours, theirs)
+    yield _compared_with_bullmq(found["put_many of 1,000 compared with a pipeline"].ours, theirs)
 
 
-def _beside_bullmq(ours: list[float], theirs: list[float | str]) -> Line:
-    name, rates = "Redis: put_many of 1,000, beside BullMQ's addBulk", [one for one in theirs if isinstance(one, float)]
+def _compared_with_bullmq(ours: list[float], theirs: list[float | str]) -> Line:
+    name, rates = (
+        "Redis: put_many of 1,000 compared with BullMQ's addBulk",
+        [one for one in theirs if isinstance(one, float)],
+    )
     if len(rates) < len(ours):
         return Line(name, median(ours), "/s", note=f"not measured: bullmq: {theirs[-1]}")
     both = Rates(ours, rates)

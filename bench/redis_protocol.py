@@ -66,7 +66,7 @@ def wire(size: Size) -> Iterator[Line]:
                 alternate(ours, pipelines.ping, tasks, rates, round % 2 == 0)
                 spent[work] += _cpu(server) - before
     for work, rates in found.items():
-        cost = f"beside PING; both took {spent[work] / tasks / rounds * 1e6:.0f} µs of the server's processor"
+        cost = f"compared with PING; both took {spent[work] / tasks / rounds * 1e6:.0f} µs of the server's processor"
         yield Line(f"wire, SQLite relaxed: {work}", rates.rate, "/s", rates.base, rates.ratio, _TARGETS[work], cost)
 
 

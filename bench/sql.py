@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import penstock
 from bench import private_servers
 from bench.bare_servers import MariadbTable, PostgresTable
-from bench.rates import NAMES, Bare, Ours, Table, beside
+from bench.rates import NAMES, Bare, Ours, Table, compare
 from bench.reporting import Line, Size, Target
 
 _TARGETS = {
@@ -30,7 +30,7 @@ def mariadb(size: Size) -> Iterator[Line]:
 def _beside_bare(name: str, table: Callable[[str], Table], size: Size) -> Iterator[Line]:
     with private_servers.running(name) as server, penstock.connect(private_servers.store_url(name, server)) as broker:
         ours, bare = Ours(broker.tube("jobs")), Bare(table(server.url))
-        found = beside(ours, bare, size.pick(5, 9), single=size.pick(200, 500), batched=size.pick(2000, 5000))
+        found = compare(ours, bare, size.pick(5, 9), single=size.pick(200, 500), batched=size.pick(2000, 5000))
     for work, rates in found.items():
         targets = _TARGETS.get((name, work), ())
         yield Line(f"{private_servers.NAMES[name]}: {NAMES[work]}", rates.rate, "/s", rates.base, rates.ratio, targets)

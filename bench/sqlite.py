@@ -9,7 +9,7 @@ from statistics import median
 
 import penstock
 from bench.bare import BareTable
-from bench.rates import NAMES, WORK, Bare, Ours, beside, rate
+from bench.rates import NAMES, WORK, Bare, Ours, compare, rate
 from bench.reporting import Line, Size, Target
 
 # Figures of another machine, from BENCH.md: an order of magnitude, not more.
@@ -60,7 +60,7 @@ def _beside_bare(durability: str, *, single: int, batched: int, size: Size) -> I
         table = BareTable(Path(folder) / "bare.db", synchronous)
         with penstock.connect(url) as broker:
             ours, bare = Ours(broker.tube("jobs")), Bare(table)
-            found = beside(ours, bare, size.pick(5, 9), single=single, batched=batched)
+            found = compare(ours, bare, size.pick(5, 9), single=single, batched=batched)
         table.close()
     for work, rates in found.items():
         name = f"SQLite {durability}: {NAMES[work]}"

@@ -16,9 +16,9 @@ from statistics import median, quantiles
 import redis
 
 import penstock
-from bench.beside import Beside, waits
 from bench.noop import kept as results
 from bench.noop import noop, noop_process, stamp
+from bench.peer_queues import PeerQueues, waits
 from bench.private_servers import NAMES, fresh_store
 from bench.reporting import Line, Size, Target
 from penstock.app.app import AnyHandler
@@ -30,7 +30,7 @@ DATA = "x" * 80  # 100 bytes and more, with the name
 def drain_sqlite(size: Size) -> Iterator[Line]:
     """Every commit on disk, as huey's are."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        peers = Beside({"huey": f"sqlite:///{folder}/huey.db"}, size.pick(1_500, 6_000), DATA)
+        peers = PeerQueues({"huey": f"sqlite:///{folder}/huey.db"}, size.pick(1_500, 6_000), DATA)
         ours = _rates(f"sqlite:///{folder}/queue.db", size.pick(5_000, 30_000), size.pick(2, 5), peers.measure)
     issue = Target("issue", 10_000, "/s", absolute=True)
     yield Line("SQLite FULL: drain by one worker", median(ours), "/s", targets=(issue,))
@@ -44,7 +44,7 @@ def drain_redis(size: Size) -> Iterator[Line]:
     server = Redis()
     try:
         names = ("huey", "dramatiq", "saq", "celery", "rq", "bullmq")
-        peers = Beside(dict.fromkeys(names, server.url), size.pick(1_000, 4_000), DATA)
+        peers = PeerQueues(dict.fromkeys(names, server.url), size.pick(1_000, 4_000), DATA)
         ours = _rates(server.url, size.pick(20_000, 50_000), size.pick(1, 3), peers.measure)
         bounds = {name: 2.0 if name == "bullmq" else 10.0 for name in names}
         yield from peers.lines("Redis: drain by one worker", ours, "T1", bounds)
@@ -74,7 +74,7 @@ def drain_processes(size: Size) -> Iterator[Line]:
 
     server = Redis()
     try:
-        peers = Beside({"huey_process": server.url}, size.pick(3_000, 10_000), DATA)
+        peers = PeerQueues({"huey_process": server.url}, size.pick(3_000, 10_000), DATA)
         tasks, rounds = size.pick(3_000, 10_000), size.pick(2, 5)
         ours = _rates(server.url, tasks, rounds, peers.measure, noop_process, "--processes", "2")
         yield from peers.lines("Redis: drain by two processes", ours, "T19", {"huey_process": 1})
@@ -88,7 +88,7 @@ def drain_postgres(size: Size) -> Iterator[Line]:
 
     server = Postgres()
     try:
-        peers = Beside({"pgqueuer": server.url}, size.pick(4_000, 20_000), DATA)
+        peers = PeerQueues({"pgqueuer": server.url}, size.pick(4_000, 20_000), DATA)
         ours = _rates(server.url, size.pick(5_000, 30_000), size.pick(1, 3), peers.measure)
         yield from peers.lines("PostgreSQL: drain by one worker", ours, "T6", {"pgqueuer": 3})
     finally:

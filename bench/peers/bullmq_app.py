@@ -1,4 +1,4 @@
-"""BullMQ: a node process each for its producer and its worker (`bullmq/bullmq.cjs`), installed beside this Python."""
+"""BullMQ: a node process each for its producer and its worker (`bullmq/bullmq.cjs`), installed with this Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages per second through the bridge, beside RabbitMQ without a store: `python -m tests.amqp.throughput`.
+"""Messages per second through the bridge, compared with RabbitMQ without a store: `python -m tests.amqp.throughput`.
 
 Messages are persistent, have 200 bytes of JSON and an id; both directions move them in batches of 500.
 """

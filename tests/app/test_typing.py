@@ -129,8 +129,8 @@ def test_help_shows_what_a_verb_returns() -> None:
 
 
 def test_every_put_option_has_an_overload_with_keyword_arguments() -> None:
-    beside = re.findall(r"\*, (\w+):", inspect.getsource(Put))
-    assert sorted(beside) == sorted(PUT_OPTIONS)
+    keyword_only = re.findall(r"\*, (\w+):", inspect.getsource(Put))
+    assert sorted(keyword_only) == sorted(PUT_OPTIONS)
 
 
 def test_help_of_a_handler_s_put_shows_the_handle() -> None:

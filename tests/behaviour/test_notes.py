@@ -1,4 +1,4 @@
-"""Records that penstock keeps for operators, beside the tubes of programs."""
+"""Records that penstock keeps for operators, apart from the tubes of programs."""
 
 from __future__ import annotations
 

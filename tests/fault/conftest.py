@@ -1,4 +1,4 @@
-"""A new SQLite file for each test, with its lock files beside it."""
+"""A new SQLite file for each test, with its lock files next to it."""
 
 from __future__ import annotations
 

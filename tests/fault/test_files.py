@@ -42,7 +42,7 @@ def page_of_tasks(path: Path) -> int:
 )
 def test_a_file_that_is_not_a_database_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(penstock.StoreCorrupt, match="left as it is"):
+    with pytest.raises(penstock.StoreCorrupt, match="left unchanged"):
         connect(path)
     assert path.read_bytes() == content
     assert list(path.parent.glob("queue.db-*")) == []

@@ -91,7 +91,7 @@ def test_a_link_is_followed_to_where_the_file_is(tmp_path: Path, path: Path, mon
 def test_a_file_that_is_a_link_to_the_network_is_refused(
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite follows the symbolic link and keeps its log beside the real file."""
+    """SQLite follows the symbolic link and keeps its log next to the real file."""
     (tmp_path / "far").mkdir()
     os.symlink(tmp_path / "far" / "queue.db", path)
     far = str(tmp_path / "far")

@@ -1,4 +1,4 @@
-"""Rolling upgrades: an older penstock works beside a newer one that opens or migrates its store, or refuses it.
+"""Rolling upgrades: an older penstock works alongside a newer one that opens or migrates its store, or refuses it.
 
 A refusal is one clear line, and never reports the store as corrupt. Runs the sources of an older commit, so it needs
 the repository's history.

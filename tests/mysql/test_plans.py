@@ -68,7 +68,7 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
 
 @pytest.fixture(params=SIZES)
 def tube(request: pytest.FixtureRequest, broker: penstock.Broker, own: Connection) -> int:
-    """A tube with some tasks, beside another one; in a transaction."""
+    """A tube with some tasks, next to another one; in a transaction."""
     other, tube = (broker.tube(name, kind="utubettl").stored.no for name in ("other", "t"))
     broker.tube("t").take(0)  # joined
     quiet(broker)

@@ -21,7 +21,7 @@ Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
 SMALL, LARGE = 2_000, 20_000
 GROWTH = 1.5
-# A number of rows that does not matter beside thousands.
+# A number of rows that does not matter compared with thousands.
 NOISE = 200
 # The number of cancelled tasks that a step removes.
 STEP = ADVANCE_STEP

@@ -49,7 +49,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
     ),
     "an early outcome": (
         lambda store, no: run(store, no, "HSET", "outcomes", task_key(1), bytes(6) + b"\x04done\x01a\0\0\0\0"),
-        "still there",
+        "still in its tube",
         ["s", "end"],
     ),
     "an outcome forever": (lambda store, no: run(store, no, "DEL", "kept"), "its outcome never expires", ["s", "end"]),
@@ -63,7 +63,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
             group_key(store, no, "started"),
             b"sh" + task_key(9) * 2 + task_key(0) * 2 + b"started",
         ),
-        "9 tasks are left",
+        "counts 9 tasks left",
         ["s", "end"],
     ),
     "a lost end": (lose_end, "should have ended", ["end"]),

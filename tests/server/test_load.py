@@ -1,4 +1,4 @@
-"""Idle connections, slow readers and hostile bytes beside normal clients; a small run of `load`."""
+"""Idle connections, slow readers and hostile bytes next to normal clients; a small run of `load`."""
 
 from __future__ import annotations
 

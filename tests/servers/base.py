@@ -166,14 +166,14 @@ def held_ports() -> tuple[socket.socket, socket.socket]:
     """Sockets on an unused port, and on the port 10,000 above it, which Redis Cluster also uses.
 
     While they are open, Linux gives these ports to no other program that asks for any free port, even while the server
-    is down; the server, which asks for this port, may listen beside a socket that does not. Other systems may refuse.
+    is down; the server, which asks for this port, may listen next to a socket that does not. Other systems may refuse.
     """
     while True:
         probe, above = socket.socket(), socket.socket()
         with contextlib.suppress(OSError, OverflowError):
             probe.bind(("127.0.0.1", 0))
             above.bind(("127.0.0.1", probe.getsockname()[1] + 10_000))
-            for held in (probe, above):  # only now: it could also have been bound beside another's socket
+            for held in (probe, above):  # only now: it could also have been bound next to another's socket
                 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             return probe, above
         probe.close()

@@ -26,8 +26,8 @@ class Mariadb(Server):
     def prepare(self) -> None:
         if self._mysql:
             return self.run(*self._program(), "--initialize-insecure")
-        beside = Path(self.binary).with_name("mariadb-install-db")
-        installer = str(beside) if beside.exists() else shutil.which(beside.name) or str(beside)
+        sibling = Path(self.binary).with_name("mariadb-install-db")
+        installer = str(sibling) if sibling.exists() else shutil.which(sibling.name) or str(sibling)
         return self.run(
             installer, f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal",
             "--skip-test-db", f"--tmpdir={self.folder}", *self._as_root(),

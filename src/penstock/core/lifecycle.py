@@ -56,7 +56,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     ack, fail, release, touch: only by the session that holds the live lease. bury, delete, cancel: by anyone, or, with
     `lease`, only while that lease is live. kick: by anyone, of a buried task.
     `extra`: the delay of a release or the extension of a touch, in ms. `result`: of an ack, encoded. `code`: of a fail,
-    beside its `reason`, as JSON text. `progress`: of a touch. `max_attempts`: of a release, overrides the task's own.
+    with its `reason`, as JSON text. `progress`: of a touch. `max_attempts`: of a release, overrides the task's own.
     `ttr`: of a touch, in ms: the lease ends that long from now, even if it had no end. `name`: in unleased kinds, the
     task's id instead of `id`; `session` is None there. `seen`: the task as its holder knows it; a store may decide by
     it instead of reading the task if its guard detects that it changed. `failure`: how a handler's attempt failed,

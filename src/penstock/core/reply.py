@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 def reply_payload(record: Record, ending: Ending) -> bytes:
     """The data `{id, address, status, result | error}`, encoded.
 
-    A code is added where there is one. A result of bytes is its base64 text, with `"encoding": "base64"` beside it.
+    A code is added where there is one. A result of bytes is its base64 text, with `"encoding": "base64"` next to it.
     """
     reply: dict[str, object] = {"id": record.id, "address": record.address, "status": ending.status}
     if ending.status != "done":

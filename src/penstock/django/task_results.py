@@ -1,7 +1,7 @@
 """Makes Django's TaskResult objects from stored tasks and outcomes.
 
 The record of a task in its tube has everything. Of a successful task only the outcome is left, so a worker stores
-the same facts beside the return value (`Facts`).
+the same facts along with the return value (`Facts`).
 """
 
 from __future__ import annotations

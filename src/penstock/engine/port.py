@@ -268,7 +268,7 @@ class LostTake(msgspec.Struct):
 
 class Acked(msgspec.Struct, frozen=True):
     """The tasks that a hot ack removed, by id or, in a reliable tube, by name; how many tasks became takeable; and the
-    ids whose outcome is kept. `judged`: the other tasks cannot be acked at all. `beside`: further effects."""
+    ids whose outcome is kept. `judged`: the others cannot be acked at all. `beside`: additional effects."""
 
     keys: set[int] | set[str]
     readied: int = 0

@@ -26,7 +26,7 @@ def server(store_url: str) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def beside(store_url: str, server: Serving) -> Iterator[penstock.Broker]:
-    """Another program's broker on the same store."""
+def direct(store_url: str, server: Serving) -> Iterator[penstock.Broker]:
+    """A broker on the server's store, as another program has it."""
     with penstock.connect(store_url) as broker:
         yield broker

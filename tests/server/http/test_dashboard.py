@@ -72,9 +72,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def filled(beside: penstock.Broker) -> penstock.Broker:
+def filled(direct: penstock.Broker) -> penstock.Broker:
     """A store with an example of everything, with hostile text in every text field."""
-    mail = beside.tube("mail", ttr=60, max_attempts=3)
+    mail = direct.tube("mail", ttr=60, max_attempts=3)
     mail.put({HOSTILE: [HOSTILE, 1.5, None]}, address=HOSTILE)
     mail.bury(1, HOSTILE)
     mail.put(HOSTILE, callback="https://hooks.example/x?a=<b>")
@@ -83,14 +83,14 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     mail.group("monthly").put_many([1, 2, 3])
     mail.put(8)
     mail.cancel(8, HOSTILE)
-    micro_queues = beside.tube("micro_queues", "utubettl", ttr=3600)
+    micro_queues = direct.tube("micro_queues", "utubettl", ttr=3600)
     micro_queues.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
     micro_queues.take(0)
-    report(beside, name=HOSTILE)
+    report(direct, name=HOSTILE)
     app = penstock.App()
     app.cron("30 2 * * *", tube="mail")(_nightly)
-    schedule_status.save(beside.tube(SCHEDULE_TUBE), [declared(app.schedules)[0].record(mail)])
-    return beside
+    schedule_status.save(direct.tube(SCHEDULE_TUBE), [declared(app.schedules)[0].record(mail)])
+    return direct
 
 
 def _nightly() -> None: ...
@@ -180,9 +180,9 @@ def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
 def test_tubes_named_like_parts_of_objects_do_not_stop_the_script(
-    server: Serving, beside: penstock.Broker, page: Page, name: str
+    server: Serving, direct: penstock.Broker, page: Page, name: str
 ) -> None:
-    tube, other = beside.tube(name), beside.tube("zebra")
+    tube, other = direct.tube(name), direct.tube("zebra")
     page.goto(server.url)
     for count in (1, 2):  # in the second message only the other one has changed
         if count == 1:
@@ -231,8 +231,8 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     assert [info.name for info in filled.tubes()] == ["micro_queues", SCHEDULE_TUBE]
 
 
-def test_selected_tasks_are_retried_and_deleted(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    tube = beside.tube("mail")
+def test_selected_tasks_are_retried_and_deleted(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    tube = direct.tube("mail")
     tube.put_many(range(6))
     for id in (1, 2, 3):
         tube.bury(id, "broken")
@@ -256,9 +256,9 @@ def test_selected_tasks_are_retried_and_deleted(server: Serving, beside: penstoc
 
 
 def test_all_tasks_that_match_are_cancelled_in_the_background(
-    server: Serving, beside: penstock.Broker, page: Page
+    server: Serving, direct: penstock.Broker, page: Page
 ) -> None:
-    tube = beside.tube("mail")
+    tube = direct.tube("mail")
     tube.put_many([f"{'odd' if n % 2 else 'even'} {n}" for n in range(1, 1201)])
     page.goto(f"{server.url}/tubes/mail?status=ready&q=odd")
     page.get_by_label("all ready tasks with").check()
@@ -275,9 +275,9 @@ def test_all_tasks_that_match_are_cancelled_in_the_background(
 
 
 def test_a_bulk_action_continues_on_another_server(
-    store_url: str, beside: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+    store_url: str, direct: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tube = beside.tube("mail")
+    tube = direct.tube("mail")
     tube.put_many(range(200))
     monkeypatch.setattr(bulk, "STEP", 10)
 
@@ -297,8 +297,8 @@ def test_a_bulk_action_continues_on_another_server(
     assert tube.stats().tasks.ready == 0
 
 
-def test_one_server_continues_what_a_dead_one_left_and_any_can_stop_it(store_url: str, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_one_server_continues_what_a_dead_one_left_and_any_can_stop_it(store_url: str, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put_many(range(20))
     with serving(store_url) as first, serving(store_url) as second:
         jobs, others = first.app.jobs, second.app.jobs
@@ -323,12 +323,12 @@ def test_one_server_continues_what_a_dead_one_left_and_any_can_stop_it(store_url
 
 
 def test_actions_are_recorded_for_the_audit(
-    store_url: str, beside: penstock.Broker, page: Page, tmp_path: Path
+    store_url: str, direct: penstock.Broker, page: Page, tmp_path: Path
 ) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.ADMIN, "secret", "Ada"))
     with serving(store_url, Tokens(file)) as guarded:
-        beside.tube("mail").put(1)
+        direct.tube("mail").put(1)
         page.goto(f"{guarded.url}/login?next=/tubes/mail")
         page.get_by_label("Token").fill("secret")
         press(page, "Log in")
@@ -340,12 +340,12 @@ def test_actions_are_recorded_for_the_audit(
         expect(page.locator("tbody td[data-label=who]").first).to_have_text("Ada (admin, 127.0.0.1)")
         page.get_by_role("link", name="buried task 1").click()
         expect(page.locator("h1")).to_have_text("Task 1")
-    assert [info.name for info in beside.tubes()] == ["mail"]
+    assert [info.name for info in direct.tubes()] == ["mail"]
 
 
-def test_a_task_is_put(server: Serving, beside: penstock.Broker, browser: Browser) -> None:
+def test_a_task_is_put(server: Serving, direct: penstock.Broker, browser: Browser) -> None:
     with watched(browser, refused=True) as page:
-        put_in_browser(server, beside.tube("mail"), page)
+        put_in_browser(server, direct.tube("mail"), page)
 
 
 def put_in_browser(server: Serving, tube: penstock.Tube, page: Page) -> None:
@@ -363,8 +363,8 @@ def put_in_browser(server: Serving, tube: penstock.Tube, page: Page) -> None:
     assert (task.data, str(task.status)) == ({"to": "ada"}, "~")
 
 
-def test_a_task_that_has_ended(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    tube = beside.tube("mail")
+def test_a_task_that_has_ended(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    tube = direct.tube("mail")
     tube.put_many([(1, {"address": "order 7"}), 2, 3])
     first, second, third = tube.take_many(3)
     first.ack({"sent": True})
@@ -392,8 +392,8 @@ def test_errors_are_pages_with_navigation(server: Serving, filled: penstock.Brok
         expect(page.locator("h1")).to_have_text("micro_queues")
 
 
-def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    tube = beside.tube("mail")
+def test_pages_are_kept_up_to_date(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    tube = direct.tube("mail")
     group = tube.group("monthly")
     group.put_many(range(4))
     group.start()
@@ -409,11 +409,11 @@ def test_pages_are_kept_up_to_date(server: Serving, beside: penstock.Broker, pag
     expect(page.locator("pre.reason")).to_have_text("broken")
 
 
-def test_workers_and_what_their_handlers_did(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    beside.tube("mail")
+def test_workers_and_what_their_handlers_did(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    direct.tube("mail")
     page.goto(f"{server.url}/sessions")
     expect(page.locator(".empty").first).to_contain_text("No worker is running")
-    report(beside)
+    report(direct)
     row = page.locator("table").first.locator("tbody tr")  # without a reload
     expect(row.locator("th")).to_have_text("shop:app")
     expect(row).to_contain_text("web-3")
@@ -434,8 +434,8 @@ def noted(server: Serving, minute: int) -> None:
     server.await_in_loop(server.app.history.note(minute))
 
 
-def test_history_survives_a_restart(store_url: str, beside: penstock.Broker, server: Serving, page: Page) -> None:
-    tube = beside.tube("mail")
+def test_history_survives_a_restart(store_url: str, direct: penstock.Broker, server: Serving, page: Page) -> None:
+    tube = direct.tube("mail")
     now = int(time.time()) // 60
     for minute in range(now - 3, now + 1):
         tube.put_many(range(60))
@@ -450,7 +450,7 @@ def test_history_survives_a_restart(store_url: str, beside: penstock.Broker, ser
         expect(page.locator("#depth")).to_contain_text("Nothing is recorded for this time yet")
         page.goto(f"{restarted.url}/?span=1h")
         expect(page.locator("#depth .ready b")).to_have_text("240")
-    assert [info.name for info in beside.tubes()] == ["mail"]
+    assert [info.name for info in direct.tubes()] == ["mail"]
 
 
 def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
@@ -461,7 +461,7 @@ def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page
     assert filled.tube("mail").stats().tasks.delayed == 1
 
 
-def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Broker, page: Page) -> None:
+def test_schedules_are_shown_run_and_paused(server: Serving, direct: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/schedules")
     expect(page.locator(".empty")).to_contain_text("This store has no schedules")
     app = penstock.App()
@@ -469,8 +469,8 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     @app.every(3600, tube="hourly")
     def collect() -> None: ...
 
-    saved, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
-    schedule_status.save(saved, [schedule.record(beside.tube("hourly"))])
+    saved, [schedule] = direct.tube(SCHEDULE_TUBE), declared(app.schedules)
+    schedule_status.save(saved, [schedule.record(direct.tube("hourly"))])
     saved.put({"tick": 2}, address="late #1", delay=7200)
     saved.put({"tick": 1}, address="soon #1", delay=3600)
     page.reload()
@@ -479,7 +479,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     expect(page.locator("table.ticks tbody th")).to_have_text(["soon #1", "late #1"])
     press(page, "Run now")
     expect(page.get_by_role("status")).to_contain_text("Task put. It runs")
-    assert beside.tube("hourly").stats().tasks.ready == 1
+    assert direct.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
     assert schedule_status.paused_keys(saved, [schedule.key])
@@ -491,11 +491,11 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     expect(page.locator(".empty")).to_contain_text("This store has no schedules")
 
 
-def test_failures_of_callbacks_by_host(server: Serving, beside: penstock.Broker, page: Page) -> None:
+def test_failures_of_callbacks_by_host(server: Serving, direct: penstock.Broker, page: Page) -> None:
     for name in ("orders", "mail"):
-        beside.tube(name).put(1, callback="https://bad.example/x")
-        beside.tube(name).bury(1, f"status 500 of {name}")
-    beside.tube("mail").put(2, callback="https://good.example/x")
+        direct.tube(name).put(1, callback="https://bad.example/x")
+        direct.tube(name).bury(1, f"status 500 of {name}")
+    direct.tube("mail").put(2, callback="https://good.example/x")
     page.goto(f"{server.url}/callbacks")
     expect(page.locator("tbody th")).to_have_text(["bad.example", "good.example"])
     expect(page.locator("tbody tr").first.locator("td.buried")).to_have_text("2")
@@ -504,8 +504,8 @@ def test_failures_of_callbacks_by_host(server: Serving, beside: penstock.Broker,
     expect(page.locator("table.tasks tbody th")).to_have_text(["1"])
 
 
-def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    beside.tube("mail").put_many([f"number {n}" for n in range(130)])
+def test_tasks_are_searched_and_paged(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    direct.tube("mail").put_many([f"number {n}" for n in range(130)])
     page.goto(f"{server.url}/tubes/mail")
     expect(page.locator("table.tasks tbody tr")).to_have_count(50)
     page.get_by_role("link", name="Next →").click()
@@ -516,10 +516,10 @@ def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, 
 
 
 def test_a_search_continues_by_itself(
-    server: Serving, beside: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
+    server: Serving, direct: penstock.Broker, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "SEARCHED", 20)
-    beside.tube("mail").put_many([f"number {n}" for n in range(1, 101)])
+    direct.tube("mail").put_many([f"number {n}" for n in range(1, 101)])
     page.goto(f"{server.url}/tubes/mail?q=5")
     found = [str(n) for n in range(1, 101) if "5" in str(n)]
     expect(page.locator("table.tasks tbody th")).to_have_text(found)
@@ -528,9 +528,9 @@ def test_a_search_continues_by_itself(
     expect(page.locator("[data-more]")).to_have_count(0)
 
 
-def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    tube = beside.tube("mail")
-    beside.tube("still")
+def test_numbers_and_charts_move_by_themselves(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    tube = direct.tube("mail")
+    direct.tube("still")
     page.goto(server.url)
     expect(page.locator("[data-pulse]")).to_contain_text("live")
     tube.put_many(range(7))
@@ -574,8 +574,8 @@ def test_without_a_script_pages_show_the_same(server: Serving, filled: penstock.
     assert filled.tube("mail").stats().tasks.total == 0
 
 
-def test_the_pointer_shows_the_values_of_a_time(server: Serving, beside: penstock.Broker, page: Page) -> None:
-    tube = beside.tube("mail")
+def test_the_pointer_shows_the_values_of_a_time(server: Serving, direct: penstock.Broker, page: Page) -> None:
+    tube = direct.tube("mail")
     now = int(time.time()) // 60
     for minute in range(now - 40, now + 1):
         tube.put("one")
@@ -614,7 +614,7 @@ def test_the_navigation_counts_groups_and_hosts_of_callbacks(
     monkeypatch.setattr(navigation, "ROWS_AGE", 0.1)
     links = page.locator("#navigation a")
     page.goto(server.url)
-    expect(links.filter(has_text="Groups")).to_have_text("Groups 1")  # counted beside the first page
+    expect(links.filter(has_text="Groups")).to_have_text("Groups 1")  # counted, not only on the first page
     expect(links.filter(has_text="Callbacks")).to_have_text("Callbacks 1")
     for number in range(views.MOST_ROWS):
         filled.tube("mail").group(f"group-{number}").put("x")
@@ -683,9 +683,9 @@ def test_login_and_logout(store_url: str, page: Page) -> None:
         expect(page.locator("h1")).to_have_text("Log in")
 
 
-def test_a_thousand_tubes_are_shown_a_hundred_at_a_time(server: Serving, beside: penstock.Broker, page: Page) -> None:
+def test_a_thousand_tubes_are_shown_a_hundred_at_a_time(server: Serving, direct: penstock.Broker, page: Page) -> None:
     for number in range(1000):
-        beside.tube(f"tube-{number:04}")
+        direct.tube(f"tube-{number:04}")
     answer = page.goto(server.url)
     assert answer is not None
     assert len(answer.body()) < 150_000

@@ -13,10 +13,10 @@ PAGES = (
 
 
 @EVERY_STORE
-def test_pages(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("mail").put("hello", group="letters")
-    beside.tube("micro_queues", "utube").put_many([(1, {"utube": "ada"}), (2, {"utube": "ada"})])
-    assert beside.tube("micro_queues").take(0) is not None
+def test_pages(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("mail").put("hello", group="letters")
+    direct.tube("micro_queues", "utube").put_many([(1, {"utube": "ada"}), (2, {"utube": "ada"})])
+    assert direct.tube("micro_queues").take(0) is not None
     for path in PAGES:
         assert server.get(path).status_code == 200, path
     assert "letters" in server.get("/groups").text

@@ -27,7 +27,7 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
 
 
 @EVERY_STORE
-def test_put_take_ack(server: Serving, beside: penstock.Broker) -> None:
+def test_put_take_ack(server: Serving, direct: penstock.Broker) -> None:
     put = server.post(f"{MAIL}/tasks", {"data": {"to": "ada", "n": 1.5}, "pri": 3})
     assert put.status_code == 201
     assert put.json()["id"] == 1
@@ -39,10 +39,10 @@ def test_put_take_ack(server: Serving, beside: penstock.Broker) -> None:
     assert taken.json()["status"] == "t"
     session = taken.json()["session"]
     assert taken.headers["penstock-session"] == session
-    assert session in [each.id for each in beside.sessions()]
+    assert session in [each.id for each in direct.sessions()]
     acked = server.post(f"{MAIL}/tasks/1/ack", {}, penstock_session=session)
     assert (acked.status_code, acked.json()) == (200, {"id": 1, "tube": "mail"})
-    assert beside.tube("mail").stats().calls.ack == 1
+    assert direct.tube("mail").stats().calls.ack == 1
 
 
 def test_a_take_of_nothing_is_204(server: Serving) -> None:
@@ -63,19 +63,19 @@ def test_data_is_read_back_equal(server: Serving) -> None:
         assert type(taken) is type(data)
 
 
-def test_bytes_are_base64(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("mail").put(b"\0\xff")
+def test_bytes_are_base64(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("mail").put(b"\0\xff")
     taken = server.post(f"{MAIL}/take").json()
     assert "data" not in taken
     assert taken["base64"] == "AP8="
     server.post(f"{MAIL}/tasks", {"base64": "AP8="})
-    task = beside.tube("mail").take(0)
+    task = direct.tube("mail").take(0)
     assert task is not None
     assert task.data == b"\0\xff"
 
 
 @EVERY_STORE
-def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
+def test_many_at_once(server: Serving, direct: penstock.Broker) -> None:
     put = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1, "pri": 5}, {"data": 2}, {"base64": ""}]})
     assert [task["id"] for task in put.json()["tasks"]] == [1, 2, 3]
     taken = server.post(f"{MAIL}/take", {"count": 2}).json()
@@ -87,7 +87,7 @@ def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
     assert acked.json() == {"acked": [True, False, False, True]}
     bad = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2, "pri": -1}]})
     assert refused(bad) == (400, "BadValue")
-    assert beside.tube("mail").stats().calls.put == 3
+    assert direct.tube("mail").stats().calls.put == 3
 
 
 def test_a_bad_put_leaves_no_tube_behind(server: Serving) -> None:
@@ -98,8 +98,8 @@ def test_a_bad_put_leaves_no_tube_behind(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail", ttr=60)
+def test_every_way_to_settle(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail", ttr=60)
     tube.put_many([1, 2, 3, 4, 5])
     taken = server.post(f"{MAIL}/take", {"count": 4}).json()["tasks"]
     lease = {task["id"]: task["lease"] for task in taken}
@@ -119,8 +119,8 @@ def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
 
 
 @EVERY_STORE
-def test_one_task_is_kicked_and_retried(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_one_task_is_kicked_and_retried(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put_many([1, (2, {"delay": 60}), 3])
     tube.bury(1)
     assert refused(server.post(f"{MAIL}/tasks/3/kick")) == (404, "NotFound")
@@ -132,8 +132,8 @@ def test_one_task_is_kicked_and_retried(server: Serving, beside: penstock.Broker
 
 
 @EVERY_STORE
-def test_an_ack_of_another_session_or_too_late_is_refused(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_an_ack_of_another_session_or_too_late_is_refused(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put(1)
     held = tube.take(0)
     assert held is not None
@@ -155,8 +155,8 @@ SETTLES: list[tuple[str, dict[str, object]]] = [
 
 
 @EVERY_STORE
-def test_a_settle_names_its_hand_out_or_its_session(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail", ttr=60)
+def test_a_settle_names_its_hand_out_or_its_session(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail", ttr=60)
     for verb, body in SETTLES:
         id = tube.put(verb).id
         taken = server.post(f"{MAIL}/take").json()
@@ -182,8 +182,8 @@ def test_a_settle_names_its_hand_out_or_its_session(server: Serving, beside: pen
 
 
 @EVERY_STORE
-def test_commands_that_show(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_commands_that_show(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put_many(range(5))
     tube.bury(2)
     ids = [task["id"] for task in server.get(f"{MAIL}/tasks?limit=2&after=1").json()["tasks"]]
@@ -197,40 +197,40 @@ def test_commands_that_show(server: Serving, beside: penstock.Broker) -> None:
 
 
 @EVERY_STORE
-def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_a_blocked_take_is_woken_by_a_put(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.post, f"{MAIL}/take", {"timeout": PATIENCE})
-        until(lambda: waiters(beside, "mail") == 1)
+        until(lambda: waiters(direct, "mail") == 1)
         tube.put("late")
         assert waiting.result(PATIENCE).json()["data"] == "late"
 
 
 @EVERY_STORE
-def test_a_blocked_take_over_several_tubes(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("urgent")
-    beside.tube("mail").put(1)
+def test_a_blocked_take_over_several_tubes(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("urgent")
+    direct.tube("mail").put(1)
     assert server.post("/api/take", {"tubes": ["urgent", "mail"]}).json()["tube"] == "mail"
     assert server.post("/api/take", {"tubes": ["urgent", "mail"]}).status_code == 204
 
 
 @EVERY_STORE
-def test_a_client_that_disconnects_in_a_blocked_take_takes_nothing(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_a_client_that_disconnects_in_a_blocked_take_takes_nothing(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     head = (
         f"POST {MAIL}/take HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as hasty:
         hasty.sendall(head.encode() + b'{"timeout": 50}')
-        until(lambda: waiters(beside, "mail") == 1)
-    until(lambda: waiters(beside, "mail") == 0)
+        until(lambda: waiters(direct, "mail") == 1)
+    until(lambda: waiters(direct, "mail") == 0)
     tube.put(1)
     assert tube.peek(1).status == "r"
     assert tube.peek(1).attempts == 0
 
 
-def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_many_blocked_takes_need_no_thread_each(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     threads = threading.active_count()
     with ThreadPoolExecutor(30) as pool:
         clients = [httpx.Client(base_url=server.url, timeout=PATIENCE) for _ in range(30)]
@@ -282,8 +282,8 @@ def test_ids_of_the_other_kinds_are_text(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_cancel_ends_a_task_in_any_state(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_cancel_ends_a_task_in_any_state(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     for address in ("ready", "taken", "with/slash ü?"):
         tube.put(address, address=address)
     task = tube.take(0)
@@ -303,7 +303,7 @@ def test_cancel_ends_a_task_in_any_state(server: Serving, beside: penstock.Broke
     tube.put("again", address="again")
     assert server.client.delete(f"{MAIL}/addresses/again").status_code == 204
     assert tube.wait("again", 0).status == "deleted"
-    beside.tube("feeds", "round", period=1).put(1, id="a")
+    direct.tube("feeds", "round", period=1).put(1, id="a")
     assert refused(server.get("/api/tubes/feeds/addresses/a")) == (400, "UnsupportedOption")
     assert refused(server.post("/api/tubes/feeds/tasks/a/cancel")) == (400, "UnsupportedOption")
 

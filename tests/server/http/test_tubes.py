@@ -33,8 +33,8 @@ def test_tubes_are_created_listed_shown_and_dropped(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving, beside: penstock.Broker) -> None:
-    delayed, old = beside.tube("delayed"), beside.tube("old")
+def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving, direct: penstock.Broker) -> None:
+    delayed, old = direct.tube("delayed"), direct.tube("old")
     delayed.put_many(range(50), delay=0.1)
     old.put_many(range(40), ttl=0.1)
 
@@ -50,16 +50,16 @@ def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving,
 
 
 @EVERY_STORE
-def test_a_tube_that_was_dropped_and_made_again_is_found(server: Serving, beside: penstock.Broker) -> None:
+def test_a_tube_that_was_dropped_and_made_again_is_found(server: Serving, direct: penstock.Broker) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1}).json()["id"] == 1
-    beside.tube("mail").drop()
-    beside.create_tube("mail", "fifo").put("new")
+    direct.tube("mail").drop()
+    direct.create_tube("mail", "fifo").put("new")
     assert server.post(f"{MAIL}/take").json()["data"] == "new"
 
 
 @EVERY_STORE
-def test_commands_that_change_tubes(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_commands_that_change_tubes(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put_many([1, 2])
     assert server.post(f"{MAIL}/pause").status_code == 204
     assert server.get(MAIL).json()["paused"] is True
@@ -74,14 +74,14 @@ def test_commands_that_change_tubes(server: Serving, beside: penstock.Broker) ->
 
 
 @EVERY_STORE
-def test_schedules(server: Serving, beside: penstock.Broker) -> None:
+def test_schedules(server: Serving, direct: penstock.Broker) -> None:
     assert server.get("/api/schedules").json() == []
     app = penstock.App()
 
     @app.every(3600)
     def collect() -> None: ...
 
-    saved, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
+    saved, [schedule] = direct.tube(SCHEDULE_TUBE), declared(app.schedules)
     schedule_status.save(saved, [schedule.record(saved)])
     own = f"/api/schedules/{schedule.key}"
     (listed,) = server.get("/api/schedules").json()
@@ -114,8 +114,8 @@ def test_groups(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_a_session_is_opened_named_and_closed(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("mail").put(1)
+def test_a_session_is_opened_named_and_closed(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("mail").put(1)
     id = server.post("/api/sessions", {"ttr": 0}).json()["session"]
     taken = server.post(f"{MAIL}/take", {}, penstock_session=id)
     assert taken.json()["session"] == id
@@ -123,26 +123,26 @@ def test_a_session_is_opened_named_and_closed(server: Serving, beside: penstock.
     assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})) == (409, "NotTaken")
     assert [held for each in server.get("/api/sessions").json() for held in each["held"]] == [["mail", 1]]
     assert server.client.delete(f"/api/sessions/{id}").status_code == 204
-    assert beside.tube("mail").peek(1).status == "r"
+    assert direct.tube("mail").peek(1).status == "r"
     assert refused(server.post(f"{MAIL}/take", {}, penstock_session=id)) == (404, "NotFound")
     assert refused(server.client.delete(f"/api/sessions/{id}")) == (404, "NotFound")
 
 
 @EVERY_STORE
-def test_a_session_of_another_program_is_joined(server: Serving, beside: penstock.Broker) -> None:
-    tube = beside.tube("mail")
+def test_a_session_of_another_program_is_joined(server: Serving, direct: penstock.Broker) -> None:
+    tube = direct.tube("mail")
     tube.put(1)
-    with beside.session(ttr=60) as session:
+    with direct.session(ttr=60) as session:
         assert session.take(["mail"], 0) is not None
     assert server.post(f"{MAIL}/tasks/1/ack", {}, penstock_session=session.id).status_code == 200
 
 
-def test_a_session_that_nobody_names_ends(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("mail").put(1)
+def test_a_session_that_nobody_names_ends(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("mail").put(1)
     id = server.post("/api/sessions", {"idle": 1}).json()["session"]
     server.post(f"{MAIL}/take", {}, penstock_session=id)
-    until(lambda: beside.tube("mail").peek(1).status == "r")
-    assert id not in [each.id for each in beside.sessions()]
+    until(lambda: direct.tube("mail").peek(1).status == "r")
+    assert id not in [each.id for each in direct.sessions()]
 
 
 @pytest.mark.parametrize("id", ["unknown", "../x", "a b", "x" * 300])
@@ -169,8 +169,8 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 @EVERY_STORE
-def test_events_carry_counters_and_changes(server: Serving, beside: penstock.Broker) -> None:
-    beside.tube("mail").put("before")
+def test_events_carry_counters_and_changes(server: Serving, direct: penstock.Broker) -> None:
+    direct.tube("mail").put("before")
     with server.client.stream("GET", "/api/events") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
         stream_events = events(stream.iter_lines())
@@ -187,7 +187,7 @@ def test_events_carry_counters_and_changes(server: Serving, beside: penstock.Bro
             {"event": "put", "tube": "mail", "id": 2, "status": "r"},
             {"event": "put", "tube": "new", "id": 1, "status": "r"},
         ]
-        beside.tube("mail").put("of another program")
+        direct.tube("mail").put("of another program")
         counted = next(event for name, event in stream_events if name == "counters" and "mail" in event["tubes"])  # type: ignore[operator]
         assert counted["tubes"]["mail"]["ready"] in (2, 3)  # type: ignore[index]
 
@@ -204,7 +204,7 @@ def test_streams_are_bounded_and_end_with_the_server(server: Serving) -> None:
 
 
 @EVERY_STORE
-def test_metrics(server: Serving, beside: penstock.Broker) -> None:
+def test_metrics(server: Serving, direct: penstock.Broker) -> None:
     server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2}]})
     lease = server.post(f"{MAIL}/take").json()["lease"]
     server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})

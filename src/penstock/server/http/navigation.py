@@ -1,4 +1,4 @@
-"""The counts beside the links of the navigation, read at most every few seconds."""
+"""The counts next to the links of the navigation, read at most every few seconds."""
 
 from __future__ import annotations
 

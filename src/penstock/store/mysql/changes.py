@@ -231,9 +231,9 @@ class Flush:
         for new in sorted(self._new, key=lambda new: new.tube.no):
             statements += new.reserve()
         if fresh and tube.capacity is not None:
-            beside = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
-            beside += sum(row.after.state == "-" for row in delta.rows)
-            statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity + beside}")]
+            exempt = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
+            exempt += sum(row.after.state == "-" for row in delta.rows)
+            statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity + exempt}")]
         for group in delta.groups:
             statements += [fill(Q.change_group, **group_values(group)), require("ROW_COUNT() = 1")]
         if delta.rows:

@@ -58,8 +58,8 @@ _HAS_POSTED = 2
 
 class Page(NamedTuple):
     """What read_changes of pool.lua returns: the last version, the version that is written, the version to continue
-    after if there are more changes; what the tube stores beside its tasks, then names and values. Without values, there
-    is nothing to write."""
+    after if there are more changes; what the tube stores besides its tasks, then names and values. Without values,
+    there is nothing to write."""
 
     last: int
     written: int
@@ -127,7 +127,7 @@ class Mirror:
     ) -> None:
         """Write what is marked in a tube, at least up to `version`.
 
-        `whole`: write what the tube stores beside its tasks even if nothing is marked. `page`: see Change.
+        `whole`: write what the tube stores besides its tasks even if nothing is marked. `page`: see Change.
         """
         lock, place = self._locks[tube.no], (tube.no, epoch)
         if page is not None and lock.acquire(blocking=False):
@@ -386,7 +386,7 @@ class Index:
         self._write(b"SET", total, (epoch - 1) * _SESSIONS_OF_EPOCH)
 
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
-        """Close a tube and load what it stores beside its tasks. Returns None if it was dropped in the meantime."""
+        """Close a tube and load what it stores besides its tasks. Returns None if it was dropped in the meantime."""
         self._wipe(shelf.no, epoch)
         settled = self._vault.begin_epoch(shelf.no, epoch)  # no write of the lost epoch follows
         if settled is None:

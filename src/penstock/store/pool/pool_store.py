@@ -287,7 +287,7 @@ class PoolStore(RedisStore):
         return records
 
     def _write_whole(self, tube: Tube, step: Callable[[], T]) -> T:
-        """Run a step that changes what a tube stores beside its tasks, and write that to the vault; repeat both if the
+        """Run a step that changes what a tube stores besides its tasks, and write that to the vault; repeat both if the
         index was lost in between."""
         while True:
             epoch = str(self._servers.epoch)

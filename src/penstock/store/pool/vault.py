@@ -71,7 +71,7 @@ class Database(Protocol):
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """A tube in the vault. `beside`: what the tube stores beside its tasks; None until the first write. `written`: the
+    """A tube in the vault. `beside`: what the tube stores besides its tasks; None until the first write. `written`: the
     version up to which it is written."""
 
     no: int

@@ -132,7 +132,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
             f"SQLite {apsw.sqlite_lib_version()} can corrupt WAL databases: "
             "install apsw 3.51.3 or later from its wheel, which includes its own SQLite"
         )
-    refuse_network(Path(os.path.realpath(path)).parent)  # follow links: the log is beside the real file
+    refuse_network(Path(os.path.realpath(path)).parent)  # follow links: the log is next to the real file
     try:
         create_private(path)
         db = apsw.Connection(path)

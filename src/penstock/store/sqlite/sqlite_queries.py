@@ -63,7 +63,7 @@ def _update(fields: Sequence[str]) -> str:
     return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} WHERE pk = ?"
 
 
-#: The columns that a put sets beside the id; setting the others too would make a put of 1,000 a tenth slower.
+#: The columns that a put sets besides the id; setting the others too would make a put of 1,000 a tenth slower.
 NEW_FIELDS = tuple(
     field for field in COLUMNS if field not in {"id", *_HANDED_OUT, "reason", "errors"} - {"state", "at"}
 )

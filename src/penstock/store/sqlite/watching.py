@@ -35,7 +35,7 @@ class Watch:
     """Watches one store's file, for its background thread."""
 
     def __init__(self, path: str, version: Callable[[], int], writes: Callable[[], int]) -> None:
-        self._log = f"{os.path.realpath(path)}-wal"  # follow links: the log is beside the real file
+        self._log = f"{os.path.realpath(path)}-wal"  # follow links: the log is next to the real file
         self._look = version
         self._writes = writes  # a number that changes before this process writes
         self._own = 0

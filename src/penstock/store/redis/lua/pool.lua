@@ -32,7 +32,7 @@ return 1
 
 -- script: reset_index
 -- Empty a tube's index and close it to all clients but the one that loads it, unless it is of a later epoch.
--- ARGV: epoch, what the tube stores beside its tasks if anything: see read_changes
+-- ARGV: epoch, what the tube stores besides its tasks if anything: see read_changes
 -- Returns: 0 if another client builds it or has built it, 1, or 2 if its outbox may have entries
 -- WITH: contents
 -- FLAGS: allow-oom
@@ -89,7 +89,7 @@ local function pack_page(versions, values)
 end
 
 -- A page of the changes after a version: the last version, the version that is written, the version to continue after if
--- there are more; what the tube stores beside its tasks; then for each mark its name and what is stored now, '' for nothing. A
+-- there are more; what the tube stores besides its tasks; then for each mark its name and what is stored now, '' for nothing. A
 -- group has three parts: `g` record, `e` end work, `c` cancel work.
 local function read_changes(after)
   local version, written = unpack(redis.call('HMGET', k_meta, 'version', 'written'))
@@ -133,7 +133,7 @@ end
 -- script: collect_changes
 -- Ask for a turn of a client; also in a tube that was moved away.
 -- ARGV: epoch, name of the client, version that it waits for, version to begin after, 1 to write what the tube stores
---   beside its tasks even if nothing is marked
+--   besides its tasks even if nothing is marked
 -- Returns: -3 (another epoch) or 0; then what ask_turn returns, or the version that is written if that is enough
 -- WITH: turns
 -- FLAGS: allow-oom

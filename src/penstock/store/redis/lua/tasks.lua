@@ -133,7 +133,7 @@ local function expired(rec) return rec.expires and rec.expires <= now and rec.st
 -- Change a task as decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
   local before, timer = rec.state, rec.at
-  if to.error then -- stored beside the task, which is flagged: see penstock.core.attempts
+  if to.error then -- stored apart from the task, which is flagged: see penstock.core.attempts
     local stored = rec.failed and redis.call('HGET', k_errors, key)
     local kept = stored and cmsgpack.unpack(stored) or {}
     kept[#kept + 1] = to.error

@@ -44,12 +44,12 @@ unlink_contents(k_waits, k_outbox, k_inbox)
 return 1
 
 -- script: import
--- Store tasks, and what is stored beside them, under their own ids. Tasks that exist already are not changed. Tasks from another
+-- Store tasks, and what is stored besides them, under their own ids. Tasks that exist already are not changed. Tasks from another
 -- store are counted. Those from the database of a pool are not, because open_index does that; if they were taken, they get
 -- a session that has ended, so the next advance releases them.
 -- KEYS: groups ends
 -- ARGV: now, shape, limit, facts, or '' if it comes from the database, the id up to which all is imported, number of words for
---   what is stored beside tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
+--   what is stored besides tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
 --   errors, `g`, `e` or `c` and number of a group: its record, end work and cancel work
 -- Returns: now
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased?

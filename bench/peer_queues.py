@@ -50,7 +50,7 @@ def _ask(module: str, *arguments: str) -> subprocess.CompletedProcess[str] | str
         return str((error.stderr.strip().splitlines() or ["it failed"])[-1])
 
 
-class Beside:
+class PeerQueues:
     """Several queues, each with the URL of its server."""
 
     def __init__(self, urls: dict[str, str], tasks: int, data: str) -> None:
