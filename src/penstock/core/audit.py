@@ -61,8 +61,10 @@ def audit_of(
     tube: Tube, records: Iterable[Record], *, sessions: Container[int | None], groups: list[Group],
     queues: Mapping[str, tuple[int, int, int, int]], counters: TubeCounters, others: Sequence[Problem],
 ) -> Audit:  # fmt: skip
-    """Return the Audit of a tube from its tasks, in id order, whose payloads are not read, and from what is stored
-    beside them. `sessions`: those that may hold tasks. `queues`: taken, heads, waiting and turn of each micro-queue."""
+    """Return the Audit of a tube, from its tasks in id order (payloads are not used) and what is stored besides them.
+
+    `sessions`: those that may hold tasks. `queues`: taken, heads, waiting and turn of each micro-queue.
+    """
     audit = Audit(Counter(), [], [], {}, groups, defaultdict(Counter), None, counters, others)
     numbers, newest = {group.no for group in groups}, None
     in_queues: dict[str, list[tuple[float, float, int, str]]] = {label: [] for label in queues}
