@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 
 import penstock
 from penstock.aio.executor import BatchExecutor
 from penstock.operations.operation import operation_of
-from penstock.store.redis.redis_connection import Connection
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.subscriber import Subscription
 from penstock.store.wake import Wake
 from tests.servers.redis import Redis
 from tests.support.inspection import waiters
@@ -126,37 +122,3 @@ def test_a_sleep_ends_at_its_timeout_a_token_or_the_close_of_the_broker(
     until(lambda: waiters(other, "t") == 1)
     broker.close()
     assert waiting.result(30) is None
-
-
-class Wired:
-    """A connection like redis-py's, whose other end the test holds."""
-
-    def __init__(self) -> None:
-        self._sock, self.far = socket.socketpair()
-
-    def pack_command(self, *args: object) -> list[bytes]:
-        return []
-
-    def send_packed_command(self, command: list[bytes], check_health: bool = False) -> None: ...
-    def read_response(self, disable_decoding: bool = False) -> None: ...
-    def disconnect(self) -> None:
-        self._sock.close()
-        self.far.close()
-
-
-def test_messages_may_come_in_any_pieces() -> None:
-    message = b"*3\r\n$7\r\nmessage\r\n$21\r\n9penstock:tube_changed\r\n$%d\r\n%d\r\n"
-    sent = message % (2, 12) + b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" + message % (3, 345)
-    for cut in range(1, len(sent)):
-        connection = Wired()
-        subscription = Subscription(cast(Connection, connection), b"9penstock:tube_changed")
-        heard: list[int] = []
-        for piece in (sent[:cut], sent[cut:]):
-            connection.far.sendall(piece)
-            heard += sorted(subscription.poll(30))
-        assert heard == [12, 345]
-        assert subscription.poll(0) == set()
-        connection.far.close()
-        with pytest.raises(ConnectionError):
-            subscription.poll(30)
-        connection.disconnect()
