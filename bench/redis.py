@@ -63,6 +63,7 @@ def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tup
     assert isinstance(store, RedisStore)
     stored, runner = tube.stored, store._runner
     request = runner.tag_request("put_plain", stored.no)
+    assert request.script is not None
     words = plain_words(runner, stored, plain_entry(stored, b""))
     return request.script.digest, tuple(request.keys), ("", *words)
 

@@ -30,8 +30,9 @@ def scripts_of(broker: penstock.Broker, then: Callable[[str], object] = lambda n
 
     def run(request: Any, *, idempotent: bool) -> Any:
         answer = script(request, idempotent=idempotent)
-        names.append(request.script.name)
-        then(request.script.name)
+        if request.script is not None:  # else it is a single command
+            names.append(request.script.name)
+            then(request.script.name)
         return answer
 
     servers.run = run  # type: ignore[method-assign]

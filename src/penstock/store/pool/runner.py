@@ -22,7 +22,7 @@ from penstock.store.redis.location import Location
 from penstock.store.redis.redis_connection import Argument, Command, Connection, Reply, exchange_on
 from penstock.store.redis.runner import Keys, Runner
 from penstock.store.redis.scripts import Script, load_script
-from penstock.store.redis.servers import Call, Request, Servers, exchange_scripts, unwrap
+from penstock.store.redis.servers import Request, Servers, exchange_scripts, unwrap
 
 T = TypeVar("T")
 # What a script returns if the tube's index is of another epoch.
@@ -125,21 +125,21 @@ class WatchedServer(Servers):
         that is unknown. Then what ask_turn returned to it."""
         return cast("tuple[float, bytes | None]", self._thread.marked)
 
-    def _call(self, call: Call, *, idempotent: bool) -> Reply:
-        attempt = partial(self._exchange, *call, [])
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
+        attempt = partial(self._exchange, request, [])
         return self._watched(lambda: self._retry(attempt, idempotent=idempotent))
 
-    def _exchange(self, key: bytes, command: Command, request: Request | None, tries: list[bytes]) -> Reply:
-        tries.append(key)
-        reply = unwrap(exchange_scripts(self._connections, [command], [request])[0])
+    def _exchange(self, request: Request, tries: list[Request]) -> Reply:
+        tries.append(request)
+        reply = unwrap(exchange_scripts(self._connections, [request])[0])
         version, reply, page = _answer(request, reply)
         # An earlier try may have changed something.
         self._thread.marked = version or (0 if len(tries) == 1 else inf), page
         return reply
 
-    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        replies = self._watched(lambda: super(WatchedServer, self)._call_all(calls))
-        return [_answer(call[2], reply)[1] for call, reply in zip(calls, replies, strict=True)]
+    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
+        replies = self._watched(lambda: super(WatchedServer, self).run_all(requests))
+        return [_answer(request, reply)[1] for request, reply in zip(requests, replies, strict=True)]
 
     def _watched(self, call: Callable[[], T]) -> T:
         while True:
@@ -158,9 +158,9 @@ class WatchedServer(Servers):
             raise Interrupted
 
 
-def _answer(request: Request | None, reply: Reply) -> tuple[int, Reply, bytes | None]:
+def _answer(request: Request, reply: Reply) -> tuple[int, Reply, bytes | None]:
     """The version of a script's last mark, 0 for none; its answer; what ask_turn returned."""
-    if request is None or not request.script.pooled:
+    if request.script is None or not request.script.pooled:
         return 0, reply, None
     return cast("tuple[int, Reply, bytes | None]", reply)
 

@@ -100,6 +100,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
         return None
     bare = runner.tag_request("put_plain", tube.no)
     script, keys = bare.script, bare.keys
+    assert script is not None
     shape, make = runner.shape(tube), record_maker(entry)
     words = [shape.letters, shape.limit, *plain_words(runner, tube, entry)]
     calls = b"*%d\r\n" % (len(keys) + len(words) + 5)

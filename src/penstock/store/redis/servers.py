@@ -7,7 +7,6 @@ are idempotent.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -50,25 +49,25 @@ _DRIVER: dict[str, object] = {"driver_info": redis.DriverInfo()} if hasattr(redi
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A script with its keys, and the command that runs it."""
+    """A command with its keys, the first of which selects the node, and the script that it runs, if any."""
 
-    script: Script
+    script: Script | None
     keys: Sequence[bytes]
-    command: bytes
+    command: Command
 
 
 Address = tuple[str, int]
-# A key, whose slot selects the node; the command; and the script that it runs, if any.
-Call = tuple[bytes, Command, Request | None]
+_ASKING = Request(None, (), (b"ASKING",))
 
 
-def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
+def exchange_scripts(node: Connections, requests: Sequence[Request]) -> list[Reply]:
     """Send commands and return all answers. If the server does not know some scripts, load them and send again from the
     first of them on, because commands after a script may rely on it."""
+    commands = [request.command for request in requests]
     replies = node.exchange(commands)
     unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
     if unknown:
-        scripts = {request.script for i in unknown if (request := requests[i]) is not None}
+        scripts = {script for i in unknown if (script := requests[i].script) is not None}
         loads: list[Command] = [(b"SCRIPT", b"LOAD", script.text) for script in scripts]
         replies[unknown[0] :] = node.exchange([*loads, *commands[unknown[0] :]])[len(loads) :]
     return replies
@@ -131,22 +130,33 @@ class Servers:
         self.label = where.label
         make = sentinel_maker(where) if where.master else connection_maker(where, *where.hosts[0])
         self._connections = Connections(make, self.label)
+        self._nodes: dict[Address, Connections] = {where.hosts[0]: self._connections}
 
     def run(self, request: Request, *, idempotent: bool) -> Reply:
-        """Run a script; `idempotent`: running it twice has the same effect as once."""
-        return self._call((request.keys[0], request.command, request), idempotent=idempotent)
+        """Send a request; `idempotent`: running it twice has the same effect as once."""
+        return self._retry(lambda: self._ask(request), idempotent=idempotent)
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        """Run idempotent scripts, in as few round trips as there are servers."""
-        return self._call_all([(request.keys[0], request.command, request) for request in requests])
+        """Send each server all its idempotent requests in one round trip; then retry failed ones one by one."""
+        by_node, replies = dict[Connections, list[int]](), dict[int, Reply]()
+        for place, request in enumerate(requests):
+            if (node := self._node_of(request.keys[0])) is not None:
+                by_node.setdefault(node, []).append(place)
+        for node, places in by_node.items():
+            with suppress(NotSent, AnswerLost, redis.RedisError):
+                replies.update(zip(places, exchange_scripts(node, [requests[i] for i in places]), strict=True))
+        for place, request in enumerate(requests):
+            if isinstance(replies.get(place, _MISSING), Exception):
+                replies[place] = self._retry(partial(self._ask, request))
+        return [replies[place] for place in range(len(requests))]
 
     def command(self, key: bytes, *words: Argument) -> Reply:
         """Send a command that only reads, or that is idempotent."""
-        return self._call((key, words, None), idempotent=True)
+        return self.run(Request(None, (key,), words), idempotent=True)
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         """Send many such commands, each with its key, in as few round trips as possible."""
-        return self._call_all([(key, words, None) for key, words in commands])
+        return self.run_all([Request(None, (key,), words) for key, words in commands])
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         """Send read-only commands to every server that has keys. Returns the answers, errors included, by server."""
@@ -164,32 +174,16 @@ class Servers:
 
     def close(self) -> None:
         """Close all connections."""
-        self._connections.close()
+        for node in list(self._nodes.values()):  # a call in flight may add a node
+            node.close()
 
     def after_fork(self) -> None:
         """Leave the parent's connections alone in a forked child."""
-        self._connections.after_fork()
+        for node in self._nodes.values():
+            node.after_fork()
 
-    def _call(self, call: Call, *, idempotent: bool) -> Reply:
-        return self._retry(lambda: self._ask(*call), idempotent=idempotent)
-
-    def _ask(self, key: bytes, command: Command, request: Request | None) -> Reply:
-        return unwrap(exchange_scripts(self._connections, [command], [request])[0])
-
-    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
-        """Send each server all its calls in one round trip; then retry failed calls one by one."""
-        by_node, replies = dict[Connections, list[int]](), dict[int, Reply]()
-        for place, (key, _, _) in enumerate(calls):
-            if (node := self._node_of(key)) is not None:
-                by_node.setdefault(node, []).append(place)
-        for node, places in by_node.items():
-            commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
-            with suppress(NotSent, AnswerLost, redis.RedisError):
-                replies.update(zip(places, exchange_scripts(node, commands, requests), strict=True))
-        for place, call in enumerate(calls):
-            if isinstance(replies.get(place, _MISSING), Exception):
-                replies[place] = self._retry(partial(self._ask, *call))
-        return [replies[place] for place in range(len(calls))]
+    def _ask(self, request: Request) -> Reply:
+        return unwrap(exchange_scripts(self._connections, [request])[0])
 
     def _node_of(self, key: bytes) -> Connections | None:
         """The connections to the server that has a key; None if that is not known yet."""
@@ -212,7 +206,8 @@ class Servers:
 
     def _reset(self) -> None:
         """Prepare another attempt."""
-        self._connections.reset()
+        for node in list(self._nodes.values()):
+            node.reset()
 
 
 class Cluster(Servers):
@@ -223,8 +218,7 @@ class Cluster(Servers):
     def __init__(self, where: Location) -> None:
         self.label = where.label
         self._where = where
-        self._lock = threading.Lock()
-        self._nodes: dict[Address, Connections] = {}
+        self._nodes = {}
         self._slots: dict[int, Address] = {}
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
@@ -241,70 +235,43 @@ class Cluster(Servers):
 
     def open_subscription(self) -> Connection:
         """A connection to any node: a message published on one node reaches the subscribers of all."""
-        for address in self._known():
-            try:
-                return self._node(address).open_new()
-            except (redis.ConnectionError, redis.TimeoutError, OSError):
-                continue
-        raise redis.ConnectionError("no node of the cluster answers")
-
-    def close(self) -> None:
-        for node in list(self._nodes.values()):  # a call in flight may add a node
-            node.close()
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
-        for node in self._nodes.values():
-            node.after_fork()
+        return self._node(random.choice(self._known())).open_new()
 
     def _node_of(self, key: bytes) -> Connections | None:
         address = self._slots.get(key_slot(key))
         return None if address is None else self._node(address)
 
-    def _ask(self, key: bytes, command: Command, request: Request | None) -> Reply:
-        slot = key_slot(key)
+    def _ask(self, request: Request) -> Reply:
+        slot = key_slot(request.keys[0])
         address = self._slots.get(slot) or self._learn(slot)
-        asking = False
+        requests = [request]
         for _ in range(_REDIRECTIONS):
-            node = self._node(address)
             try:
-                if asking:
-                    return self._ask_migrating(node, command, request)
-                return unwrap(exchange_scripts(node, [command], [request])[0])
-            except redis.exceptions.MovedError as moved:
-                address, asking = _address(moved, address), False
-                self._slots[slot] = address
-            except redis.exceptions.AskError as elsewhere:
-                address, asking = _address(elsewhere, address), True
+                return unwrap(exchange_scripts(self._node(address), requests)[-1])
+            except redis.exceptions.AskError as error:  # or a MovedError, its subclass
+                host, port = error.node_addr
+                address = host or address[0], int(port)  # a node that does not know its own host name leaves it out
+                requests = [_ASKING, request]
+                if isinstance(error, redis.exceptions.MovedError):
+                    requests, self._slots[slot] = [request], address
         raise redis.exceptions.TryAgainError(f"slot {slot} was redirected {_REDIRECTIONS} times")
-
-    def _ask_migrating(self, node: Connections, command: Command, request: Request | None) -> Reply:
-        """Send a command for a migrating slot. ASKING applies to the next command only, so load the script first."""
-        loads: list[Command] = [] if request is None else [(b"SCRIPT", b"LOAD", request.script.text)]
-        return unwrap(node.exchange([*loads, (b"ASKING",), command])[-1])
 
     def _learn(self, slot: int) -> Address:
         """Read the slot map from the first node that has one."""
-        cause: Exception | None = None
+        cause: Exception = redis.exceptions.ClusterDownError(f"slot {slot} is not served")
         for address in self._known():
             try:
-                slots = _read_slots(self._node(address), address)
+                self._slots = slots = _read_slots(self._node(address), address)
             except (NotSent, redis.RedisError) as error:
                 cause = error
                 continue
-            with self._lock:
-                self._slots = slots
             if slot in slots:
                 return slots[slot]
-        if cause is not None:
-            raise cause
-        raise redis.exceptions.ClusterDownError(f"slot {slot} is not served")
+        raise cause
 
     def _reset(self) -> None:
-        with self._lock:
-            self._slots = {}
-            for node in self._nodes.values():
-                node.reset()
+        self._slots = {}
+        super()._reset()
 
     def _known(self) -> list[Address]:
         """The nodes known so far, then those of the URL."""
@@ -313,9 +280,9 @@ class Cluster(Servers):
     def _node(self, address: Address) -> Connections:
         node = self._nodes.get(address)
         if node is None:
-            with self._lock:
-                label = f"{self.label} node {address[0]}:{address[1]}"
-                node = self._nodes.setdefault(address, Connections(connection_maker(self._where, *address), label))
+            label = f"{self.label} node {address[0]}:{address[1]}"
+            # Of two threads that meet a node, one wins; connections are opened at first use.
+            node = self._nodes.setdefault(address, Connections(connection_maker(self._where, *address), label))
         return node
 
 
@@ -336,9 +303,3 @@ def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
         address = (cast("bytes | None", host) or b"").decode() or asked[0], cast(int, port)
         slots.update(dict.fromkeys(range(cast(int, first), cast(int, last) + 1), address))
     return slots
-
-
-def _address(error: redis.exceptions.AskError, asked: Address) -> Address:
-    """The node that an error redirects to; a node that does not know its own host name leaves it out."""
-    host, port = error.node_addr
-    return (host or asked[0], int(port))
