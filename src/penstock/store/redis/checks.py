@@ -7,7 +7,7 @@ rewrites tasks whose entries are wrong, which indexes them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
 from typing import cast
 
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.audit import EARLY_OUTCOME, Audit, Problem, audit_of, queue_problems
-from penstock.core.group import Group
 from penstock.core.ids import needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
@@ -26,7 +25,6 @@ from penstock.engine.port import Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
-    UNREADABLE,
     decode,
     encode,
     index_entries,
@@ -121,80 +119,48 @@ class Look:
         self._groups = queries.groups(self.stored["groups"])
         for no, group in self._groups.items():
             group.moving = b"%d" % no in self.stored["moving"]
-        self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in self._of("outcomes")}
-        lost = self._lost_relations()
-        self._records = {id: self._read(id, value, lost) for key, value in self._of("tasks") if (id := task_id(key))}
+        tasks = self.stored["tasks"].items()
+        self._records = {id: self._read(id, value) for key, value in tasks if (id := task_id(key))}
+        queues = {name[1:].decode(): read_micro_queue(value) for name, value in self.stored["micro_queues"].items()}
         #: The facts that `core.audit` compares.
-        self.audit = self._audit()
+        self.audit = audit_of(
+            tube, [self._records[id] for id in sorted(self._records)],
+            sessions={int(no) for no in self.stored["ends"]}, groups=list(self._groups.values()), queues=queues,
+            counters=self._counters, others=self._problems,
+        )  # fmt: skip
         self._compare_queues()
         self._compare_indexes(second="2" in runner.shape(tube).letters)
         self._compare_addresses()
         self._compare_groups()
-        for handle in self.stored["waits"].keys() - self.stored["handles"]:
-            what = f"handle {handle.decode()} is registered as waiting, but does not exist"
-            self._wrong(None, what, "forget it", ("waits", handle), None)
+        waits = {handle: takes for handle, takes in self.stored["waits"].items() if handle in self.stored["handles"]}
+        self._compare("waits", waits, "handle {} is registered as waiting, but does not exist", "forget it")
         self._count()
 
-    def _of(self, part: str) -> Iterable[tuple[bytes, bytes]]:
-        return self.stored[part].items()
+    def _compare(self, part: str, wanted: Mapping[bytes, bytes], what: str, remedy: str, *, lead: int = 0) -> None:
+        """Compare a hash with what it should be. `what` is the problem with an entry, by its name without its lead."""
+        stored = self.stored[part]
+        for name in sorted(name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)):
+            self._problems.append((None, what.format(name[lead:].decode()), remedy))
+            self.fields[part, name] = wanted.get(name)
 
-    def _wrong(self, id: int | None, what: str, remedy: str, field: tuple[str, bytes], value: bytes | None) -> None:
-        """Report a problem that writing a field solves."""
-        self._problems.append((id, what, remedy))
-        self.fields[field] = value
-
-    # tasks as they should be
-
-    def _lost_relations(self) -> dict[int, tuple[str | None, Group | None]]:
-        """Address and group of tasks by id, from the indexes: an unreadable task has lost its own."""
-        found: dict[int, tuple[str | None, Group | None]] = {
-            task_id(key): (name.decode(), None) for name, key in self._of("addresses") if not self._is_span(name)
-        }
-        for member in self.stored["members"]:
-            group = self._groups.get(task_id(member[:6]))
-            if member[6:7] == b"m" and group is not None:
-                found[task_id(member)] = found.get(task_id(member), (None, None))[0], group
-        return found
-
-    def _read(self, id: int, value: bytes, lost: dict[int, tuple[str | None, Group | None]]) -> Record:
-        leased, stored = self.tube.kind.leased, None
+    def _read(self, id: int, value: bytes) -> Record:
+        """The task as it should be. One that cannot be read has lost its address and its group."""
+        kind, stored = self.tube.kind, None
         try:
-            stored = decode(id, value)
+            stored = record = decode(id, value)
         except StoreCorrupt:
             what = "is stored in a form that penstock did not write"
-            self._problems.append((id, what, "bury it" if leased else "keep the bytes as its data"))
-        record = stored or unreadable(id, value, self._now, leased=leased)
-        if stored is None or record.reason == UNREADABLE:
-            address, group = lost.get(id, (self._spanned_name(id), None))
-            if record.address is None and record.group_no is None and (address or group):
-                record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
-        if record.address is None and not leased:
+            self._problems.append((id, what, "bury it" if kind.leased else "keep the bytes as its data"))
+            record = unreadable(id, value, self._now, leased=kind.leased)
+        if record.address is None and not kind.leased:
             ms, seq = self._counters.mark
-            own = f"reply-{id}" if self.tube.kind.hand_out == CLOCK else shown_mark((max(ms, self._now), seq + id))
+            own = f"reply-{id}" if kind.hand_out == CLOCK else shown_mark((max(ms, self._now), seq + id))
             record = replace(record, address=own)
         if record is not stored:
             self.fields["tasks", task_key(id)] = encode(record)
         return record
 
-    def _is_span(self, name: bytes) -> bool:
-        """Whether an entry of `addresses` is the shared one of all messages of a millisecond."""
-        return self.tube.kind.hand_out == DELIVER and name.isdigit()
-
-    def _spanned_name(self, id: int) -> str | None:
-        """The name of an unreadable message, from the entry of its millisecond."""
-        spans = {task_id(span[:6]): ms for ms, span in self._of("addresses") if self._is_span(ms)}
-        ahead = max((ahead for ahead in spans if ahead < id), default=None)
-        return None if ahead is None else f"{spans[ahead].decode()}-{id - ahead}"
-
     # what is derived from tasks
-
-    def _audit(self) -> Audit:
-        queues = {name[1:].decode(): read_micro_queue(value) for name, value in self._of("micro_queues")}
-        return audit_of(
-            self.tube, [self._records[id] for id in sorted(self._records)],
-            sessions={int(no) for no in self.stored["ends"]}, groups=list(self._groups.values()), queues=queues,
-            counters=self._counters, others=self._problems,
-        )  # fmt: skip
 
     def _compare_queues(self) -> None:
         """Compare micro-queues. Rewriting the heads of a micro-queue chooses them again."""
@@ -226,8 +192,9 @@ class Look:
                 self.again |= {id: self._records[id]} if id in self._records else {}
 
     def _compare_addresses(self) -> None:
-        spans = {ms: span for ms, span in self._of("addresses") if self._is_span(ms)}
-        wanted: dict[bytes, bytes] = {}
+        stored, wanted = self.stored["addresses"], dict[bytes, bytes]()
+        # All messages of a millisecond share one entry.
+        spans = {ms: span for ms, span in stored.items() if self.tube.kind.hand_out == DELIVER and ms.isdigit()}
         for id, record in self._records.items():
             mark = read_mark(record.address or "") if spans else None
             span = mark and spans.get(b"%d" % mark[0])
@@ -235,34 +202,34 @@ class Look:
                 wanted[b"%d" % mark[0]] = span
             elif record.address is not None:
                 wanted[record.address.encode()] = task_key(id)
-        for name, key in wanted.items():
-            if self.stored["addresses"].get(name) != key:
-                what = f"address {name.decode()} belongs to another task, or to none"
-                self._wrong(task_id(key), what, "give it to this task", ("addresses", name), key)
-        for name, key in self._of("addresses"):
-            if name not in wanted and task_id(key) not in self._outcomes:
-                what = f"address {name.decode()} belongs to no task and to no outcome"
-                self._wrong(None, what, "forget it", ("addresses", name), None)
+        ended = {name: key for name, key in stored.items() if key in self.stored["outcomes"]}
+        what = "address {} belongs to no task and to no outcome, or to another task"
+        self._compare("addresses", {**ended, **wanted}, what, "correct its entry")
 
     def _compare_groups(self) -> None:
         """Compare the names of live groups, and when outcomes and ended groups expire."""
-        kept = self.stored["kept"]
-        for no, group in self._groups.items():
-            name, number, ends = b"n" + group.name.encode(), b"%d" % no, b"g" + task_key(no)
-            leads = self.stored["groups"].get(name) == number
-            if leads != (group.state in rules.LIVE):
-                what = f"group {group.name}: its name belongs to another group, or to none"
-                self._wrong(None, what, "restore its name", ("groups", name), None if leads else number)
-            if group.state in rules.OVER and ends not in kept:
-                self._problems.append((None, f"group {group.name}: has ended, but never expires", "set its expiry"))
-                self.commands.append((b"ZADD", "kept", [group.until or self._now, ends]))
-        ending = {name[at : at + 6] for name in kept if name[:1] == b"o" for at in range(1, len(name), 6)}
-        for id, outcome in self._outcomes.items():
+        stored, kept, outcomes = self.stored["groups"], self.stored["kept"], self.stored["outcomes"]
+        live = [group for group in self._groups.values() if group.state in rules.LIVE]
+        names = {name: value for name, value in stored.items() if name[:1] != b"n"}
+        names |= {b"n" + group.name.encode(): b"%d" % group.no for group in live}
+        what = "group {}: its name belongs to another group, or to none"
+        self._compare("groups", names, what, "restore its name", lead=1)
+        known = {name[:1] + name[at : at + 6] for name in kept for at in range(1, len(name), 6)}
+        over = [group for group in self._groups.values() if group.state in rules.OVER]
+        what = "group {}: has ended, but never expires"
+        ends: list[tuple[bytes, int | None, int | None, str]]
+        ends = [(b"g" + task_key(group.no), group.until, None, what.format(group.name)) for group in over]
+        for key, value in outcomes.items():
+            id = task_id(key)
             if id in self._records:
-                self._wrong(id, *EARLY_OUTCOME, ("outcomes", task_key(id)), None)
-            elif task_key(id) not in ending:
-                self._problems.append((id, "its outcome never expires", "set its expiry"))
-                self.commands.append((b"ZADD", "kept", [outcome.until, b"o" + task_key(id)]))
+                self._problems.append((id, *EARLY_OUTCOME))
+                self.fields["outcomes", key] = None
+            else:
+                ends.append((b"o" + key, read_outcome(id, value).until, id, "its outcome never expires"))
+        for name, until, task, what in ends:
+            if name not in known:
+                self._problems.append((task, what, "set its expiry"))
+                self.commands.append((b"ZADD", "kept", [until or self._now, name]))
 
     def _count(self) -> None:
         meta, counts, states = self.stored["meta"], self._counters.counts, self.audit.states
