@@ -67,9 +67,6 @@ class Whole(Shards):
     def of(self, tube: Tube) -> Sequence[Tube]:
         return (tube,)
 
-    def for_replies(self, tube: Tube, source: int) -> Tube:
-        return tube
-
 
 class PoolTubes(Tubes):
     """The tubes of one pool. A new one has no index yet; the first call on it creates one."""

@@ -7,7 +7,6 @@ sessions, outboxes and checks see only the shards.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
@@ -22,20 +21,15 @@ from penstock.core.refusals import tube_exists
 from penstock.core.results import Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import Kept, hidden, is_hidden, is_importing, named, plain_name
+from penstock.core.transfer import Kept, hidden, is_hidden, is_importing, plain_name
 from penstock.store.redis.encoding import MAX_ID, task_key
-from penstock.store.redis.redis_connection import Reply
 from penstock.store.redis.runner import TUBES, Runner
 
 R = TypeVar("R", bound="Record | Kept | Finding | None")
 # Commands in one round trip.
 _STEP = 1000
-# Tube numbers that one round trip checks: few stores have more tubes.
-_NUMBERS = 100
 # Tubes are listed again after this many seconds, in case a client died before it announced that it altered one.
 _LISTED_SECONDS = 60.0
-# The place of a shard, the part (hash) in it that may have the task or its outcome, and the id.
-_Question = tuple[int, str, int]
 
 
 class Shard(Tube, frozen=True):
@@ -87,10 +81,8 @@ class Shards:
 
     def for_replies(self, tube: Tube, source: int) -> Tube:
         """The stored tube for replies from `source`: always the same shard, which knows what it received before."""
-        if tube.shards == 1:
-            return tube
-        per_utube = tube.kind.per_utube
-        return self.of(tube)[shard_of(NO_UTUBE, tube.shards) if per_utube else source % tube.shards]
+        shards = self.of(tube)
+        return shards[shard_of(NO_UTUBE, len(shards)) if tube.kind.per_utube else source % len(shards)]
 
 
 def public(stored: Tube, items: Iterable[R]) -> list[R]:
@@ -112,32 +104,18 @@ def _shard(tube: Tube, place: int, floor: int) -> Shard:
 def locate_tasks(runner: Runner, shards: Shards, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
     """The shard of each task and its id there; an arbitrary shard if none has the id in one of these parts.
 
-    The id of a task that came from another store does not say which shard has it, so the shards are queried.
+    The id of a task that came from another store does not say which shard has it, so all shards are asked.
     """
     floor = shards.floor(tube)
-    guessed = {id: own_id(id, tube.shards, floor) for id in ids}
-    old = [id for id in guessed if 0 < id <= floor]
-    if old:
-        stored = shards.of(tube)
-        # Most guesses are right: only tasks with an address or a micro-queue may be elsewhere.
-        found = _shards_that_have(runner, stored, [(guessed[id][0], part, id) for id in old for part in parts])
-        rest = [id for id in old if id not in found]
-        places = range(tube.shards)
-        found |= _shards_that_have(runner, stored, [(at, part, id) for id in rest for at in places for part in parts])
-        guessed |= {id: (place, id) for id, place in found.items()}
-    return [guessed[id] for id in ids]
-
-
-def _shards_that_have(runner: Runner, stored: Sequence[Tube], questions: Sequence[_Question]) -> dict[int, int]:
-    """By id, the shard that has the task or its outcome."""
-    found: dict[int, int] = {}
-    for start in range(0, len(questions), _STEP):
-        some = questions[start : start + _STEP]
-        keys = [runner.keys.name(stored[place].no, part) for place, part, _ in some]
-        words = [(key, (b"HEXISTS", key, task_key(id))) for key, (_, _, id) in zip(keys, some, strict=True)]
+    places = {id: own_id(id, tube.shards, floor) for id in ids}
+    asked = [(id, place, part) for id in places if 0 < id <= floor for place in range(tube.shards) for part in parts]
+    for start in range(0, len(asked), _STEP):
+        some = asked[start : start + _STEP]
+        keys = [runner.keys.name(shards.of(tube)[place].no, part) for _, place, part in some]
+        words = [(key, (b"HEXISTS", key, task_key(id))) for key, (id, _, _) in zip(keys, some, strict=True)]
         replies = runner.servers.command_all(words)
-        found.update((id, place) for (place, _, id), reply in zip(some, replies, strict=True) if reply)
-    return found
+        places.update((id, (place, id)) for (id, place, _), reply in zip(some, replies, strict=True) if reply)
+    return [places[id] for id in ids]
 
 
 class Declared(msgspec.Struct, omit_defaults=True):
@@ -188,8 +166,6 @@ class Tubes:
         tube = self.find(name)
         if tube is None:
             made = self._numbered(make_tube(0, name, kind, given))
-            for stored in self.shards.of(made):
-                self._runner.command(stored.no, "meta", b"HSETNX", b"last", 0)
             if self._name("", made):
                 return made
             for stored in self.shards.of(made):
@@ -200,27 +176,18 @@ class Tubes:
         return tube
 
     def find(self, name: str) -> Tube | None:
-        """The tube of that name. Raises NoSuchTube while it is being imported or after it was moved away."""
-        if name != plain_name(name):
-            return self._find_hidden(name)
-        tube = self._lookup(name)
+        """The tube of that name, which may be a hidden one. Raises NoSuchTube for the public name of a tube that is
+        being imported or was moved away."""
+        plain = plain_name(name)
+        tube = self._lookup(name) or (None if name == plain else self._lookup(plain))
         if tube is None:
             return None
-        if self._lives(tube):
-            return named([tube], name)
-        if (frozen := self._frozen(tube)) is not None:
-            raise hidden(frozen)
-        self.forget(tube)  # the client that dropped the tube died before it removed the name
-        return None
-
-    def _find_hidden(self, name: str) -> Tube | None:
-        """A tube that is being imported or was moved away, by its hidden name."""
-        tube = self._lookup(name)
-        if tube is not None:
-            return tube if self._lives(tube) else None
-        tube = self._lookup(plain_name(name))
-        frozen = None if tube is None else self._frozen(tube)
-        return frozen if frozen is not None and frozen.name == name else None
+        there = tube if self._lives(tube) else self._frozen(tube)
+        if there is not None and there.name != name and name == plain:
+            raise hidden(there)
+        if there is None and name == plain:
+            self.forget(tube)  # the client that dropped the tube died before it removed the name
+        return there if there is not None and there.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
         """The tube of a name, or the one that is being imported under it."""
@@ -275,55 +242,23 @@ class Tubes:
         return sorted(found, key=lambda tube: tube.name)
 
     def check(self, repair: bool) -> list[Finding]:
-        """Find tubes that no call can find, because their name, their `meta` or the count of tubes was removed."""
-        declared = self._declared()
-        findings = self._check_names(declared, repair)
-        names = {stored.no: tube.name for tube in declared for stored in self.shards.of(tube)}
-        # Numbers are given in order. In case the last one is lost too, continue while there are tasks.
-        last = int(cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"last")) or 0)
-        used = max(names, default=0)
-        for first in itertools.count(1, _NUMBERS):
-            numbers = range(first, first + _NUMBERS)
-            sizes = zip(numbers, self._ask_numbers(numbers, "tasks", b"HLEN"), strict=True)
-            filled = {no: cast(int, size) for no, size in sizes if size}
-            metas = self._ask_numbers(filled, "meta", b"EXISTS")
-            dropped = self._ask_numbers(filled, "meta", b"HEXISTS", b"ghost")
-            for (no, size), meta, ghost in zip(filled.items(), metas, dropped, strict=True):
-                if (no not in names or not meta) and not ghost:
-                    findings.append(_lost(no, names.get(no), size))
-            used = max({used, *filled})
-            if not filled and first + _NUMBERS > max(last, used):
-                break
-        if used > last:
-            what = f"the count of tubes says {last}, so a new tube could get a number that is in use"
-            findings.append(Finding(names.get(used, f"number {used}"), None, what, "correct the count"))
-            if repair:
-                self._runner.command(TUBES, "store", b"HINCRBY", b"last", used - last)
-        return findings
-
-    def _check_names(self, declared: Sequence[Tube], repair: bool) -> list[Finding]:
-        """Declared tubes whose name is lost, or was given to another tube since."""
-        if not declared:
-            return []
-        named = cast(
-            "list[bytes | None]", self._runner.command(TUBES, "names", b"HMGET", *(each.name for each in declared))
-        )
+        """Find tubes that no call can find, because their name or their `meta` was removed."""
         findings: list[Finding] = []
-        for tube, no in zip(declared, named, strict=True):
+        for tube in self._declared():
+            for stored in self.shards.of(tube):
+                there = self._runner.command(stored.no, "meta", b"EXISTS")
+                if not there and (size := self._runner.command(stored.no, "tasks", b"HLEN")):
+                    what = f"its meta is lost, so no call finds its {size} tasks"
+                    findings.append(Finding(tube.name, None, what, "restore the last snapshot of the server"))
+            no = self._runner.command(TUBES, "names", b"HGET", tube.name)
             # A drop removes both at once.
-            if no == str(tube.no).encode() or not self._runner.command(TUBES, "tubes", b"HEXISTS", tube.no):
-                continue
-            name = tube.name if no is None else f"{tube.name}.{tube.no}"
-            findings.append(
-                Finding(tube.name, None, f"no call finds tube number {tube.no} by its name", f"give it the name {name}")
-            )
-            if repair:
-                self._name("", replace(tube, name=name), self.shards.floor(tube))
+            if no != b"%d" % tube.no and self._runner.command(TUBES, "tubes", b"HEXISTS", tube.no):
+                name = tube.name if no is None else f"{tube.name}.{tube.no}"
+                what = f"no call finds tube number {tube.no} by its name"
+                findings.append(Finding(tube.name, None, what, f"give it the name {name}"))
+                if repair:
+                    self._name("", replace(tube, name=name), self.shards.floor(tube))
         return findings
-
-    def _ask_numbers(self, numbers: Iterable[int], part: str, command: bytes, *words: bytes) -> list[Reply]:
-        keys = [self._runner.keys.name(no, part) for no in numbers]
-        return self._runner.servers.command_all([(key, (command, key, *words)) for key in keys])
 
     def stored(self) -> list[Tube]:
         """All tubes by name, each sharded tube replaced by its shards."""
@@ -336,11 +271,16 @@ class Tubes:
         self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, idempotent=True)
 
     def _numbered(self, tube: Tube) -> Tube:
-        """The tube with a new number; the numbers after it are reserved for its shards."""
+        """The tube with a new number, and with its keys; the numbers after it are reserved for its shards."""
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
-        # A retry after a lost answer skips numbers, of which there are enough; none is given twice.
-        last = cast(int, self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted))
-        return replace(tube, no=last - wanted + 1)
+        while True:
+            # A retry after a lost answer skips numbers, of which there are enough; none is given twice.
+            last = cast(int, self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted))
+            made = replace(tube, no=last - wanted + 1)
+            if self._runner.command(TUBES, "tubes", b"HEXISTS", made.no):
+                continue  # the count of tubes was lost
+            if all(self._runner.command_each(self.shards.of(made), "meta", b"HSETNX", b"last", 0)):
+                return made
 
     def _lives(self, tube: Tube) -> bool:
         return all(self.live(self.shards.of(tube)[:1]))
@@ -352,13 +292,6 @@ class Tubes:
     def _known(self, no: int, stored: bytes) -> Tube:
         self.shards.learn(no, _decode(stored).floor)
         return make_declared(no, stored)
-
-
-def _lost(no: int, name: str | None, size: int) -> Finding:
-    remedy = "restore the last snapshot of the server"
-    if name is None:
-        return Finding(f"number {no}", None, f"its name is lost, and {size} tasks with it", remedy)
-    return Finding(name, None, f"its meta is lost, so no call finds its {size} tasks", remedy)
 
 
 def make_declared(no: int, stored: bytes) -> Tube:
