@@ -167,27 +167,22 @@ class RedisStep:
                 break
             if left > 4 * stored + PAGE:
                 ids = sorted(id for id in queries.all_ids(self._runner, tube) if id > place)
-                more = (
-                    record for record in self._pages(tube, ids)
-                    if record.state in states and not expired(record, self.now)
-                )  # fmt: skip
+                found = (record for record in self._pages(tube, ids) if record.state in states)
+                more = (record for record in found if not expired(record, self.now))
                 return records + list(islice(more, limit - len(records)))
         return records
 
     def _page(self, tube: Tube, after: int, limit: int) -> list[Record]:
         """A page of tasks for a transfer. Unreadable ones are buried with their bytes, or left out if unleased."""
-        for page in self._in_order(tube, "tasks", after, limit):
-            if records := [record for id, value in page if (record := _salvaged(tube, id, value))]:
-                return self._with_errors(tube, records)
-        return []
+        found = (_salvaged(tube, id, value) for id, value in self._in_order(tube, "tasks", after, limit))
+        return self._with_errors(tube, list(islice((record for record in found if record is not None), limit)))
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         """See `Step.outcomes`."""
-        pages = self._in_order(tube, "outcomes", after, limit)
-        return next(([read_outcome(id, value) for id, value in page] for page in pages if page), [])
+        return [read_outcome(*pair) for pair in islice(self._in_order(tube, "outcomes", after, limit), limit)]
 
-    def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[list[tuple[int, bytes]]]:
-        """Tasks or outcomes above an id, in id order, `limit` ids at a time, without those removed since. Redis has no
+    def _in_order(self, tube: Tube, part: str, after: int, limit: int) -> Iterator[tuple[int, bytes]]:
+        """Tasks or outcomes above an id, in id order, read `limit` at a time, without those removed since. Redis has no
         such order, so the ids are listed once for all pages, at eight bytes each."""
         listed, which = self._runner.listed, (tube.no, part)
         if after == 0 or which not in listed:
@@ -198,7 +193,7 @@ class RedisStep:
             some = ids[start : start + limit]
             values = self._runner.command(tube.no, part, b"HMGET", *map(task_key, some))
             pairs = zip(some, cast("list[bytes | None]", values), strict=True)
-            yield [(id, value) for id, value in pairs if value is not None]
+            yield from ((id, value) for id, value in pairs if value is not None)
         listed.pop(which, None)
 
     def _pages(self, tube: Tube, ids: Sequence[int], size: int = PAGE) -> Iterator[Record]:
@@ -245,15 +240,13 @@ class RedisStep:
 
     def leased_by(self, lost: port.LostTake) -> list[list[Record]]:
         """See `Step.leased_by`."""
-        return [self._leased_in(tube, lost) for tube in lost.tubes]
-
-    def _leased_in(self, tube: Tube, lost: port.LostTake) -> list[Record]:
-        session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", lost.handle))
-        if session is None:
-            return []
-        held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
-        ids = [task_id(member) for member in cast("list[bytes]", held)]
-        return [record for record in self._pages(tube, ids) if call_of(record.lease) == lost.call]
+        found: list[list[Record]] = []
+        for tube in lost.tubes:
+            session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", lost.handle)) or b"-1"
+            held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
+            records = self._pages(tube, list(map(task_id, cast("list[bytes]", held))))
+            found.append([record for record in records if call_of(record.lease) == lost.call])
+        return found
 
     def _with_errors(self, tube: Tube, records: list[Record]) -> list[Record]:
         flagged = [place for place, record in enumerate(records) if record.errors is not None]
@@ -346,12 +339,9 @@ class RedisStep:
         after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
         """See `Step.groups`. A listing reads all groups."""
-        if no is not None:
-            return self._find_group(tube, no)
-        if name is not None:
-            return self._find_group(tube, "live", name)
-        if newest is not None:
-            return self._find_group(tube, "newest", newest)
+        for words in ((no,), ("live", name), ("newest", newest)):
+            if words[-1] is not None:
+                return self._find_group(tube, *cast("tuple[Argument, ...]", words))
         groups = queries.groups(queries.read_part(self._runner, tube, "groups")).values()
         if above is not None:
             unended = [group for group in groups if group.no > above and group.state not in rules.OVER]

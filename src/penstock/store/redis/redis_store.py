@@ -389,10 +389,9 @@ class RedisStore(Store):
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
         """How one task ended, and its id: of an address, that of the task that has it or had it last."""
-        words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
+        words = (key, b"") if isinstance(key, str) else ("", task_key(key) if 0 < key <= MAX_ID else b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
-            words = "", task_key(key) if 0 < key <= MAX_ID else b""
         found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
         if there:
@@ -432,19 +431,18 @@ class RedisStore(Store):
     # details
 
     def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
-        places: dict[int, list[int]] = {}
+        by_tube, held = dict[int, list[int]](), [False] * len(leases)
         for place, lease in enumerate(leases):
-            places.setdefault(lease.tube.no, []).append(place)
-        asked = [[leases[place] for place in some] for some in places.values()]
-        words = [(some[0].tube, [word for _, id, lease in some for word in (task_key(id), lease)]) for some in asked]
-        replies = self._servers.run_all(
-            [self._runner.tube_request("held_leases", tube, session, *keys, now=now) for tube, keys in words]
-        )
-        held = [False] * len(leases)
-        for some, reply in zip(places.values(), cast("list[list[Reply]]", replies), strict=True):
-            if len(reply) > 1:  # shorter if the tube is gone
-                for place, answer in zip(some, cast("list[int]", reply[1]), strict=True):
-                    held[place] = bool(answer)
+            by_tube.setdefault(lease.tube.no, []).append(place)
+        requests = []
+        for places in by_tube.values():
+            words = [word for place in places for word in (task_key(leases[place].id), leases[place].lease)]
+            requests.append(self._runner.tube_request("held_leases", leases[places[0]].tube, session, *words, now=now))
+        replies = cast("list[list[list[int]]]", self._servers.run_all(requests))
+        for places, reply in zip(by_tube.values(), replies, strict=True):
+            answers = reply[1] if len(reply) > 1 else [0] * len(places)  # shorter if the tube is gone
+            for place, answer in zip(places, answers, strict=True):
+                held[place] = bool(answer)
         return held
 
     def _repair_after_burial(self, tube: Tube, now: int | None) -> None:

@@ -217,8 +217,6 @@ class ShardedStore(RedisStore):
     # addresses and groups
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        if tube.shards == 1:
-            return super()._find_outcome(tube, key, now)
         shards = self._shards.of(tube)
         if isinstance(key, int):
             [(home, own)] = self._locate(tube, [key], "outcomes")
@@ -243,8 +241,6 @@ class ShardedStore(RedisStore):
 
     def _own_lease(self, lease: Lease) -> Lease:
         """The lease with the task's shard and its id there."""
-        if lease.tube.shards == 1:
-            return lease
         [(home, own)] = self._locate(lease.tube, [lease.id])
         return Lease(self._shards.of(lease.tube)[home], own, lease.lease)
 
