@@ -19,7 +19,7 @@ def test_sessions_begin_and_end_concurrently(tmp_path: Path) -> None:
         for _ in range(1000):  # the last one removes the folder, which another may have just found
             handle = uuid4().hex
             held.add(locks.hold(handle))
-            locks.let_go(handle)
+            locks.release(handle)
         return held
 
     locus = Locks(tmp_path, "store").locus

@@ -155,14 +155,14 @@ def test_a_call_ends_at_its_ttr(broker: penstock.Broker, receiver: Receiver, run
 def test_a_busy_host_is_limited_and_does_not_delay_others(
     broker: penstock.Broker, receiver: Receiver, run: Run
 ) -> None:
-    let_go, running, most = threading.Event(), [0], [0]
+    release, running, most = threading.Event(), [0], [0]
     lock = threading.Lock()
 
     def slow(got: Got) -> Answer:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        let_go.wait(PATIENCE)
+        release.wait(PATIENCE)
         with lock:
             running[0] -= 1
         return Answer()
@@ -176,7 +176,7 @@ def test_a_busy_host_is_limited_and_does_not_delay_others(
         run("127.0.0.1", "localhost", "::1", per_host=2)
         assert other.next().body == b'"quick"'
     until(lambda: running == [2], PATIENCE)  # the fast one may have overtaken them
-    let_go.set()
+    release.set()
     gone(tube)
     assert most == [2]
     assert (receiver.got.qsize(), tube.stats().calls.ack) == (12, 13)
@@ -192,12 +192,12 @@ def test_many_are_called_through_few_connections(broker: penstock.Broker, receiv
 
 
 def test_a_stop_lets_calls_end_and_releases_the_others(broker: penstock.Broker, receiver: Receiver, run: Run) -> None:
-    let_go = threading.Event()
-    receiver.answer = lambda got: Answer() if let_go.wait(PATIENCE) else Answer(500)
+    release = threading.Event()
+    receiver.answer = lambda got: Answer() if release.wait(PATIENCE) else Answer(500)
     tube = broker.create_tube("hooks", callback=receiver.url)
     tube.put("x")
     runner = run()
     receiver.next()
     runner.end(0.2)
-    let_go.set()
+    release.set()
     assert (tube.peek(1).status, tube.peek(1).reason) == ("r", "the worker stopped before the handler ended")

@@ -140,10 +140,10 @@ class App:
         return handler
 
     def group(self, name: str, tube: str | None = None, *, on_failure: str = "hold") -> CallGroup:
-        """A group of calls that start together when the `with` block ends, and `then` one more when all have ended.
+        """Begin a group of calls that start together when the `with` block ends; `then` sets a call to follow them.
 
-        on_failure decides about a call that would be buried: `hold` buries it, and the group waits for it; `continue`
-        fails it; `cancel` fails it and cancels the rest.
+        on_failure decides what happens to a call that would be buried: `hold` buries it, and the group waits for it;
+        `continue` fails it; `cancel` fails it and cancels the rest.
         """
         return CallGroup(self.connection, name, tube, on_failure)
 

@@ -82,7 +82,7 @@ def must_be_call(given: object) -> None:
 def new_address() -> str:
     """A new address for a task whose outcome must be kept; outcomes are kept only for addressed tasks.
 
-    It begins with the time in milliseconds, so that tasks put together are together in indexes: with random addresses,
-    a worker on SQLite that keeps results had half the throughput, because commits wrote many more pages.
+    It begins with the time in milliseconds, so that tasks put at the same time are adjacent in indexes: with random
+    addresses, a worker on SQLite that keeps results had half the throughput, because commits wrote many more pages.
     """
     return f"{time.time_ns() // 1_000_000:x}{secrets.token_urlsafe(9)}"

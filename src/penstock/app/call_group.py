@@ -43,7 +43,7 @@ class CallGroup:
             stored = self._open(self._tube_name)
             found = stored.runtime.store.groups(stored.stored, name=self.name)
             if found and found[0].state in rules.LIVE:
-                raise rules.is_live(self.name)
+                raise rules.group_exists(self.name)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -172,10 +172,10 @@ class SessionHandle:
             joined = store.join(where, self._wanted, self._ttr)
         except BaseException:
             if locks is not None:
-                locks.let_go(handle)
+                locks.release(handle)
             raise
         if self.handle and locks is not None:
-            locks.let_go(self.handle)
+            locks.release(self.handle)
         self.handle = handle
         self.runtime.add_session(self)
         return joined
@@ -308,7 +308,7 @@ class SessionHandle:
             yield Sleep(waiter, pause)
 
     def may_retry(self, error: StoreError) -> bool:
-        """Whether a call that met this error may be made again later, because its server may come back."""
+        """Whether to retry a call that raised this error, because its server may come back."""
         if self._closed or self.runtime.closed or not self.runtime.store.remote:
             return False
         self.runtime.note_outage(error)

@@ -73,7 +73,7 @@ def must_live(group: Group | None, name: str, now: int) -> Group:
     return group
 
 
-def is_live(name: str) -> BadValue:
+def group_exists(name: str) -> BadValue:
     """The error for beginning a group whose name is in use."""
     return BadValue(f"group {name} is live: wait for its end, cancel it, or use another name")
 

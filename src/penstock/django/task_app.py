@@ -64,7 +64,7 @@ class TaskApp(App):
         return _Raised(message, shown) if retried and not isinstance(error, Fail) else _RaisedForGood(message, shown)
 
     def _buried(self, task: Task, error: BaseException) -> None:
-        """Send the signal that a task failed: in its last attempt, or because its worker died in it."""
+        """Send the signal that a task has failed for good: in its last attempt, or because its worker died in that."""
         text = error.reason or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
         now, shown = time.time(), getattr(error, "remote_traceback", "")
         result = self._result(task, Status.FAILED)

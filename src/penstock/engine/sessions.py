@@ -30,7 +30,7 @@ LOOK_SECONDS = 60.0
 
 
 def read_lapse() -> int:
-    """Return the value of PENSTOCK_LAPSE, which is in seconds, in milliseconds. Raises BadValue if it is invalid."""
+    """Read PENSTOCK_LAPSE (seconds). Returns it in milliseconds; raises BadValue if it is invalid."""
     given = os.environ.get(_VARIABLE)
     if not given:
         return _DEFAULT

@@ -482,7 +482,7 @@ class Store(ABC):
             if on_failure is None:
                 return step.open_group(tube, name)
             if step.groups(tube, name=name):
-                raise rules.is_live(name)
+                raise rules.group_exists(name)
             work = Work(step, tube, Effects())
             group = work.know_group(step.open_group(tube, name))
             group.on_failure = on_failure

@@ -56,7 +56,7 @@ class Locks:
         reset_in_child(self)
 
     def hold(self, handle: str) -> str:
-        """Lock the handle's file until `let_go` or the end of the process. Returns the locus, or "" if that failed."""
+        """Lock the handle's file until `release` or the end of the process. Returns the locus, or "" if that failed."""
         draft = self._folder / f".{handle}"
         try:
             descriptor = self._create(draft)
@@ -77,7 +77,7 @@ class Locks:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def let_go(self, handle: str) -> None:
+    def release(self, handle: str) -> None:
         """Remove the file of a handle that has left, and the folder after the last one."""
         descriptor = self._held.pop(handle, None)
         if descriptor is not None:  # in a forked child it is the parent's

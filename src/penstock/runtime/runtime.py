@@ -136,7 +136,7 @@ class BrokerRuntime:
             log.warning("could not end a session (%s); leaving it to lapse", error)
         finally:
             if self._locks is not None:
-                self._locks.let_go(member.handle)
+                self._locks.release(member.handle)
 
     def send_heartbeats(self) -> None:
         """Renew this broker's sessions. Marks those that the store has ended as lost."""

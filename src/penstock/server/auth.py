@@ -23,7 +23,7 @@ from penstock.errors import BadValue
 # The first failures are not delayed; each further failure doubles the delay.
 FREE_FAILURES = 10
 LONGEST_WAIT = 60.0
-# The longest delay of an answer in seconds; a delayed connection costs memory.
+# The longest delay of a response in seconds; a delayed connection costs memory.
 MAX_DELAY = 3.0
 # After this many seconds without a failure, the count of a peer starts again.
 FORGET_SECONDS = 600.0

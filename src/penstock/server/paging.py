@@ -19,9 +19,9 @@ from penstock.errors import PenstockError
 from penstock.operations.operation import Operation
 
 MEBIBYTE = 1024 * 1024
-# An answer ends with the task that makes it larger than this.
+# A response ends with the task that makes it larger than this.
 PAGE_BYTES = 8 * MEBIBYTE
-# How many answers of that size are made at the same time.
+# How many responses of that size are made at the same time.
 MAX_LARGE_READS = 4
 # The approximate size of a task in a response, besides its data.
 TASK_BYTES = 256

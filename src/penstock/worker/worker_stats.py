@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.worker.running_task import RunningTask
     from penstock.worker.worker_metrics import Meter
 
-# Slower handlers are believed at once, faster ones only gradually: prefetching too much starves other workers.
+# How far one run moves an estimate: a slow run further than a fast one, because prefetching too much starves others.
 _SLOWER = 0.5
 _FASTER = 0.1
 

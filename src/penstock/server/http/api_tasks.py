@@ -27,7 +27,7 @@ async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
     data, options = body.payload(), body.options()
     tube = await call.access.tube(call.path["name"], call.session, to_put=[(data, options)])
     work = tube.put(data, timeout=body.timeout, **options)
-    return responses.task(await (call.while_there(work) if body.timeout else work))
+    return responses.task(await (call.while_connected(work) if body.timeout else work))
 
 
 async def put_many(call: Call, body: requests.PutMany) -> TaskList:
@@ -35,7 +35,7 @@ async def put_many(call: Call, body: requests.PutMany) -> TaskList:
     items = [(task.payload(), task.options()) for task in body.tasks]
     tube = await call.access.tube(call.path["name"], call.session, to_put=items)
     work = tube.put_many(items, timeout=body.timeout)
-    return TaskList([responses.task(task) for task in await (call.while_there(work) if body.timeout else work)])
+    return TaskList([responses.task(task) for task in await (call.while_connected(work) if body.timeout else work)])
 
 
 async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | None:
@@ -44,7 +44,7 @@ async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | Non
     count = body.count or 1
     most = min(count, per_call(tube.stored, TAKE_BYTES))
     work = tube.take_many(most, body.timeout or 0, max_pri=body.max_pri)
-    got = tasks = await (call.while_there(work) if body.timeout else work)
+    got = tasks = await (call.while_connected(work) if body.timeout else work)
     while len(got) == most and len(tasks) < count and not is_full(tasks):
         try:
             got = await tube.take_many(min(most, count - len(tasks)), 0, max_pri=body.max_pri)
@@ -61,13 +61,13 @@ async def take_first(call: Call, body: requests.TakeFirst) -> TaskAnswer | None:
     """Take the first ready task of the first of these tubes that has one; 204 if none became ready in time."""
     taker = call.access.broker if call.session.aio_session is None else call.session.aio_session
     work = taker.take(body.tubes, body.timeout or 0, max_pri=body.max_pri)
-    task = await (call.while_there(work) if body.timeout else work)
+    task = await (call.while_connected(work) if body.timeout else work)
     taken = await _handed_out(call, [] if task is None else [task])
     return taken[0] if taken else None
 
 
 async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
-    """The answer to a take. If the caller has disconnected, the tasks are released."""
+    """The response to a take. If the caller has disconnected, the tasks are released."""
     if tasks and await call.is_gone():
         for task in tasks:
             await task.release()

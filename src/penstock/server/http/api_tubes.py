@@ -87,7 +87,7 @@ async def wait_for(call: Call, body: requests.WaitFor) -> OutcomeAnswer | None:
     """Wait until the task of an address has ended. Returns its outcome; 204 if it has not ended in time."""
     tube = await call.access.tube(call.path["name"])
     try:
-        return responses.outcome(await call.while_there(tube.wait(body.address, body.timeout or 0)))
+        return responses.outcome(await call.while_connected(tube.wait(body.address, body.timeout or 0)))
     except TimeoutError:
         return None
 
@@ -136,7 +136,7 @@ async def wait_group(call: Call, body: requests.WaitGroup) -> GroupAnswer | None
     """Wait for the end of a group; 204 if it has not ended in time."""
     group = await (await call.access.tube(call.path["name"])).group(call.path["group"], create=False)
     try:
-        state = await call.while_there(group.wait(body.timeout or 0))
+        state = await call.while_connected(group.wait(body.timeout or 0))
     except TimeoutError:
         return None
     progress = await group.progress()

@@ -55,7 +55,7 @@ class Call:
         self.session = session
         self._request = request
 
-    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
         """Await work that may block, and cancel it if the caller disconnects or the server stops."""
         doing = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(

@@ -321,7 +321,7 @@ _ORDERS: dict[str, Callable[[Runs], float]] = {
 
 
 async def schedules(sources: Sources, path: dict[str, str], query: Plain) -> View:
-    """The schedules and their next times, and the ticks that are already put, the next one first."""
+    """All schedules with their next times, and the ticks that are already put, soonest first."""
     try:
         schedule_tube = (await sources.access.tube(SCHEDULE_TUBE)).sync
         seen = await sources.access.call(_see_schedules, schedule_tube)

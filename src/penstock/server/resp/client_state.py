@@ -23,7 +23,7 @@ R = TypeVar("R")
 # The most tube handles that a connection caches; beyond that, the cache is emptied.
 MAX_TUBES = 1000
 # Request limits before authentication and for readers, who send no data.
-MAX_STRANGER = 16 * 1024
+MAX_UNAUTHENTICATED = 16 * 1024
 MAX_READER = 256 * 1024
 
 
@@ -63,7 +63,7 @@ class Session:
     def max_request(self) -> int:
         """The largest request in bytes, also for all requests between MULTI and EXEC together."""
         role = self.role
-        return MAX_STRANGER if role is None else MAX_READER if role is Role.READ else MAX_REQUEST
+        return MAX_UNAUTHENTICATED if role is None else MAX_READER if role is Role.READ else MAX_REQUEST
 
     def authenticate(self, token: str) -> bool:
         """Check a token and, if it is valid, use it for this connection."""

@@ -85,7 +85,7 @@ class Requests:
         try:
             plain = count > 1 and not self._count
             while len(found) < count:
-                # After a request that is not plain, the next ones hardly are, and splitting again would cost more.
+                # After a request that is not plain, the next ones rarely are, and splitting again would cost more.
                 if plain and (plain := self._read_plain(count, found)):
                     continue
                 request = self._next()

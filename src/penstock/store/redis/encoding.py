@@ -38,7 +38,7 @@ GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d":
 ON_FAILURE = {"h": rules.HOLD, "n": rules.CONTINUE, "x": rules.CANCEL}
 GROUP_LETTERS = {state: letter for letter, state in GROUP_STATES.items()}
 MAX_ID = 2**48 - 1
-_LANE = struct.Struct(">IIIHI")
+_MICRO_QUEUE = struct.Struct(">IIIHI")
 # A number of 48 bits is packed as two numbers.
 _HANDED, _TIMED, _AT, _PLACED = "IHIQHIHI", "HIHI", "HI", "ddI"
 # By the four lowest flags: the struct of a task's numbers.
@@ -235,13 +235,13 @@ def micro_queue_name(utube: str) -> bytes:
 
 def read_micro_queue(stored: bytes) -> tuple[int, int, int, int]:
     """Decode a micro-queue: taken, heads, waiting and turn."""
-    taken, heads, waiting, high, low = _LANE.unpack(stored)
+    taken, heads, waiting, high, low = _MICRO_QUEUE.unpack(stored)
     return taken, heads, waiting, high << 32 | low
 
 
 def pack_micro_queue(taken: int, heads: int, waiting: int, turn: int) -> bytes:
     """The bytes of a micro-queue."""
-    return _LANE.pack(taken, heads, waiting, *_halves(turn))
+    return _MICRO_QUEUE.pack(taken, heads, waiting, *_halves(turn))
 
 
 def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple[str, bytes, float]]:
