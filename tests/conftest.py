@@ -179,7 +179,7 @@ def killer(request: pytest.FixtureRequest) -> Iterator[ServerKiller | None]:
 def _has_sessions(server: Server) -> bool:
     assert isinstance(server, Redis)
     parts = {key.rpartition(":")[2] for key in server.ask("KEYS", "*").splitlines()}
-    # Known to the store or still to a tube, or its end is not written yet: a pool may lose that by design.
+    # In the registry or still in a tube, or its end is not in the database yet: a pool may lose these by design.
     return bool(parts & {"sessions", "ends"}) or {"ended_sessions", "marks"} <= parts
 
 
@@ -217,7 +217,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
-    # Which scans refresh.
+    # Scans also keep receiving threads alive: without scans these must not end during a test.
     monkeypatch.setattr("penstock.store.wake.LINGER_SECONDS", 600.0)
 
 

@@ -66,7 +66,7 @@ def test_an_empty_take_can_have_its_own_exit_code(shell: Shell) -> None:
     assert shell.on_terminal("take", "urgent", "--timeout", "0") == "nothing came\r\n"
     assert shell.run("take", "urgent", "--timeout", "0", "--exit-code").returncode == 3
     assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist: penstock tubes")
-    # Of four takes that kept their sessions, the one that got a task left one.
+    # Of these takes, only the one that got a task has left a session.
     assert [session["held"] for session in shell.json("sessions")] == [[["mail", 1]]]
 
 

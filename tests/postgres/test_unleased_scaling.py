@@ -39,7 +39,7 @@ def test_ten_times_the_delivered_messages_cost_no_more(broker: penstock.Broker, 
             "end of a session": lambda: broker.session().close(),
         }
         found = all_costs(verbs, pages)
-        # The first ten but one, which is acked, were recovered, and are behind the one that was popped last.
+        # Nine of the first ten were recovered (the other one is acked), so they follow the one that was popped last.
         assert [task.id for task in tube.inspect(-2, 2, pending=True)] == [names[9], names[20]]
         return found
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.server.auth import Role, Tokens, token_line
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.resp.dispatch import COMMANDS
-from tests.wire.conversation import Talk, serving
+from tests.wire.conversation import Client, serving
 
 SAME = {
     "TUBE.CREATE": "create_tube", "TUBE.LIST": "list_tubes", "TUBE.INFO": "show_tube", "TUBE.STATS": "stats",
@@ -40,20 +40,20 @@ def test_a_reader_may_ask_of_a_group_and_change_nothing(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(Tokens(file)) as service:
-            admin, reader = Talk(service), Talk(service)
-            admin.say(b"AUTH admin\r\nTUBE.CREATE t fifottl\r\nTUBE.PUT t x GROUP g\r\n")
+            admin, reader = Client(service), Client(service)
+            admin.send(b"AUTH admin\r\nTUBE.CREATE t fifottl\r\nTUBE.PUT t x GROUP g\r\n")
             assert await admin.replies() == b"+OK\r\n+OK\r\n:1\r\n"
-            reader.say(b"AUTH reader\r\nTUBE.GROUP t g PROGRESS\r\nTUBE.GROUP t g WAIT\r\n")
+            reader.send(b"AUTH reader\r\nTUBE.GROUP t g PROGRESS\r\nTUBE.GROUP t g WAIT\r\n")
             assert await reader.replies() == b"+OK\r\n*4\r\n$4\r\ndone\r\n:0\r\n$5\r\ntotal\r\n:1\r\n$-1\r\n"
             for words in (b"START", b"CANCEL", b"ON_END x", b"ON_CANCEL x"):
-                reader.say(b"TUBE.GROUP t g %b\r\n" % words)
+                reader.send(b"TUBE.GROUP t g %b\r\n" % words)
                 assert (await reader.replies()).startswith(b"-NOPERM ")
-            reader.say(b"TUBE.GROUP t other PROGRESS\r\nTUBE.GROUP t other WAIT\r\n")
+            reader.send(b"TUBE.GROUP t other PROGRESS\r\nTUBE.GROUP t other WAIT\r\n")
             replies = await reader.replies()
             assert replies.count(b"-NOTFOUND no group other in tube t") == 2
-            admin.say(b"TUBE.GROUP t g START\r\nTUBE.TAKE t\r\nTUBE.ACK t 1\r\n")
+            admin.send(b"TUBE.GROUP t g START\r\nTUBE.TAKE t\r\nTUBE.ACK t 1\r\n")
             await admin.replies()
-            reader.say(b"TUBE.GROUP t g WAIT\r\nTUBE.GROUP t g PROGRESS\r\n")
+            reader.send(b"TUBE.GROUP t g WAIT\r\nTUBE.GROUP t g PROGRESS\r\n")
             assert await reader.replies() == b"$4\r\ndone\r\n*4\r\n$4\r\ndone\r\n:1\r\n$5\r\ntotal\r\n:1\r\n"
             await admin.end()
             await reader.end()

@@ -46,15 +46,15 @@ class Wire(asyncio.Transport):
         return self.closed
 
 
-class Talk:
-    """One connection."""
+class Client:
+    """One connection; `wire` has what the server has sent."""
 
     def __init__(self, service: Service) -> None:
         self.wire = Wire()
         self.connection = Connection(service, 1, lambda made: None, lambda gone: None)
         self.connection.connection_made(self.wire)
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         if not self.wire.closed:
             self.connection.data_received(data)
 
@@ -84,10 +84,10 @@ async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
 async def converse(pieces: Sequence[bytes]) -> bytes:
     """Send these pieces on one connection. Returns the answer."""
     async with serving() as service:
-        talk = Talk(service)
+        client = Client(service)
         for piece in pieces:
-            talk.say(piece)
+            client.send(piece)
             await asyncio.sleep(0)
-        replies = await talk.replies()
-        await talk.end()
+        replies = await client.replies()
+        await client.end()
         return replies

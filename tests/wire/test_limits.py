@@ -12,7 +12,7 @@ from penstock.core.options import Tube
 from penstock.server.auth import Role, Tokens, token_line
 from penstock.server.resp.client_connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
 from penstock.server.resp.service import Service
-from tests.wire.conversation import Talk, serving
+from tests.wire.conversation import Client, serving
 
 LATE = b"-ERR Protocol error: the request took too long to arrive\r\n"
 
@@ -20,13 +20,13 @@ LATE = b"-ERR Protocol error: the request took too long to arrive\r\n"
 def test_a_request_that_does_not_arrive_is_cut_off() -> None:
     async def run() -> None:
         async with serving() as service:
-            idle, slow = Talk(service), Talk(service)
-            slow.say(b"*1\r\n$4\r\nP")
+            idle, slow = Client(service), Client(service)
+            slow.send(b"*1\r\n$4\r\nP")
             await slow.replies()
-            for talk in (idle, slow):
-                talk.connection.cut_if_late(talk.connection._since + ARRIVAL_SECONDS - 1)
-                assert not talk.wire.closed
-                talk.connection.cut_if_late(talk.connection._since + ARRIVAL_SECONDS + 1)
+            for client in (idle, slow):
+                client.connection.cut_if_late(client.connection._since + ARRIVAL_SECONDS - 1)
+                assert not client.wire.closed
+                client.connection.cut_if_late(client.connection._since + ARRIVAL_SECONDS + 1)
             assert (slow.wire.closed, await slow.replies()) == (True, LATE)
             assert not idle.wire.closed
             await slow.end()
@@ -38,11 +38,11 @@ def test_a_request_that_does_not_arrive_is_cut_off() -> None:
 def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
     async def run() -> None:
         async with serving() as service:
-            slow = Talk(service)
-            slow.say(b"*")
+            slow = Client(service)
+            slow.send(b"*")
             slow.connection._since -= ARRIVAL_SECONDS
             for byte in b"1\r\n$4\r\nPI":
-                slow.say(bytes([byte]))
+                slow.send(bytes([byte]))
                 await slow.replies()
             slow.connection.cut_if_late(time.monotonic() + 1)
             assert await slow.replies() == LATE
@@ -54,10 +54,10 @@ def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
 def test_the_time_limit_restarts_with_the_next_request() -> None:
     async def run() -> None:
         async with serving() as service:
-            slow = Talk(service)
-            slow.say(b"*")
+            slow = Client(service)
+            slow.send(b"*")
             slow.connection._since -= ARRIVAL_SECONDS
-            slow.say(b"1\r\n$4\r\nPING\r\n*1\r\n")
+            slow.send(b"1\r\n$4\r\nPING\r\n*1\r\n")
             assert await slow.replies() == b"+PONG\r\n"
             slow.connection.cut_if_late(time.monotonic() + 1)
             assert not slow.wire.closed
@@ -72,18 +72,18 @@ def test_a_client_that_sends_no_token_is_disconnected(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with serving(Tokens(file)) as service:
-            known, stranger = Talk(service), Talk(service)
-            known.say(b"AUTH secret\r\n")
-            stranger.say(b"PING\r\n")
-            assert (await known.replies(), await stranger.replies()) == (
+            known, unknown = Client(service), Client(service)
+            known.send(b"AUTH secret\r\n")
+            unknown.send(b"PING\r\n")
+            assert (await known.replies(), await unknown.replies()) == (
                 b"+OK\r\n",
                 b"-NOAUTH Authentication required.\r\n",
             )
-            for talk in (known, stranger):
-                talk.connection.cut_if_late(time.monotonic() + TOKEN_SECONDS + 1)
-            assert (known.wire.closed, stranger.wire.closed) == (False, True)
+            for client in (known, unknown):
+                client.connection.cut_if_late(time.monotonic() + TOKEN_SECONDS + 1)
+            assert (known.wire.closed, unknown.wire.closed) == (False, True)
             await known.end()
-            await stranger.end()
+            await unknown.end()
 
     asyncio.run(run())
 
@@ -91,11 +91,11 @@ def test_a_client_that_sends_no_token_is_disconnected(tmp_path: Path) -> None:
 def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
     async def run() -> None:
         async with serving() as service:
-            stuck = Talk(service)
+            stuck = Client(service)
             stuck.connection.pause_writing()
-            stuck.say(b"PING\r\n")
+            stuck.send(b"PING\r\n")
             await asyncio.sleep(0)
-            stuck.say(b"PING\r\n" * 50_000)
+            stuck.send(b"PING\r\n" * 50_000)
             stuck.connection.cut_if_late(stuck.connection._stuck_since + STUCK_SECONDS - 1)
             assert not stuck.wire.closed
             stuck.connection.cut_if_late(stuck.connection._stuck_since + STUCK_SECONDS + 1)
@@ -122,18 +122,18 @@ class Counter:
 def test_calls_of_many_connections_share_store_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with serving() as service:
-            talks = [Talk(service) for _ in range(50)]
-            talks[0].say(b"MQ.PUSH k first\r\n")
-            await talks[0].replies()
+            clients = [Client(service) for _ in range(50)]
+            clients[0].send(b"MQ.PUSH k first\r\n")
+            await clients[0].replies()
             puts = Counter(service, "put", monkeypatch)
-            for number, talk in enumerate(talks):
-                talk.say(b"MQ.PUSH k %d\r\n" % number)
-            replies = [await talk.replies() for talk in talks]
+            for number, client in enumerate(clients):
+                client.send(b"MQ.PUSH k %d\r\n" % number)
+            replies = [await client.replies() for client in clients]
             assert len({answer for answer in replies if answer.startswith(b"*1\r\n$")}) == 50
             assert sum(puts.sizes) == 50
             assert len(puts.sizes) <= 3
-            for talk in talks:
-                await talk.end()
+            for client in clients:
+                await client.end()
 
     asyncio.run(run())
 
@@ -142,14 +142,14 @@ def test_calls_of_many_connections_share_store_calls(monkeypatch: pytest.MonkeyP
 def test_a_pipeline_of_puts_is_one_store_call(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
     async def run() -> None:
         async with serving() as service:
-            talk = Talk(service)
-            talk.say(b"TUBE.CREATE t fifo\r\nTUBE.PUT t first\r\nMQ.PUSH k first\r\n")
-            await talk.replies()
+            client = Client(service)
+            client.send(b"TUBE.CREATE t fifo\r\nTUBE.PUT t first\r\nMQ.PUSH k first\r\n")
+            await client.replies()
             puts = Counter(service, "put", monkeypatch)
-            talk.say((verb.encode() + b"\r\n") * 200)
-            await talk.replies()
+            client.send((verb.encode() + b"\r\n") * 200)
+            await client.replies()
             assert puts.sizes == [200]
-            await talk.end()
+            await client.end()
 
     asyncio.run(run())
 
@@ -157,15 +157,15 @@ def test_a_pipeline_of_puts_is_one_store_call(monkeypatch: pytest.MonkeyPatch, v
 def test_a_pipeline_of_acks_is_one_store_call(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with serving() as service:
-            talk = Talk(service)
-            talk.say(b"TUBE.CREATE t fifo\r\n" + b"TUBE.PUT t x\r\n" * 100 + b"TUBE.TAKE t COUNT 100\r\n")
-            await talk.replies()
+            client = Client(service)
+            client.send(b"TUBE.CREATE t fifo\r\n" + b"TUBE.PUT t x\r\n" * 100 + b"TUBE.TAKE t COUNT 100\r\n")
+            await client.replies()
             settles = Counter(service, "settle", monkeypatch)
-            talk.say(b"".join(b"TUBE.ACK t %d\r\n" % id for id in range(1, 102)))
-            answers = (await talk.replies()).split(b"\r\n")
+            client.send(b"".join(b"TUBE.ACK t %d\r\n" % id for id in range(1, 102)))
+            answers = (await client.replies()).split(b"\r\n")
             assert answers[:100] == [b"+OK"] * 100
             assert answers[100].startswith(b"-NOTTAKEN cannot ack task 101")
             assert settles.sizes == [101]
-            await talk.end()
+            await client.end()
 
     asyncio.run(run())

@@ -290,20 +290,22 @@ def _explained(error: object, server: Server, name: str) -> ConnectionLost:
     cause = _root_cause(error) if isinstance(error, BaseException) else None
     code, text = getattr(cause, "reply_code", 0), getattr(cause, "reply_text", "") or str(cause or error)
     if isinstance(cause, pika.exceptions.ProbableAuthenticationError):
-        said = f"{server.shown} refused the login of {server.user}: check user and password in the URL"
+        message = f"{server.shown} refused the login of {server.user}: check user and password in the URL"
     elif isinstance(cause, pika.exceptions.ProbableAccessDeniedError):
-        said = f"{server.shown} refused vhost {server.vhost} to {server.user}: check the vhost at the end of the URL"
+        message = f"{server.shown} refused vhost {server.vhost} to {server.user}: check the vhost at the end of the URL"
     elif code == 404:
-        said = f"queue {name} does not exist at {server.shown}: create it, or give --declare"
+        message = f"queue {name} does not exist at {server.shown}: create it, or give --declare"
     elif code in (403, 405):
-        said = (
+        message = (
             f"{server.shown} refused queue {name} to {server.user} ({text}): grant the permission, or use another user"
         )
     elif isinstance(cause, OSError):
-        said = f"{server.shown} cannot be reached ({cause.strerror or cause}): start RabbitMQ, or check host and port"
+        message = (
+            f"{server.shown} cannot be reached ({cause.strerror or cause}): start RabbitMQ, or check host and port"
+        )
     else:
-        said = f"{server.shown} closed the connection ({text})"
-    lost = ConnectionLost(said)
+        message = f"{server.shown} closed the connection ({text})"
+    lost = ConnectionLost(message)
     lost.__cause__ = cause
     return lost
 

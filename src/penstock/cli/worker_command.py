@@ -200,19 +200,19 @@ class Signals:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
-def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object], object]) -> None:
-    """Work until a signal comes, then stop gracefully. `say` reports start and stop, for programs."""
+def run(worker: Worker, signals: Signals, status: Status, report: Callable[[object], object]) -> None:
+    """Work until a signal comes, then stop gracefully. `report` is called with the events of start and stop."""
     status.banner()
     worker.start()
     tubes = [source.tube.name for source in worker.sources]
-    say({"event": "working", "store": worker.where, "tubes": tubes, "concurrency": worker.settings.concurrency})
+    report({"event": "working", "store": worker.where, "tubes": tubes, "concurrency": worker.settings.concurrency})
     with status.shown():
         while not signals.wait(status.pause):
             status.update()
         status.update("stopping")
         worker.stop()
     status.update("stopped")
-    say({"event": "stopped", "counts": worker.state.stats.facts()})
+    report({"event": "stopped", "counts": worker.state.stats.facts()})
 
 
 def _app(target: str | None, url: str | None) -> App:

@@ -156,11 +156,11 @@ class ChildRun:
 
     def give_up_slot(self, *, awaited: bool) -> None:
         """Tell the worker that the slot is free while the handler waits."""
-        self._pipe.say(Message("waits"))
+        self._pipe.report(Message("waits"))
 
     def regain_slot(self) -> None:
         """Wait until the worker gives the handler a slot again."""
-        self._pipe.say(Message("resumes"))
+        self._pipe.report(Message("resumes"))
         self._pipe.granted.get()
 
     async def regain_slot_async(self) -> None:
@@ -185,7 +185,7 @@ class WorkerPipe:
         self.url = msgspec.json.decode(self._pipe.next(None) or b"null", type=str | None)
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def say(self, message: Message) -> None:
+    def report(self, message: Message) -> None:
         """Send a message to the worker."""
         with self._lock:
             self._pipe.send(_encode(message))
@@ -201,7 +201,7 @@ class WorkerPipe:
                 while True:
                     self.jobs.get_nowait()
                     count += 1
-            self.say(Message("unstarted", place=count))
+            self.report(Message("unstarted", place=count))
         else:
             self.busy = True
             for job in _jobs(line):
@@ -220,7 +220,7 @@ class WorkerPipe:
             progress = [] if run is None else [task.progress for task in run.tasks]
             for place, share in enumerate(progress):
                 if share is not None and (len(reported) <= place or share != reported[place]):
-                    self.say(Message("progress", share, place=place))
+                    self.report(Message("progress", share, place=place))
             reported = progress
 
 
@@ -240,7 +240,7 @@ def main(fd: int, modules: list[str]) -> None:
     with asyncio.Runner() as runner:
         for each in hooks:
             each.start_process(runner.run)
-        pipe.say(Message("ready"))
+        pipe.report(Message("ready"))
         serve(pipe)
         for each in hooks:
             each.stop_process(runner.run)
@@ -266,7 +266,7 @@ def serve(pipe: WorkerPipe) -> None:
         set_run(pipe.run)
         message = answer(job, pipe.run, pipe.url)
         pipe.run, pipe.busy = None, not pipe.jobs.empty()
-        pipe.say(message)
+        pipe.report(message)
 
 
 def answer(job: Job, run: ChildRun, url: str | None) -> Message:

@@ -252,32 +252,32 @@ class ProcessExecutor(ThreadExecutor):
                 child.kill()
             while True:
                 wake = limit if slow is None else slow if limit is None else min(slow, limit)
-                said = child.next(None if wake is None else wake - time.monotonic())
-                if said is None and slow is not None and (limit is None or time.monotonic() < limit):
+                message = child.next(None if wake is None else wake - time.monotonic())
+                if message is None and slow is not None and (limit is None or time.monotonic() < limit):
                     slow = None
                     child.return_unstarted()
-                elif said is None:
+                elif message is None:
                     raise Killed(over)
-                elif said.kind == "unstarted":
-                    if said.place > len(behind):  # including this one: the child had not started it
+                elif message.kind == "unstarted":
+                    if message.place > len(behind):  # including this one: the child had not started it
                         raise ReturnedUnstarted
-                    given = behind[len(behind) - said.place :]
-                    del behind[len(behind) - said.place :]
+                    given = behind[len(behind) - message.place :]
+                    del behind[len(behind) - message.place :]
                     self._return(given)
-                elif said.kind in ("waits", "resumes"):
-                    waiting = said.kind == "waits"
+                elif message.kind in ("waits", "resumes"):
+                    waiting = message.kind == "waits"
                     if waiting and slow is not None:
                         slow = None
                         child.return_unstarted()
                     self._change_slot(child, item, waiting=waiting)
-                elif said.kind == "progress":
-                    members[said.place].current_task().progress = said.number
-                elif said.kind in ("settled", "unsure"):
+                elif message.kind == "progress":
+                    members[message.place].current_task().progress = message.number
+                elif message.kind in ("settled", "unsure"):
                     task = item.current_task()
-                    task.status, task.unsure = Status.DONE, said.kind == "unsure"
+                    task.status, task.unsure = Status.DONE, message.kind == "unsure"
                     return None
                 else:
-                    return _ended(said)
+                    return _ended(message)
         finally:
             item.cancel = None
             child.busy = bool(behind)
@@ -303,35 +303,35 @@ class ProcessExecutor(ThreadExecutor):
             child.resume()
 
 
-def _ended(said: Message) -> object:
+def _ended(message: Message) -> object:
     """The result of a finished job. Raises what its handler raised."""
     error: Exception
-    match said.kind:
+    match message.kind:
         case "done":
-            return None if said.result is None else codec.decode(said.result)
+            return None if message.result is None else codec.decode(message.result)
         case "batch":
-            errors = {part.place: _error(part) for part in said.parts if part.kind != "done"}
+            errors = {part.place: _error(part) for part in message.parts if part.kind != "done"}
             if errors:
                 raise Failures(errors)
-            return [_ended(part) for part in said.parts]
+            return [_ended(part) for part in message.parts]
         case "retry":
-            error = Retry(said.number, said.text)
+            error = Retry(message.number, message.text)
         case "snooze":
-            raise Snooze(said.number or 0)
+            raise Snooze(message.number or 0)
         case "bury":
-            error = Bury(said.text)
+            error = Bury(message.text)
         case "fail":
-            error = Fail(said.text or "", decode_code(said.code))
+            error = Fail(message.text or "", decode_code(message.code))
         case _:
-            error = HandlerFailed(said.text or "it failed")
-    error.remote_traceback = said.traceback  # type: ignore[union-attr]
+            error = HandlerFailed(message.text or "it failed")
+    error.remote_traceback = message.traceback  # type: ignore[union-attr]
     raise error
 
 
-def _error(said: Message) -> Exception:
+def _error(message: Message) -> Exception:
     """The exception that a handler raised for one task of a batch."""
     try:
-        _ended(said)
+        _ended(message)
     except Exception as error:
         return error
     return HandlerFailed("it failed")

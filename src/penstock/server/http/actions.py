@@ -98,8 +98,8 @@ def _on_tube(change: Callable[[aio.Tube], Awaitable[object]], what: str, done: s
     async def action(form: FormAction) -> Done:
         changed = await change(form.tube)
         count = f"&count={changed}" if isinstance(changed, int) else ""
-        said = f"{what} tube {form.tube.name}" + (f" ({changed} tasks)" if count else "")
-        return Done(f"{form.home}?done={done}{count}", said, form.home)
+        message = f"{what} tube {form.tube.name}" + (f" ({changed} tasks)" if count else "")
+        return Done(f"{form.home}?done={done}{count}", message, form.home)
 
     return action
 

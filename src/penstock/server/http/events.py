@@ -112,15 +112,15 @@ class Stream:
         except TimeoutError:
             return b": alive\n\n"
         self.wake.clear()
-        said = bytearray()
+        chunk = bytearray()
         while self._events:
-            said += self._events.popleft()
+            chunk += self._events.popleft()
         if self._lost:
-            said += _encode("lost", {"events": self._lost})
+            chunk += _encode("lost", {"events": self._lost})
             self._lost = 0
         if self._newest is not None and self._newest is not self._known:
-            said += self.counters(self._known.counts if self._known else {}, self._newest)
-        return bytes(said) or b": alive\n\n"
+            chunk += self.counters(self._known.counts if self._known else {}, self._newest)
+        return bytes(chunk) or b": alive\n\n"
 
 
 def _encode(name: str, value: Any) -> bytes:

@@ -321,7 +321,7 @@ class MysqlServer(Server[Link]):
         found = AWAY if is_lost(error) else next((meaning for codes, meaning in _MEANINGS if code in codes), None)
         return found or (StoreError, "failed: {text}")
 
-    def said(self, error: Exception) -> str:
+    def text_of(self, error: Exception) -> str:
         return str(error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by bind's caller
 
     def may_retry(self, connection: Link, error: Exception, *, safe: bool, restart: bool) -> bool:

@@ -103,9 +103,9 @@ def locate(url: str) -> Location:
         known = conninfo_to_dict(conninfo := f"{base}?{rest}" if rest else base)
     except psycopg.ProgrammingError as error:
         # The message may quote the password, so only quoted names of parameters are kept.
-        said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
+        reason = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
         raise BadValue(
-            f"store URL {safe_url(url)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
+            f"store URL {safe_url(url)} is not understood ({reason}): {', '.join(_OWN)} are penstock's"
         ) from None
     own = {name: given.get(name, default) for name, (default, _, _) in _OWN.items()}
     for name, (_, allowed, wanted) in _OWN.items():

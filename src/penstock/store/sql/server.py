@@ -205,14 +205,14 @@ class Server(ABC, Generic[C]):
     def meaning(self, error: Exception) -> Meaning:
         """Return what an error means if the connection is intact or was never opened."""
 
-    def said(self, error: Exception) -> str:
+    def text_of(self, error: Exception) -> str:
         """Return the text of an error, without details of the statement."""
         return str(error).strip().partition("\n")[0]
 
     def translated(self, error: Exception) -> StoreError:
         """Return the penstock error to raise instead, which says what to do next."""
         kind, message = self.meaning(error)
-        return kind(f"{self.place} {message.format(text=self.said(error))}")
+        return kind(f"{self.place} {message.format(text=self.text_of(error))}")
 
     @contextmanager
     def translating(self) -> Iterator[None]:
@@ -283,7 +283,7 @@ class Server(ABC, Generic[C]):
             return found
         if not self.is_lost(connection, error):
             return self.translated(error)
-        broke = f"the connection to {self.place} broke during the call ({self.said(error)})"
+        broke = f"the connection to {self.place} broke during the call ({self.text_of(error)})"
         if unknown:
             return OutcomeUnknown(f"{broke}: it may or may not be stored; check before retrying")
         return StoreUnavailable(f"{broke}: check that the server runs")
