@@ -45,7 +45,7 @@ CREATE TABLE {schema}.penstock_task (
 ) PARTITION BY RANGE (tube);
 CREATE TABLE {schema}.penstock_durable PARTITION OF {schema}.penstock_task (PRIMARY KEY (pk))
     FOR VALUES FROM (MINVALUE) TO (4194304) WITH (
-    -- A queue's dead rows are where takes look next: vacuum after some thousand, whatever the table's size.
+    -- A queue's dead rows are where takes look next: vacuum after a few thousand, whatever the table's size.
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_analyze_scale_factor = 0.2,
     autovacuum_analyze_threshold = 10000);
@@ -59,13 +59,13 @@ CREATE INDEX penstock_ready ON {schema}.penstock_task (tube, rank1, rank2, pk) W
 -- Ready tasks by micro-queue: the first to promote, the last to demote.
 CREATE INDEX penstock_queued ON {schema}.penstock_task (tube, utube, state, rank1, rank2, pk)
     WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
--- What is taken, and by whom. What has no owner is delivered, not leased: in the order of deliveries.
+-- Taken tasks by owner. Those without an owner are delivered messages, in the order of deliveries.
 CREATE INDEX penstock_held ON {schema}.penstock_task (tube, owner, pk) WHERE state = 't';
 CREATE INDEX penstock_delivered ON {schema}.penstock_task (tube, rank1, pk) WHERE state = 't' AND owner IS NULL;
--- What is delayed or buried, in id order; and buried in take order, for kick.
+-- Delayed and buried tasks in id order; buried ones also in take order, for kick.
 CREATE INDEX penstock_aside ON {schema}.penstock_task (tube, state, pk) WHERE state = '~' OR state = '!' OR state = 'g';
 CREATE INDEX penstock_buried ON {schema}.penstock_task (tube, rank1, rank2, pk) WHERE state = '!';
--- The next moment of every task that has one: delay, ttr and ttl in one index. Without the pk, equal moments share an
+-- The next deadline of every task that has one: delay, ttr and ttl in one index. Without the pk, equal times share an
 -- entry: 8 bytes instead of 35 a task of one put_many.
 CREATE INDEX penstock_timer ON {schema}.penstock_task (tube, at) WHERE at IS NOT NULL;
 -- One live task per address and tube.
@@ -128,7 +128,7 @@ CREATE TABLE {schema}.penstock_waiter (
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX penstock_waiter_handle ON {schema}.penstock_waiter (handle);
 
--- Processes that wait for ends in a tube, by the server's own clock; each says so again while it waits. Others notify
+-- Processes that wait for ends in a tube, by the server's own clock; each renews its row while it waits. Others notify
 -- only when there is one. After a crash they are back within a second.
 CREATE UNLOGGED TABLE {schema}.penstock_watching (
     tube integer NOT NULL, process varchar(64) NOT NULL, until bigint NOT NULL, PRIMARY KEY (tube, process));
@@ -161,5 +161,5 @@ CREATE INDEX penstock_named_group ON {schema}.penstock_group (tube, name, no);
 CREATE INDEX penstock_moving_group ON {schema}.penstock_group (tube, no) WHERE moving = 1;
 CREATE INDEX penstock_over_group ON {schema}.penstock_group (tube, until) WHERE until IS NOT NULL;
 
--- The temporary tubes that met no crash since they were last put right: unlogged, so it is emptied with their tasks.
+-- The temporary tubes that are intact. Unlogged, so a crash empties it together with their tasks.
 CREATE UNLOGGED TABLE {schema}.penstock_unbroken (tube integer PRIMARY KEY);

@@ -91,7 +91,7 @@ expire()
 return { now, no, session.id, over, session.tubes }
 
 -- script: change_handles
--- Record the heartbeat of live handles; or register that their sessions take from a tube, which from now on is updated about
+-- Record the heartbeat of live handles; or register that their sessions take from a tube, which is then informed of
 -- their heartbeats and their end; or remove them. Also ends sessions whose time has passed, even without handles.
 -- ARGV: now, span, `beat`, `take` or `leave`, the tube, or from where the handles that leave joined (`*`: anywhere),
 --   handle, ...

@@ -52,20 +52,20 @@ CREATE INDEX penstock_ready ON penstock_task (tube, rank1, rank2) WHERE state = 
 -- Ready tasks by micro-queue: the first to promote, the last to demote.
 CREATE INDEX penstock_queued ON penstock_task (tube, utube, state, rank1, rank2)
     WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
--- What a session holds, and what is taken, delayed or buried, without a scan of what is ready.
+-- Tasks by owner, and the taken, delayed and buried ones, without a scan of the ready ones.
 CREATE INDEX penstock_aside ON penstock_task (tube, state, owner) WHERE state = 't' OR state = '~' OR state = '!';
 -- Buried tasks in take order, for kick.
 CREATE INDEX penstock_buried ON penstock_task (tube, rank1, rank2) WHERE state = '!';
--- The next moment of every task that has one: delay, ttr and ttl in one index.
+-- The next deadline of every task that has one: delay, ttr and ttl in one index.
 CREATE INDEX penstock_timer ON penstock_task (tube, at) WHERE at IS NOT NULL;
 -- One live task per address and tube.
 CREATE UNIQUE INDEX penstock_address ON penstock_task (tube, address) WHERE address IS NOT NULL;
 -- A group's tasks. Without their state, so that plain tasks that change theirs need not look at it.
 CREATE INDEX penstock_grouped ON penstock_task (group_no) WHERE group_no IS NOT NULL;
--- Those that wait for their group's start (state g): in take order, to be moved; in id order, to be listed.
+-- Unstarted tasks of groups (state g): in take order, to be started; in id order, to be listed.
 CREATE INDEX penstock_unstarted ON penstock_task (group_no, rank1, rank2) WHERE state = 'g';
 CREATE INDEX penstock_unstarted_ids ON penstock_task (tube) WHERE state = 'g';
--- What has no owner is no lease, but delivered: in the order of hand-outs.
+-- Delivered messages, which have no owner, in the order of hand-outs.
 CREATE INDEX penstock_delivered ON penstock_task (tube, rank1) WHERE state = 't' AND owner IS NULL;
 
 -- A row per micro-queue that has ready or taken tasks, or whose turn is not over.
