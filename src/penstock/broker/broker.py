@@ -102,8 +102,8 @@ class Broker:
     def bind(self, connection: object) -> BoundBroker:
         """Put and ack inside the caller's own transaction, on SQL stores.
 
-        `connection` is of the store's own driver (SQLite: apsw), or SQLAlchemy's or Django's with that driver. It is on
-        the same database, with a transaction begun.
+        `connection` is one of the store's driver (SQLite: apsw), or of SQLAlchemy or Django with that driver. It must
+        be on the same database, inside a transaction.
         """
         return BoundBroker(self.runtime.store.bind(driver_connection(connection)), self.session_handle)
 

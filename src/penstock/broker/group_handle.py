@@ -108,7 +108,7 @@ class Group:
 
     @property
     def status(self) -> str:
-        """ "open", "running" once it is started, "done", or "cancelled" from the call of cancel on."""
+        """ "open", "running" once it is started, "done", or "cancelled" as soon as cancel is called."""
         return _STATUS[self._record().state]
 
     def results(self) -> Iterator[tuple[int, Outcome]]:

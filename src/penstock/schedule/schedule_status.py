@@ -207,7 +207,7 @@ def paused_keys(schedule_tube: Tube, keys: Sequence[str]) -> set[str]:
 
 
 def pause(schedule_tube: Tube, key: str) -> None:
-    """Pause the schedule. Ticks that were already put, for the next seconds, still run."""
+    """Pause the schedule. Ticks of the next few seconds, which are already put, still run."""
     schedule_tube.put({"pause": find(schedule_tube, key).key}, **_kept("pause", key, "ignore"))
 
 

@@ -73,7 +73,7 @@ def host_name(host: str) -> str:
 
 
 def same_origin(headers: Headers) -> bool:
-    """Whether the request comes from a page of this server, by the headers of browsers, or from a program."""
+    """Whether the request comes from a page of this server (by the headers that browsers send) or from a program."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
