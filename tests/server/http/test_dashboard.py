@@ -21,7 +21,7 @@ from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role, Tokens, token_line
 from penstock.server.http import bulk, navigation, views
-from penstock.server.http.audit import Audit
+from penstock.server.http.audit_trail import AuditTrail
 from penstock.server.http.history import History
 from penstock.worker.report import HandlerRuns, WorkerReport, worker_notes
 from penstock.worker.worker_stats import Runs
@@ -602,7 +602,7 @@ def test_the_navigation_counts_audit_lines_without_reading_them(
     audit = page.locator("#navigation a", has_text="Audit")
     page.goto(server.url)
     expect(audit).to_have_text("Audit")
-    monkeypatch.setattr(Audit, "newest_first", None)
+    monkeypatch.setattr(AuditTrail, "newest_first", None)
     page.goto(f"{server.url}/tubes/mail")
     press(page, "Pause")
     expect(audit).to_have_text("Audit 1")

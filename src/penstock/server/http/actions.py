@@ -261,7 +261,7 @@ def _endpoint(
             who = server.authentication.who(request)
             done = await action(FormAction(server, tube, request.path_params, form, who))
             if done.what:
-                await server.audit.note(who, done.what, done.where)
+                await server.audit_trail.note(who, done.what, done.where)
             return RedirectResponse(done.to, 303)
         except Exception as error:
             if isinstance(error, NoSuchTube):

@@ -19,7 +19,7 @@ from penstock import aio
 from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
 from penstock.server.http import http_errors, metrics, openapi
-from penstock.server.http.audit import Audit
+from penstock.server.http.audit_trail import AuditTrail
 from penstock.server.http.authentication import Authentication, Logins
 from penstock.server.http.bulk import Jobs
 from penstock.server.http.events import Streams
@@ -50,7 +50,9 @@ class HttpApp:
         authentication = Authentication(tokens, Logins(tokens))
         self.jobs = Jobs(self.access)
         self.history = History(self.access)
-        self.server = Server(self.access, authentication, options, self.meter.failed, self.jobs, Audit(self.access))
+        self.server = Server(
+            self.access, authentication, options, self.meter.failed, self.jobs, AuditTrail(self.access)
+        )
         self.pages = Pages(self.server, self.sampler, self.history)
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))

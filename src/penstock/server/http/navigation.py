@@ -51,7 +51,7 @@ class Navigation:
                 "/sessions": len(workers),
                 "/schedules": await self._schedules(),
                 "/bulk": sum(job.ended is None for job in await server.jobs.newest_first()),
-                "/audit": await server.audit.count(),
+                "/audit": await server.audit_trail.count(),
             }
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.http import http_errors, responses
-from penstock.server.http.audit import Audit
+from penstock.server.http.audit_trail import AuditTrail
 from penstock.server.http.authentication import Authentication
 from penstock.server.http.bulk import Jobs
 from penstock.server.http.http_errors import Refused
@@ -43,7 +43,7 @@ class Server:
     options: Options
     failed: Callable[[Exception], object]
     jobs: Jobs
-    audit: Audit
+    audit_trail: AuditTrail
 
 
 class Call:

@@ -218,7 +218,7 @@ async def bulk(sources: Sources, path: dict[str, str], query: Plain) -> View:
 
 async def audit(sources: Sources, path: dict[str, str], query: AuditQuery) -> View:
     """The audit trail, newest first."""
-    lines = await sources.server.audit.newest_first()
+    lines = await sources.server.audit_trail.newest_first()
     pages = max(1, -(-len(lines) // ROWS))
     page = min(query.page, pages)
     return "audit.html", {"lines": lines[(page - 1) * ROWS : page * ROWS], "page": page, "pages": pages}

@@ -28,7 +28,7 @@ class AuditLine(msgspec.Struct, frozen=True):
     where: str = ""
 
 
-class Audit:
+class AuditTrail:
     """The audit lines of the store, from all its servers."""
 
     def __init__(self, access: Access) -> None:
