@@ -71,11 +71,10 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
     `pool` is the URL of the database behind a Redis. A Redis URL may instead have it as its parameter `pool`.
     """
-    scheme = _scheme(url)
-    url, pool = _split_pool(url, pool)
+    scheme, url, pool = _split(url, pool)
     if pool is None:
         return _kind(scheme).open(url, clock)
-    database = _vault(url, pool)
+    database = _vault(scheme, pool)
     from penstock.store.pool.pool_store import open_pool
 
     return open_pool(url, database, clock)
@@ -83,20 +82,20 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
 def check_url(url: str) -> None:
     """Raise BadValue if the URL is invalid, StoreUnavailable if its driver is missing. Opens nothing."""
-    scheme = _scheme(url)
-    url, pool = _split_pool(url, None)
+    scheme, url, pool = _split(url)
     if pool is not None:
-        _vault(url, pool)
+        _vault(scheme, pool)
     _kind(scheme).locate(url)
 
 
 def look_at_schema(url: str) -> Schema:
     """Return which schema a store has, and which migrations opening it would apply. Changes nothing."""
-    if has_pool(url):
+    scheme, url, pool = _split(url)
+    if pool is not None:
         raise UnsupportedOption(
             "a pool creates what it needs in its database when it is opened: there is nothing to migrate"
         )
-    return _kind(_scheme(url)).look(url)
+    return _kind(scheme).look(url)
 
 
 def sqlite_path(url: str) -> str:
@@ -106,22 +105,12 @@ def sqlite_path(url: str) -> str:
     return locate(url).path
 
 
-def _scheme(url: object) -> str:
-    """Return the scheme of a URL. Raises BadValue if it is unknown."""
-    if not isinstance(url, str):
-        raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        raise BadValue(f"store URL {safe_url(url)} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
-    return scheme
-
-
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     """Rebuild the index of a pool. Calls `progress` with the number of tasks loaded and the total."""
-    url, pool = _split_pool(url, None)
+    scheme, url, pool = _split(url)
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL and --pool")
-    database = _vault(url, pool)
+    database = _vault(scheme, pool)
     from penstock.store.pool.pool_store import rebuild_pool
 
     rebuild_pool(url, database, progress)
@@ -134,27 +123,29 @@ def with_pool(url: str, pool: str) -> str:
 
 def has_pool(url: str) -> bool:
     """Return whether the URL names a database behind its Redis."""
-    return _split_pool(url, None)[1] is not None
+    return _split(url)[2] is not None
 
 
-def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
-    """Return the URL without its parameter `pool`, and the pool's URL from that parameter or the argument."""
-    parts = _parts("store URL", url)
-    given = parse_qsl(parts.query, keep_blank_values=True)
+def _split(url: object, pool: str | None = None) -> tuple[str, str, str | None]:
+    """Return the scheme of a URL, the URL without its parameter `pool`, and the pool's URL from it or the argument."""
+    if not isinstance(url, str):
+        raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
+    scheme, separator, _ = url.partition("://")
+    if not separator or scheme not in _SCHEMES:
+        raise BadValue(f"store URL {safe_url(url)} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
+    given = parse_qsl(_parts(f"store URL {scheme}://…", url).query, keep_blank_values=True)
     named = [value for name, value in given if name == "pool"]
     if not named:
-        return url, pool
+        return scheme, url, pool
     if pool is not None or len(named) > 1:
         raise BadValue("the pool is given twice: name it by pool= or in the URL")
     rest = urlencode([(name, value) for name, value in given if name != "pool"])
     # Not urlunsplit, which turns sqlite:///x.db into sqlite:/x.db.
-    return f"{url.partition('?')[0]}{rest and f'?{rest}'}", named[0]
+    return scheme, f"{url.partition('?')[0]}{rest and f'?{rest}'}", named[0]
 
 
-def _parts(what: str, url: str) -> SplitResult:
+def _parts(where: str, url: str) -> SplitResult:
     """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the rest may be a password."""
-    scheme, separator, _ = url.partition("://")
-    where = f"{what} {scheme}://…" if separator and scheme in _SCHEMES else f"{what} …"
     for char in url:  # urlsplit drops some of these, and others confuse drivers
         if unicodedata.category(char) in ("Cc", "Cs"):
             raise BadValue(f"{where} has an invisible character {char!a}: remove it")
@@ -183,9 +174,8 @@ def _refuse_unescaped(where: str, parts: SplitResult) -> None:
         raise BadValue(f"{where} has an unescaped character in its password: write / ? # @ as %2F %3F %23 %40")
 
 
-def _vault(url: str, pool: object) -> Database:
-    """Open the database of a pool, after checking that `url` is a Redis URL and its driver is installed."""
-    scheme = url.partition("://")[0]
+def _vault(scheme: str, pool: object) -> Database:
+    """Open the database of a pool, after checking that a Redis is in front, and that its driver is installed."""
     if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
     _kind(scheme)
@@ -200,7 +190,7 @@ def open_vault(pool: object) -> Database:
     if scheme not in _VAULTS:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {safe_url(pool)} is not a database for a pool: use {known}")
-    _parts("pool", pool)
+    _parts(f"pool {scheme}://…", pool)
     vault = _kind(scheme).vault
     assert vault is not None
     return vault(pool)
