@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.store.redis.location import locate
-from penstock.store.redis.servers import sentinel_maker
 from penstock.testing import Clock
 from tests.servers.redis import Redis
 from tests.support.threads import until
@@ -80,12 +78,6 @@ def test_a_failover_is_survived(watched: tuple[Redis, Redis, Sentinel]) -> None:
         held.ack()
         assert tube.take_many(5)[0].data == "b"
         master.start()  # so that it is stopped like the others
-
-
-def test_connections_that_have_ended_do_not_count() -> None:
-    make = sentinel_maker(locate("redis+sentinel://127.0.0.1/mymaster"))
-    for _ in range(1000):
-        make().disconnect()
 
 
 def test_unreachable_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

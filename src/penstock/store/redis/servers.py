@@ -80,9 +80,10 @@ def unwrap(reply: Reply) -> Reply:
     return reply
 
 
-def connect_options(where: Location) -> dict[str, object]:
-    """redis-py's settings for every connection."""
-    return {
+def connection_maker(where: Location, host: str, port: int) -> Callable[[], Connection]:
+    """A function that makes connections to one server."""
+    kind = redis.SSLConnection if where.tls else redis.Connection
+    options: dict[str, object] = {
         "username": where.username,
         "password": where.password,
         "socket_timeout": ANSWER_SECONDS,
@@ -91,33 +92,18 @@ def connect_options(where: Location) -> dict[str, object]:
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
         **_DRIVER,
-        **where.settings,
+        **(where.settings if where.master is None else {}),
     }
-
-
-def connection_maker(where: Location, host: str, port: int) -> Callable[[], Connection]:
-    """A function that makes connections to one server."""
-    kind = redis.SSLConnection if where.tls else redis.Connection
-    options = connect_options(where)
     return lambda: cast(Connection, kind(host=host, port=port, db=where.db, **options))  # type: ignore[arg-type]
 
 
 def sentinel_maker(where: Location) -> Callable[[], Connection]:
     """A function that makes connections to the current master, as the sentinels know it."""
-    options = connect_options(where)
-    own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
-    sentinels = redis.Sentinel(  # type: ignore[no-untyped-call]
-        list(where.hosts),
-        sentinel_kwargs={
-            **own,
-            "socket_timeout": CONNECT_SECONDS,
-            "socket_connect_timeout": CONNECT_SECONDS,
-            "retry": Retry(NoBackoff(), 0),
-        },
-    )
-    pool = sentinels.master_for(where.master or "", db=where.db, **options).connection_pool  # type: ignore[no-untyped-call]
-    # The pool's `make_connection` counts connections up to a limit, but does not notice when one is closed.
-    return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
+    options: dict[str, object] = {name.removeprefix("sentinel_"): value for name, value in where.settings.items()}
+    options |= {"socket_timeout": CONNECT_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+    options["retry"] = Retry(NoBackoff(), 0)
+    sentinels = redis.Sentinel(list(where.hosts), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+    return lambda: connection_maker(where, *sentinels.discover_master(where.master))()  # type: ignore[no-untyped-call]
 
 
 class Servers:
