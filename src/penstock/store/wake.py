@@ -55,7 +55,8 @@ class Wake(threading.Event):
 
 # A receiver's thread ends if no caller has waited for this time.
 LINGER_SECONDS = 20.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+# The longest pause before a receiver connects again: no longer than waiting calls sleep between two scans.
+_PAUSE_SECONDS = 1.0
 
 
 class Receiver(ABC):
@@ -77,7 +78,6 @@ class Receiver(ABC):
         self._wake: threading.Event | None = None
         self._notified = False
         self._watched = 0.0
-        self._pause = _FIRST_PAUSE
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """See `Store.wait`."""
@@ -122,7 +122,6 @@ class Receiver(ABC):
         """Note that notifications arrive on this socket from now on. `receive` must close it."""
         with self._lock:
             self._sock = sock
-        self._pause = _FIRST_PAUSE
         self.notify()  # earlier notifications were lost: check once
 
     @property
@@ -143,8 +142,7 @@ class Receiver(ABC):
             except self.broken as error:
                 if not self._closed.is_set():
                     log.warning("notifications are interrupted (%s); reconnecting", error)
-                self._closed.wait(self._pause * random.uniform(0.5, 1))
-                self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+                self._closed.wait(_PAUSE_SECONDS * random.random())
             finally:
                 self._sock = None
 
