@@ -7,6 +7,7 @@ in between, a session that was left ends in each tube when its last heartbeat la
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 from uuid import uuid4
@@ -112,17 +113,14 @@ class Registry:
         pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
         sessions = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
-        held: dict[int, list[tuple[str, int]]] = {no: [] for no in sessions}
-        waits: dict[int, set[str]] = {no: set() for no in sessions}
+        held, waits = defaultdict[int, list[tuple[str, int]]](list), defaultdict[int | None, set[str]](set)
         tubes = self._tubes.stored()
         taken = cast("list[list[bytes]]", self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES"))
         for tube, tasks, waiting in zip(tubes, taken, self.waiting(tubes), strict=True):
             for member, owner in zip(tasks[::2], tasks[1::2], strict=True):
-                if int(float(owner)) in held:
-                    held[int(float(owner))].append((tube.name, tube.public_id(task_id(member))))
+                held[int(float(owner))].append((tube.name, tube.public_id(task_id(member))))
             for handle in waiting:
-                if handle in of_handle:
-                    waits[of_handle[handle]].add(tube.name)
+                waits[of_handle.get(handle)].add(tube.name)
         return [
             session_record(session, sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())
         ]

@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, refuse_busy
 from penstock.core.results import Blocked, Effects, Finding, Lease, Settled, Stored, Taken
-from penstock.core.select import Find, Holders, Listing, Sweep
+from penstock.core.select import Find, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.core.transfer import Kept
@@ -184,9 +184,6 @@ class ShardedStore(RedisStore):
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
         if tube.shards == 1:
             return super().find(tube, listing, now=now)
-        if isinstance(listing, Holders):
-            shard = self._shards.of(tube)[shard_of(listing.utube, tube.shards)]
-            return public(shard, super().find(shard, listing, now=now))
 
         def find(shard: Tube, after: int) -> list[Record]:
             own = replace(listing, after=after) if isinstance(listing, Find) else listing
