@@ -272,3 +272,11 @@ def test_drop_refuses_while_tasks_are_taken(broker: penstock.Broker, tube: penst
     tube.drop()
     assert broker.tubes() == []
     assert drain(broker.tube("t")) == []
+
+
+def test_counters_of_several_tubes_are_read_together(broker: penstock.Broker) -> None:
+    tubes = [broker.tube(name, shards=shards) for name, shards in (("a", 3), ("b", None), ("c", 2))]
+    for number, tube in enumerate(tubes, 1):
+        tube.put_many(range(number))
+    found = broker.runtime.store.counters([tube.stored for tube in tubes])
+    assert [found[tube.stored.no].counts.ready for tube in tubes] == [1, 2, 3]

@@ -74,7 +74,7 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster, monkeypatch: pytest
         store = broker.runtime.store
         assert isinstance(store, RedisStore)
         sharded = broker.tube("c", shards=3)
-        shard = store._shards.of(sharded.stored)[1].no
+        shard = store._tubes.shards(sharded.stored)[1].no
         tubes = [broker.tube("a", kind="utube"), broker.tube("b", kind="fifottl", ttl=600), sharded]
         loads = [Load(tube) for tube in tubes]
         for tag in (tubes[0].stored.no, tubes[1].stored.no, "sessions", "tubes", shard, tubes[0].stored.no):

@@ -42,7 +42,7 @@ def test_shards_are_on_every_node(broker: penstock.Broker) -> None:
     store = store_of(broker)
     for n in range(4):
         tube = broker.tube(f"t{n}", shards=8)
-        keys = [store._keys.name(shard.no, "meta") for shard in store._shards.of(tube.stored)]
+        keys = [store._keys.name(shard.no, "meta") for shard in store._tubes.shards(tube.stored)]
         assert {key_slot(key) * 3 // SLOTS for key in keys} == {0, 1, 2}
 
 
@@ -55,7 +55,7 @@ def test_opening_a_tube_completes_an_unfinished_drop(broker: penstock.Broker, se
     tube, store = broker.tube("t", shards=SHARDS), store_of(broker)
     for n in range(2 * SHARDS):
         tube.put(n)
-    shards = store._shards.of(tube.stored)
+    shards = store._tubes.shards(tube.stored)
     store._drop(shards[0])
     with pytest.raises(penstock.NoSuchTube):
         tube.drop()
@@ -100,7 +100,7 @@ def test_puts_that_share_a_call_are_stored_once(url: str) -> None:
 def test_findings_have_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
     task = tube.put("lost")
     store = store_of(broker)
-    shard = store._shards.of(tube.stored)[(task.id - 1) % SHARDS]
+    shard = store._tubes.shards(tube.stored)[(task.id - 1) % SHARDS]
     store._servers.command(ready := store._keys.name(shard.no, "ready"), "DEL", ready)
     assert task.id in [finding.id for finding in broker.check(repair=True)]
     assert len(tube.take_many(9)) == SHARDS + 1

@@ -227,7 +227,7 @@ def test_a_tube_resumed_in_the_middle_of_a_freeze_is_complete(store_url: str, cl
     with opened(store_url, clock) as broker:
         tube, store = split(broker), broker.runtime.store
         assert isinstance(store, ShardedStore)
-        before, shards = seen(broker, "split"), store._shards.of(tube.stored)
+        before, shards = seen(broker, "split"), store._tubes.shards(tube.stored)
         store._freeze(shards[2], "sqlite:///elsewhere.db", 0)
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()

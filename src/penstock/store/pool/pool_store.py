@@ -50,7 +50,7 @@ from penstock.store.redis.outbox import Outbox, OutboxEntry
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.store.redis.runner import Runner
-from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared, make_declared
+from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
 
 T = TypeVar("T")
 _NO_DATA = "its data is not in the database of the pool"
@@ -61,19 +61,16 @@ R = TypeVar("R", Record, Record | None)
 P = TypeVar("P", Record, Group, Kept)
 
 
-class Whole(Shards):
-    """The shards of a store without sharded tubes: there is one server."""
-
-    def of(self, tube: Tube) -> Sequence[Tube]:
-        return (tube,)
-
-
 class PoolTubes(Tubes):
     """The tubes of one pool. A new one has no index yet; the first call on it creates one."""
 
-    def __init__(self, runner: Runner, shards: Shards, vault: Vault) -> None:
-        super().__init__(runner, shards)
+    def __init__(self, runner: Runner, vault: Vault) -> None:
+        super().__init__(runner)
         self._vault = vault
+
+    def shards(self, tube: Tube) -> Sequence[Tube]:
+        """See `Tubes.shards`. There is one server, so no tube is split."""
+        return (tube,)
 
     def check(self, repair: bool) -> list[Finding]:
         """Find nothing: the database knows every tube, and an index that lacks one of its keys is rebuilt."""
@@ -165,7 +162,6 @@ class PoolStore(RedisStore):
     _tubes: PoolTubes
     _connect = WatchedServer
     _runner_type = PoolRunner
-    _shards_type = Whole
 
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
@@ -178,7 +174,7 @@ class PoolStore(RedisStore):
     # parts that differ from those of RedisStore
 
     def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._shards, self._vault)
+        return PoolTubes(self._runner, self._vault)
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None

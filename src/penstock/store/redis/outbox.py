@@ -176,7 +176,7 @@ class Outbox:
             tube = self._tubes.by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._tubes.by_name[name] = tube
             try:
-                stored = self._tubes.shards.for_replies(tube, source)
+                stored = self._tubes.shard_for_replies(tube, source)
                 words = [word for entry in batch for word in (entry.no, *self._pack(tube, entry, now))]
                 reply = self._runner.on_tube(
                     "receive_replies", stored, source, puts.pack_facts(stored), *words, idempotent=True, now=now

@@ -76,7 +76,7 @@ from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
-from penstock.store.redis.tubes import Shards, Tubes, public
+from penstock.store.redis.tubes import Tubes, public
 from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")
@@ -114,7 +114,6 @@ class RedisStore(Store):
     # Classes that a pool replaces.
     _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
     _runner_type: type[Runner] = Runner
-    _shards_type: type[Shards] = Shards
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
         self._servers = self._connect(where)
@@ -131,7 +130,6 @@ class RedisStore(Store):
         for node, settings in nodes.items():
             for warning in self._warnings(settings):
                 log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
-        self._shards = self._shards_type()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
         self._runner.on_unreadable = self._repair_after_burial
@@ -141,7 +139,7 @@ class RedisStore(Store):
         reset_in_child(self)
 
     def _make_tubes(self) -> Tubes:
-        return Tubes(self._runner, self._shards)
+        return Tubes(self._runner)
 
     def _make_outbox(self) -> Outbox:
         return Outbox(self._runner, self._tubes)
@@ -225,7 +223,7 @@ class RedisStore(Store):
 
     def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
         altered = self._tubes.alter(tube, changes)
-        for part in self._tubes.shards.of(altered):  # update the options that scripts read
+        for part in self._tubes.shards(altered):  # update the options that scripts read
             if self._runner.command(part.no, "meta", b"HEXISTS", b"facts"):
                 self._runner.command(part.no, "meta", b"HSET", b"facts", puts.pack_facts(part))
         return altered
@@ -236,7 +234,7 @@ class RedisStore(Store):
     def _pause(self, tube: Tube, paused: bool) -> int:
         """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns the tube's turn: how
         often it was paused or resumed."""
-        first, *others = self._shards.of(tube)
+        first, *others = self._tubes.shards(tube)
         turn = cast(int, self._runner.on_tube("pause_tube", first, int(paused), idempotent=True)[1])
         for shard in others:
             self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
@@ -359,7 +357,7 @@ class RedisStore(Store):
         return Settled(records, effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        more, waits, effects, parts = False, list[int](), Effects(), self._shards.of(tube)
+        more, waits, effects, parts = False, list[int](), Effects(), self._tubes.shards(tube)
         self._outbox.deliver_overdue(effects, now)
         for part, reply in zip(parts, self._runner.on_tubes("advance_tube", parts, limit, now=now), strict=True):
             due, wait_ms = self.step((part,), now=now).advance(effects, limit, reply=reply)
@@ -404,7 +402,7 @@ class RedisStore(Store):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
         now: int | None = None,
     ) -> list[Group]:  # fmt: skip
-        if len(self._shards.of(tube)) > 1:
+        if len(self._tubes.shards(tube)) > 1:
             return []
         if no is not None:
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
@@ -461,7 +459,7 @@ class RedisStore(Store):
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         return [
             found
-            for stored in self._shards.of(tube)
+            for stored in self._tubes.shards(tube)
             for found in public(stored, check(self._runner, self._outbox, stored, repair, now))
         ]
 
@@ -473,7 +471,7 @@ class RedisStore(Store):
         A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
         This begins a new turn, and a freeze that began in an earlier turn is refused.
         """
-        first, *others = self._shards.of(tube)
+        first, *others = self._tubes.shards(tube)
         turn = self._at_rest(tube) if others else 0
         for shard in others:
             self._freeze(shard, to, turn)
@@ -481,7 +479,7 @@ class RedisStore(Store):
 
     def _at_rest(self, tube: Tube) -> int:
         """The turn of a sharded tube. Raises TubeBusy if tasks are leased, before some shards are frozen."""
-        shards = self._shards.of(tube)
+        shards = self._tubes.shards(tube)
         if any(self._runner.command_each(shards, "taken", b"EXISTS")):
             raise freeze_refused(tube, True)
         return int(cast("bytes | None", self._runner.command(shards[0].no, "meta", b"HGET", b"turn")) or 0)
@@ -495,19 +493,19 @@ class RedisStore(Store):
             raise freeze_refused(stored, refused == 1)
 
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
-        for stored in reversed(self._shards.of(tube)):
+        for stored in reversed(self._tubes.shards(tube)):
             self._runner.on_tag("erase_tube", stored.no, idempotent=True)
         if forget:
             self._forget(tube)
 
     def _forget(self, tube: Tube) -> None:
         self._tubes.forget(replace(tube, name=plain_name(tube.name)))
-        for stored in self._shards.of(tube):
+        for stored in self._tubes.shards(tube):
             self._runner.command(stored.no, "meta", b"DEL")
 
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
         """See `Store.counters`. For a sharded tube that is being imported, all shards are complete up to `last_id`."""
-        shards = self._shards.of(tube)
+        shards = self._tubes.shards(tube)
         found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
         ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
         last = min(ids) if is_importing(tube.name) else max(ids)
@@ -517,19 +515,19 @@ class RedisStore(Store):
         return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, micro_queues)
 
     def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
-        waits = queries.read_waits(self._runner, [part for tube in tubes for part in self._shards.of(tube)])
-        live = [tube for tube in tubes if all(part.no in waits for part in self._shards.of(tube))]
-        counted = iter(queries.read_counters(self._runner, [part for tube in live for part in self._shards.of(tube)]))
+        shards = {tube.no: self._tubes.shards(tube) for tube in tubes}
+        waits = queries.read_waits(self._runner, [part for parts in shards.values() for part in parts])
+        live = {no: parts for no, parts in shards.items() if all(part.no in waits for part in parts)}
+        counted = iter(queries.read_counters(self._runner, [part for parts in live.values() for part in parts]))
         found: dict[int, TubeCounters] = {}
-        for tube in live:
-            parts = list(islice(counted, tube.shards))
-            longest = max(waits[part.no] for part in self._shards.of(tube))
-            found[tube.no] = replace(parts[0], counts=queries.add_up(parts), waits=longest)
+        for no, parts in live.items():
+            own, longest = list(islice(counted, len(parts))), max(waits[part.no] for part in parts)
+            found[no] = replace(own[0], counts=queries.add_up(own), waits=longest)
         return found
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """See `Store.import_batch`. Each shard gets its part, and the id up to which everything is imported."""
-        shards = self._shards.of(tube)
+        shards = self._tubes.shards(tube)
         for stored, part in zip(shards, [batch] if len(shards) == 1 else _parts(tube, batch), strict=True):
             if any(record.reply_to is not None for record in part.records):
                 self._outbox.register(stored)
@@ -547,8 +545,8 @@ class RedisStore(Store):
             raise name_in_use(name)
 
     def _activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
-        self._shards.learn(tube.no, counters.last_id)
-        first, *others = self._shards.of(replace(tube, name=name))
+        self._tubes.learn(tube.no, counters.last_id)
+        first, *others = self._tubes.shards(replace(tube, name=name))
         for shard in others:
             self._activate_stored(shard, None, (0, 0), {}, {})
         here = queries.add_up(queries.read_counters(self._runner, others)).put if others else 0

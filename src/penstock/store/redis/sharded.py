@@ -25,7 +25,7 @@ from penstock.core.transfer import Kept
 from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.tubes import locate_tasks, public
+from penstock.store.redis.tubes import public
 
 P = TypeVar("P", Record, Group, Kept)
 R = TypeVar("R", bound="Record | Kept | None")
@@ -43,7 +43,7 @@ class ShardedStore(RedisStore):
         """See `Store.drop_tube`. A client that dies during the call leaves the tube paused, or without its name."""
         if tube.shards == 1:
             return super().drop_tube(tube)
-        effects, paused, shards = Effects(), self._is_paused(tube), self._shards.of(tube)
+        effects, paused, shards = Effects(), self._is_paused(tube), self._tubes.shards(tube)
         self.write_tube(tube, paused=True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
@@ -61,7 +61,7 @@ class ShardedStore(RedisStore):
 
     def _is_paused(self, tube: Tube) -> bool:
         """Whether a tube is paused; works even if shards other than the first are frozen."""
-        return self.counters(self._shards.of(tube)[0]).paused
+        return self.counters(self._tubes.shards(tube)[0]).paused
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
         try:
@@ -99,7 +99,7 @@ class ShardedStore(RedisStore):
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        shards, short = self._shards.of(tube), super().plain_put
+        shards, short = self._tubes.shards(tube), super().plain_put
         puts = [own for shard in shards if (own := short(shard, entry)) is not None]
         if tube.shards == 1 or not puts:
             return puts[0] if puts else None
@@ -107,7 +107,7 @@ class ShardedStore(RedisStore):
         def put(payload: bytes) -> Record | None:
             home = next(self._turns) % tube.shards
             record = puts[home](payload)
-            return record and public(self._shards.of(tube)[home], [record])[0]
+            return record and public(self._tubes.shards(tube)[home], [record])[0]
 
         return put
 
@@ -135,7 +135,7 @@ class ShardedStore(RedisStore):
         return Taken(tube, records, first.wait_ms, True, first.effects)
 
     def _in_turn(self, tube: Tube) -> Sequence[Tube]:
-        shards = self._shards.of(tube)
+        shards = self._tubes.shards(tube)
         start = random.randrange(len(shards)) if len(shards) > 1 else 0
         return [*shards[start:], *shards[:start]]
 
@@ -143,7 +143,7 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None] * len(moves)), Effects()
-        places = self._locate(tube, [move.id for move in moves])
+        places = self._tubes.locate(tube, [move.id for move in moves], "tasks")
         for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
             own = [
                 replace(moves[place], id=id, seen=(seen := moves[place].seen) and replace(seen, id=id))
@@ -159,7 +159,7 @@ class ShardedStore(RedisStore):
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
         settled, limit = Settled([], Effects()), sweep.count
-        for shard in self._shards.of(tube):
+        for shard in self._tubes.shards(tube):
             left = None if limit is None else limit - len(settled.records)
             if left == 0 and limit:
                 break
@@ -175,7 +175,7 @@ class ShardedStore(RedisStore):
         if keys and isinstance(keys[0], str):
             ids = [found.id for found in self.outcomes(tube, keys, now=now)]
             return [None if id is None else self.get(tube, [id], now=now)[0] for id in ids]
-        records, places = dict[int, Record | None](), self._locate(tube, cast("Sequence[int]", keys))
+        records, places = dict[int, Record | None](), self._tubes.locate(tube, cast("Sequence[int]", keys), "tasks")
         for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
             found = public(shard, super().get(shard, [places[place][1] for place in which], now=now))
             records.update(zip(which, found, strict=True))
@@ -206,17 +206,17 @@ class ShardedStore(RedisStore):
 
     def _merged(self, tube: Tube, after: int, read: Callable[[Tube, int], list[R]]) -> list[R]:
         """Merge the tasks or outcomes of all shards above an id, in the order of public ids."""
-        floor, found = self._shards.floor(tube), list[R]()
-        for home, shard in enumerate(self._shards.of(tube)):
+        floor, found = self._tubes.floor(tube), list[R]()
+        for home, shard in enumerate(self._tubes.shards(tube)):
             found += public(shard, read(shard, last_up_to(after, home, tube.shards, floor)))
         return sorted(found, key=lambda item: cast(Record, item).id)
 
     # addresses and groups
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        shards = self._shards.of(tube)
+        shards = self._tubes.shards(tube)
         if isinstance(key, int):
-            [(home, own)] = self._locate(tube, [key], "outcomes")
+            [(home, own)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
             found, _ = super()._find_outcome(shards[home], own, now)
             return replace(found, last=key) if found.id is None else OutcomeLookup(key), key
         if not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
@@ -238,19 +238,19 @@ class ShardedStore(RedisStore):
 
     def _own_lease(self, lease: Lease) -> Lease:
         """The lease with the task's shard and its id there."""
-        [(home, own)] = self._locate(lease.tube, [lease.id])
-        return Lease(self._shards.of(lease.tube)[home], own, lease.lease)
+        [(home, own)] = self._tubes.locate(lease.tube, [lease.id], "tasks")
+        return Lease(self._tubes.shards(lease.tube)[home], own, lease.lease)
 
     # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """See `Store.ahead`. Counts in the shard of the task."""
-        [(home, own)] = self._locate(tube, [record.id])
-        return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
+        [(home, own)] = self._tubes.locate(tube, [record.id], "tasks")
+        return super().ahead(self._tubes.shards(tube)[home], replace(record, id=own))
 
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         found: list[Finding] = []
-        if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
+        if tube.shards > 1 and not all(self._tubes.live(self._tubes.shards(tube))):
             what = "an interrupted move has left a part of it frozen"
             found.append(Finding(tube.name, None, what, "repair unfreezes it, and so does resume"))
             if not repair:
@@ -266,10 +266,7 @@ class ShardedStore(RedisStore):
         for place, home in homes:
             places.setdefault(home, []).append(place)
         for home, which in places.items():
-            yield self._shards.of(tube)[home], which
-
-    def _locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
-        return locate_tasks(self._runner, self._shards, tube, ids, "tasks", *parts)
+            yield self._tubes.shards(tube)[home], which
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

@@ -52,39 +52,6 @@ class Shard(Tube, frozen=True):
         return replace(record, id=self.public_id(record.id))
 
 
-class Shards:
-    """The shards that this process knows."""
-
-    def __init__(self) -> None:
-        self._of_tube: dict[int, Sequence[Shard]] = {}
-        self._floors: dict[int, int] = {}
-
-    def learn(self, no: int, floor: int) -> None:
-        """Note the last id that came from another store in the tube of that number; 0 if none did."""
-        if floor:
-            self._floors[no] = floor
-
-    def floor(self, tube: Tube) -> int:
-        """The last id that came from another store; the highest possible id while the tube is being imported."""
-        return MAX_ID if is_importing(tube.name) else self._floors.get(tube.no, 0)
-
-    def of(self, tube: Tube) -> Sequence[Tube]:
-        """The stored tubes of a tube: itself, unless it is sharded."""
-        if tube.shards == 1:
-            return (tube,)
-        shards = self._of_tube.get(tube.no)
-        if shards is None or shards[0].name != tube.name or shards[0].given != tube.given:  # imported or altered since
-            floor = self.floor(tube)
-            shards = [_shard(tube, place, floor) for place in range(tube.shards)]
-            self._of_tube[tube.no] = shards
-        return shards
-
-    def for_replies(self, tube: Tube, source: int) -> Tube:
-        """The stored tube for replies from `source`: always the same shard, which knows what it received before."""
-        shards = self.of(tube)
-        return shards[shard_of(NO_UTUBE, len(shards)) if tube.kind.per_utube else source % len(shards)]
-
-
 def public(stored: Tube, items: Iterable[R]) -> list[R]:
     """Tasks, outcomes or findings of a stored tube with their public ids."""
     if not isinstance(stored, Shard):
@@ -99,23 +66,6 @@ def public(stored: Tube, items: Iterable[R]) -> list[R]:
 def _shard(tube: Tube, place: int, floor: int) -> Shard:
     fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
     return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)
-
-
-def locate_tasks(runner: Runner, shards: Shards, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
-    """The shard of each task and its id there; an arbitrary shard if none has the id in one of these parts.
-
-    The id of a task that came from another store does not say which shard has it, so all shards are asked.
-    """
-    floor = shards.floor(tube)
-    places = {id: own_id(id, tube.shards, floor) for id in ids}
-    asked = [(id, place, part) for id in places if 0 < id <= floor for place in range(tube.shards) for part in parts]
-    for start in range(0, len(asked), _STEP):
-        some = asked[start : start + _STEP]
-        keys = [runner.keys.name(shards.of(tube)[place].no, part) for _, place, part in some]
-        words = [(key, (b"HEXISTS", key, task_key(id))) for key, (id, _, _) in zip(keys, some, strict=True)]
-        replies = runner.servers.command_all(words)
-        places.update((id, (place, id)) for (id, place, _), reply in zip(some, replies, strict=True) if reply)
-    return [places[id] for id in ids]
 
 
 class Declared(msgspec.Struct, omit_defaults=True):
@@ -134,15 +84,61 @@ _decode = msgspec.json.Decoder(Declared).decode
 class Tubes:
     """The tubes of one store."""
 
-    def __init__(self, runner: Runner, shards: Shards) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self.shards = shards
+        self._shards: dict[int, Sequence[Shard]] = {}
+        self._floors: dict[int, int] = {}
         #: Tubes that calls of this process have used, by name, and stored tubes by number, until a tube is altered.
         self.by_name: dict[str, Tube] = {}
         self.by_no: dict[int, Tube] = {}
         self._listed: list[Tube] = []
         self._listed_as: bytes | None = None
         self._listed_until = 0.0
+
+    # shards
+
+    def shards(self, tube: Tube) -> Sequence[Tube]:
+        """The stored tubes of a tube: itself, unless it is sharded."""
+        if tube.shards == 1:
+            return (tube,)
+        shards = self._shards.get(tube.no)
+        if shards is None or shards[0].name != tube.name or shards[0].given != tube.given:  # imported or altered since
+            floor = self.floor(tube)
+            shards = self._shards[tube.no] = [_shard(tube, place, floor) for place in range(tube.shards)]
+        return shards
+
+    def floor(self, tube: Tube) -> int:
+        """The last id that came from another store; the highest possible id while the tube is being imported."""
+        return MAX_ID if is_importing(tube.name) else self._floors.get(tube.no, 0)
+
+    def learn(self, no: int, floor: int) -> None:
+        """Note the last id that came from another store in the tube of that number; 0 if none did."""
+        if floor:
+            self._floors[no] = floor
+
+    def shard_for_replies(self, tube: Tube, source: int) -> Tube:
+        """The stored tube for replies from `source`: always the same shard, which knows what it received before."""
+        shards = self.shards(tube)
+        return shards[shard_of(NO_UTUBE, len(shards)) if tube.kind.per_utube else source % len(shards)]
+
+    def locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
+        """The shard of each task and its id there; an arbitrary shard if none has the id in one of these parts.
+
+        The id of a task that came from another store does not say which shard has it, so all shards are asked.
+        """
+        floor, keys = self.floor(tube), self._runner.keys
+        places = {id: own_id(id, tube.shards, floor) for id in ids}
+        old = [id for id in places if 0 < id <= floor]
+        asked = [(id, place, part) for id in old for place in range(tube.shards) for part in parts]
+        for start in range(0, len(asked), _STEP):
+            some = asked[start : start + _STEP]
+            names = [keys.name(self.shards(tube)[place].no, part) for _, place, part in some]
+            words = [(key, (b"HEXISTS", key, task_key(id))) for key, (id, _, _) in zip(names, some, strict=True)]
+            replies = self._runner.servers.command_all(words)
+            places.update((id, (place, id)) for (id, place, _), reply in zip(some, replies, strict=True) if reply)
+        return [places[id] for id in ids]
+
+    # names
 
     def overdue(self, now: int | None) -> Overdue:
         """See `Store.overdue`. One command, and one script on each server."""
@@ -152,7 +148,7 @@ class Tubes:
             self.by_name.clear()
             self.by_no.clear()
             self._listed_until = time.monotonic() + _LISTED_SECONDS
-        stored = [(part.no, tube) for tube in self._listed for part in self.shards.of(tube)]
+        stored = [(part.no, tube) for tube in self._listed for part in self.shards(tube)]
         due, clock = self._runner.overdue([no for no, _ in stored], now)
         tubes = {tube.no: tube for (_, tube), is_due in zip(stored, due, strict=True) if is_due}
         return Overdue(list(tubes.values()), (altered or b"").decode(), clock)
@@ -168,7 +164,7 @@ class Tubes:
             made = self._numbered(make_tube(0, name, kind, given))
             if self._name("", made):
                 return made
-            for stored in self.shards.of(made):
+            for stored in self.shards(made):
                 self._runner.command(stored.no, "meta", b"DEL")  # another client created it first
             return self.save(name, kind, given, exist_ok=exist_ok)
         if not exist_ok:
@@ -228,7 +224,7 @@ class Tubes:
 
     def _frozen(self, tube: Tube) -> Tube | None:
         """The tube as moved away, None if it was not: its first shard decides, which is frozen last and erased last."""
-        return self._runner.frozen(tube, self.shards.of(tube)[0].no)
+        return self._runner.frozen(tube, self.shards(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
         pairs = cast("list[bytes]", self._runner.command(TUBES, "tubes", b"HGETALL"))
@@ -237,7 +233,7 @@ class Tubes:
     def all(self) -> list[Tube]:
         """All tubes by name, without those that are being imported or were moved away."""
         tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
-        lives = self.live([self.shards.of(tube)[0] for tube in tubes])
+        lives = self.live([self.shards(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
@@ -245,7 +241,7 @@ class Tubes:
         """Find tubes that no call can find, because their name or their `meta` was removed."""
         findings: list[Finding] = []
         for tube in self._declared():
-            for stored in self.shards.of(tube):
+            for stored in self.shards(tube):
                 there = self._runner.command(stored.no, "meta", b"EXISTS")
                 if not there and (size := self._runner.command(stored.no, "tasks", b"HLEN")):
                     what = f"its meta is lost, so no call finds its {size} tasks"
@@ -257,16 +253,16 @@ class Tubes:
                 what = f"no call finds tube number {tube.no} by its name"
                 findings.append(Finding(tube.name, None, what, f"give it the name {name}"))
                 if repair:
-                    self._name("", replace(tube, name=name), self.shards.floor(tube))
+                    self._name("", replace(tube, name=name), self.floor(tube))
         return findings
 
     def stored(self) -> list[Tube]:
         """All tubes by name, each sharded tube replaced by its shards."""
-        return [stored for tube in self.all() for stored in self.shards.of(tube)]
+        return [stored for tube in self.all() for stored in self.shards(tube)]
 
     def forget(self, tube: Tube) -> None:
         """Remove the remaining shards of a dropped tube, then its name."""
-        for shard in self.shards.of(tube)[1:]:
+        for shard in self.shards(tube)[1:]:
             self._runner.on_tag("drop_tube", shard.no, self._runner.moment(None), tube.name, 1, idempotent=True)
         self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, idempotent=True)
 
@@ -279,18 +275,18 @@ class Tubes:
             made = replace(tube, no=last - wanted + 1)
             if self._runner.command(TUBES, "tubes", b"HEXISTS", made.no):
                 continue  # the count of tubes was lost
-            if all(self._runner.command_each(self.shards.of(made), "meta", b"HSETNX", b"last", 0)):
+            if all(self._runner.command_each(self.shards(made), "meta", b"HSETNX", b"last", 0)):
                 return made
 
     def _lives(self, tube: Tube) -> bool:
-        return all(self.live(self.shards.of(tube)[:1]))
+        return all(self.live(self.shards(tube)[:1]))
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
         """Return for each of these stored tubes whether it exists and is not frozen."""
         return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:
-        self.shards.learn(no, _decode(stored).floor)
+        self.learn(no, _decode(stored).floor)
         return make_declared(no, stored)
 
 
