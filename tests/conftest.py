@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import penstock
-from penstock.store.open import with_pool
+from penstock.core.store_url import with_pool
 from penstock.testing import Clock
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running

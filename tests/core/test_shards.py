@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.shards import home_of, last_up_to, own_id, own_in, public_id, shard_of
+from tests.core.test_lifecycle import record
 
 
 @pytest.mark.parametrize("floor", [0, 1, 7])
@@ -31,6 +32,6 @@ def test_an_id_up_to_the_floor_is_the_same_in_its_shard() -> None:
 
 
 def test_without_utube_and_address_the_guess_is_right() -> None:
-    assert [home_of(id, None, None, 3) for id in range(1, 9)] == [own_id(id, 3, 8)[0] for id in range(1, 9)]
-    assert home_of(1, None, "a", 3) == shard_of("a", 3)
-    assert home_of(1, "u", "a", 3) == shard_of("u", 3)
+    assert [home_of(record(), False, 3, id - 1) for id in range(1, 9)] == [own_id(id, 3, 8)[0] for id in range(1, 9)]
+    assert home_of(record(address="a"), False, 3, 0) == shard_of("a", 3)
+    assert home_of(record(utube="u", address="a"), True, 3, 0) == shard_of("u", 3)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from penstock.store.open import with_pool
+from penstock.core.store_url import with_pool
 from tests.fault.history import Recorder
 from tests.servers import DURABLE, started
 from tests.servers.base import Server

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from penstock.store.open import with_pool
+from penstock.core.store_url import with_pool
 from penstock.testing import run_queued
 from tests.fault import killed_program
 from tests.servers import running

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.core.store_url import with_pool
 from penstock.runtime import heartbeat
-from penstock.store.open import with_pool
 from tests.servers import running
 from tests.servers.proxy import Proxy, proxied
 

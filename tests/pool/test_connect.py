@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.store.open import with_pool
+from penstock.core.store_url import with_pool
 from tests.pool.conftest import DATABASES
 from tests.servers.redis import Redis
 from tests.support.verbs import take

@@ -12,9 +12,9 @@ from penstock.core.attempts import Failure
 from penstock.core.entry import plain_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.store_url import with_pool
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
-from penstock.store.open import with_pool
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.pool.vault import Changes
 from penstock.store.redis.redis_store import RedisStore

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.store.open import rebuild_index, with_pool
+from penstock.core.store_url import with_pool
+from penstock.store.open import rebuild_index
 from penstock.store.pool.pool_store import PoolStore
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis

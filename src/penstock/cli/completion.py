@@ -14,7 +14,7 @@ import penstock
 from penstock.broker.broker import DEFAULT_URL
 from penstock.cli import output
 from penstock.cli.existing_store import connect_existing
-from penstock.store.open import with_pool
+from penstock.core.store_url import with_pool
 
 # If the store does not answer in this time, nothing is completed.
 PATIENCE = 1.0

@@ -10,8 +10,8 @@ import click
 import penstock
 from penstock.broker.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
+from penstock.core.store_url import with_pool
 from penstock.errors import NoSuchTube, NotFound, PenstockError, TubeExists
-from penstock.store.open import with_pool
 
 EXIT_FAILED = 1  # the command failed, or found something wrong
 EXIT_USAGE = 2  # click's code for a wrong command line

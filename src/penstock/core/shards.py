@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from zlib import crc32
 
+from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.core.values import whole
 from penstock.errors import UnsupportedOption
 
@@ -41,10 +42,10 @@ def shard_of(text: str, shards: int) -> int:
     return crc32(text.encode()) % shards
 
 
-def home_of(id: int, utube: str | None, address: str | None, shards: int) -> int:
-    """The shard of an imported task: by utube or address, otherwise the one that `own_id` guesses."""
-    text = address if utube is None else utube
-    return (id - 1) % shards if text is None else shard_of(text, shards)
+def home_of(task: Entry | Record, per_utube: bool, shards: int, turn: int) -> int:
+    """The shard of a task: by its micro-queue or else its address; otherwise the one whose turn it is."""
+    text = (task.utube or NO_UTUBE) if per_utube else task.address
+    return turn % shards if text is None else shard_of(text, shards)
 
 
 def public_id(id: int, place: int, shards: int, floor: int = 0) -> int:

@@ -15,6 +15,7 @@ from penstock.core.ending import Ending
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.results import Counts, MicroQueue
+from penstock.core.shards import home_of, shard_of
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, TubeBusy
 
@@ -76,6 +77,19 @@ class ImportBatch(msgspec.Struct, frozen=True):
     def count(self, *states: str) -> int:
         """The number of tasks in one of these states."""
         return sum(record.state in states for record in self.records)
+
+    def split(self, tube: Tube, shards: int) -> list[ImportBatch]:
+        """The part of the batch for each shard of a tube."""
+        per_utube = tube.kind.per_utube
+        records: list[list[Record]] = [[] for _ in range(shards)]
+        outcomes: list[list[Kept]] = [[] for _ in range(shards)]
+        for record in self.records:
+            records[home_of(record, per_utube, shards, record.id - 1)].append(record)
+        for kept in self.outcomes:
+            # With micro-queues, an address is looked up in all shards.
+            home = (kept.id - 1) % shards if per_utube else shard_of(kept.address, shards)
+            outcomes[home].append(kept)
+        return [ImportBatch(own, self.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
 
     @property
     def members(self) -> dict[int, int]:

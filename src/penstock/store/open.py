@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.core.names import safe_url, shown
+from penstock.core.store_url import split_url, url_parts
 from penstock.engine.store import Store
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.sql.migrations import Schema
@@ -18,12 +16,10 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], int]
 
-_SCHEMES = ("sqlite", "memory", "postgresql", "mysql", "redis", "rediss", "redis+sentinel", "redis+cluster")
 # The databases that a pool can use.
 _VAULTS = ("sqlite", "postgresql", "mysql")
 # The driver of a scheme, and the extra that installs it. All other schemes need redis, by the extra redis.
 _DRIVERS = {"postgresql": ("psycopg", "postgres"), "mysql": ("PyMySQL", "mysql")}
-_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
 
 
 class _Kind(NamedTuple):
@@ -71,7 +67,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
     `pool` is the URL of the database behind a Redis. A Redis URL may instead have it as its parameter `pool`.
     """
-    scheme, url, pool = _split(url, pool)
+    scheme, url, pool = split_url(url, pool)
     if pool is None:
         return _kind(scheme).open(url, clock)
     database = _vault(scheme, pool)
@@ -82,7 +78,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
 def check_url(url: str) -> None:
     """Raise BadValue if the URL is invalid, StoreUnavailable if its driver is missing. Opens nothing."""
-    scheme, url, pool = _split(url)
+    scheme, url, pool = split_url(url)
     if pool is not None:
         _vault(scheme, pool)
     _kind(scheme).locate(url)
@@ -90,7 +86,7 @@ def check_url(url: str) -> None:
 
 def look_at_schema(url: str) -> Schema:
     """Return which schema a store has, and which migrations opening it would apply. Changes nothing."""
-    scheme, url, pool = _split(url)
+    scheme, url, pool = split_url(url)
     if pool is not None:
         raise UnsupportedOption(
             "a pool creates what it needs in its database when it is opened: there is nothing to migrate"
@@ -107,7 +103,7 @@ def sqlite_path(url: str) -> str:
 
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     """Rebuild the index of a pool. Calls `progress` with the number of tasks loaded and the total."""
-    scheme, url, pool = _split(url)
+    scheme, url, pool = split_url(url)
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL and --pool")
     database = _vault(scheme, pool)
@@ -116,62 +112,9 @@ def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     rebuild_pool(url, database, progress)
 
 
-def with_pool(url: str, pool: str) -> str:
-    """Return the Redis URL with the database's URL as its parameter `pool`."""
-    return f"{url}{'&' if '?' in url else '?'}{urlencode({'pool': pool})}"
-
-
 def has_pool(url: str) -> bool:
     """Return whether the URL names a database behind its Redis."""
-    return _split(url)[2] is not None
-
-
-def _split(url: object, pool: str | None = None) -> tuple[str, str, str | None]:
-    """Return the scheme of a URL, the URL without its parameter `pool`, and the pool's URL from it or the argument."""
-    if not isinstance(url, str):
-        raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
-    scheme, separator, _ = url.partition("://")
-    if not separator or scheme not in _SCHEMES:
-        raise BadValue(f"store URL {safe_url(url)} has no known scheme: use {', '.join(f'{s}://' for s in _SCHEMES)}")
-    given = parse_qsl(_parts(f"store URL {scheme}://…", url).query, keep_blank_values=True)
-    named = [value for name, value in given if name == "pool"]
-    if not named:
-        return scheme, url, pool
-    if pool is not None or len(named) > 1:
-        raise BadValue("the pool is given twice: name it by pool= or in the URL")
-    rest = urlencode([(name, value) for name, value in given if name != "pool"])
-    # Not urlunsplit, which turns sqlite:///x.db into sqlite:/x.db.
-    return scheme, f"{url.partition('?')[0]}{rest and f'?{rest}'}", named[0]
-
-
-def _parts(where: str, url: str) -> SplitResult:
-    """Split a URL. Raises BadValue if that fails. Messages only show the scheme: the rest may be a password."""
-    for char in url:  # urlsplit drops some of these, and others confuse drivers
-        if unicodedata.category(char) in ("Cc", "Cs"):
-            raise BadValue(f"{where} has an invisible character {char!a}: remove it")
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadValue(f"{where} is not understood: correct its host") from None
-    if parts.scheme not in ("sqlite", "memory"):
-        _refuse_unescaped(where, parts)
-    return parts
-
-
-def _refuse_unescaped(where: str, parts: SplitResult) -> None:
-    """Raise BadValue if a user or password is not escaped: later messages would show a part of it as path or port."""
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    if _BAD_ESCAPE.search(credentials + parts.query):
-        raise BadValue(f"{where} has a % in its password or parameters that escapes nothing: write %25")
-    try:
-        unquote(parts.netloc + parts.path + parts.query, errors="strict")
-    except UnicodeDecodeError:
-        raise BadValue(f"{where} has a % escape that is not UTF-8: escape the bytes of its UTF-8 form") from None
-    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
-    outside = any("@" in text for text in (parts.path, *names)) or parts.fragment
-    if outside or any(colon and not port.isdecimal() for _, colon, port in ports):
-        raise BadValue(f"{where} has an unescaped character in its password: write / ? # @ as %2F %3F %23 %40")
+    return split_url(url)[2] is not None
 
 
 def _vault(scheme: str, pool: object) -> Database:
@@ -190,7 +133,7 @@ def open_vault(pool: object) -> Database:
     if scheme not in _VAULTS:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {safe_url(pool)} is not a database for a pool: use {known}")
-    _parts(f"pool {scheme}://…", pool)
+    url_parts(f"pool {scheme}://…", pool)
     vault = _kind(scheme).vault
     assert vault is not None
     return vault(pool)

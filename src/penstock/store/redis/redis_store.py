@@ -38,12 +38,11 @@ from penstock.core.results import (
     Taken,
 )
 from penstock.core.select import Sweep
-from penstock.core.shards import home_of, shard_of
-from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.shards import shard_of
+from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
     GroupTotals,
     ImportBatch,
-    Kept,
     TubeCounters,
     freeze_refused,
     is_frozen,
@@ -528,7 +527,7 @@ class RedisStore(Store):
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """See `Store.import_batch`. Each shard gets its part, and the id up to which everything is imported."""
         shards = self._tubes.shards(tube)
-        for stored, part in zip(shards, [batch] if len(shards) == 1 else _parts(tube, batch), strict=True):
+        for stored, part in zip(shards, batch.split(tube, len(shards)), strict=True):
             if any(record.reply_to is not None for record in part.records):
                 self._outbox.register(stored)
             words = [word for kept in part.outcomes for word in (b"o" + task_key(kept.id), pack_outcome(kept))]
@@ -590,17 +589,3 @@ def look_at_redis(url: str) -> Schema:
     stored = None if found is None else int(found)
     must_fit(f"{servers.label} prefix {where.prefix}", stored, LAYOUTS, new="prefix (?prefix=…)")
     return schema_of(stored, LAYOUTS)
-
-
-def _parts(tube: Tube, batch: ImportBatch) -> list[ImportBatch]:
-    """The part of a batch that goes to each shard of a tube."""
-    count, per_utube = tube.shards, tube.kind.per_utube
-    records: list[list[Record]] = [[] for _ in range(count)]
-    outcomes: list[list[Kept]] = [[] for _ in range(count)]
-    for record in batch.records:
-        utube = (record.utube or NO_UTUBE) if per_utube else None
-        records[home_of(record.id, utube, record.address, count)].append(record)
-    for kept in batch.outcomes:
-        # With micro-queues, an address is looked up in all shards.
-        outcomes[home_of(kept.id, None, None if per_utube else kept.address, count)].append(kept)
-    return [ImportBatch(own, batch.upto, ends) for own, ends in zip(records, outcomes, strict=True)]

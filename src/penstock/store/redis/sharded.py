@@ -19,8 +19,8 @@ from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, refuse_busy
 from penstock.core.results import Blocked, Effects, Finding, Lease, Settled, Stored, Taken
 from penstock.core.select import Find, Listing, Sweep
-from penstock.core.shards import last_up_to, shard_of
-from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.shards import home_of, last_up_to, shard_of
+from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept
 from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
@@ -77,7 +77,9 @@ class ShardedStore(RedisStore):
         """See `Store.put`. Atomic per shard: if one refuses its part, others may have stored theirs."""
         if tube.shards == 1:
             return super().put(tube, entries, now=now)
-        homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
+        turn = next(self._turns)
+        homes = [home_of(entry, tube.kind.per_utube, tube.shards, turn) for entry in entries]
+        records, effects = dict[int, Record](), Effects()
         # Shards that may refuse go first, so that a refusal rarely comes after another shard has stored its part.
         addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
         for shard, which in self._by_shard(tube, sorted(enumerate(homes), key=lambda pair: pair[1] not in addressed)):
@@ -90,13 +92,6 @@ class ShardedStore(RedisStore):
             records.update(zip(which, public(shard, stored.records), strict=True))
             effects.add(stored.effects)
         return Stored([records[place] for place in range(len(entries))], effects)
-
-    def _shards_for(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
-        """The shard of each entry: by its micro-queue, else by its address; all other entries go to the same shard."""
-        anywhere, shards = next(self._turns) % tube.shards, tube.shards
-        if tube.kind.per_utube:
-            return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
-        return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         shards, short = self._tubes.shards(tube), super().plain_put
