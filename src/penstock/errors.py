@@ -126,7 +126,7 @@ class StoreFull(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The stored bytes are damaged or are not penstock's; they were left as they are."""
+    """The stored bytes are damaged or are not penstock's; they were left unchanged."""
 
 
 class SchemaMismatch(StoreError):

@@ -26,7 +26,7 @@ from tests.support.event_loops import (
 SEEDS = (1, 2, 3)
 
 
-def test_a_take_cancelled_while_the_store_answers_gives_back_what_it_got(store_url: str) -> None:
+def test_a_take_cancelled_while_the_store_answers_releases_its_task(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t", ttr=60, max_attempts=1)
@@ -44,7 +44,7 @@ def test_a_take_cancelled_while_the_store_answers_gives_back_what_it_got(store_u
     in_loop(main)
 
 
-def test_a_take_cancelled_after_the_answer_came_gives_back_what_it_got(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_take_cancelled_after_the_answer_came_releases_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t", ttr=60)

@@ -253,7 +253,7 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
         take._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
-def test_a_loop_that_is_closed_while_the_store_answers_gives_back_what_was_taken() -> None:
+def test_a_loop_that_is_closed_while_the_store_answers_releases_what_was_taken() -> None:
     loop = asyncio.new_event_loop()
 
     async def begin_take() -> tuple[aio.Broker, threading.Event, asyncio.Future[Any]]:

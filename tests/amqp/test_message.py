@@ -69,7 +69,9 @@ def test_properties_become_the_options_that_the_kind_has(broker: penstock.Broker
         (Message(b"", reply_to="no tube/name"), {}),
     ],
 )
-def test_odd_properties(broker: penstock.Broker, message: Message, expected: dict[str, object]) -> None:
+def test_unusual_properties_become_valid_options(
+    broker: penstock.Broker, message: Message, expected: dict[str, object]
+) -> None:
     assert options(broker, message) == expected
 
 

@@ -34,7 +34,7 @@ def test_an_app_url_must_be_text(url: Any) -> None:
 
 @pytest.mark.parametrize("option", ["name", "tube"])
 @pytest.mark.parametrize("value", ["", 0, False, [], "a b", "x" * 201, "\ud800", 5])
-def test_a_bad_name(app: App, option: str, value: Any) -> None:
+def test_a_bad_name_is_refused(app: App, option: str, value: Any) -> None:
     options: Any = {option: value}
     for decorate in (app.task, lambda **options: app.every(5, **options)):
         with pytest.raises(penstock.BadValue, match=option):

@@ -129,7 +129,7 @@ def test_the_options_of_the_workers_handler_apply(apps: tuple[App, App]) -> None
 
 
 @pytest.mark.parametrize("store_url", ["memory", "sqlite", "postgres", "redis"], indirect=True)
-def test_a_name_is_a_link_of_a_chain(apps: tuple[App, App]) -> None:
+def test_a_handler_by_name_can_be_a_link_of_a_chain(apps: tuple[App, App]) -> None:
     web, worker = apps
     add, send = web.handler("add"), web.handler("send", tube="mail")
     handle = penstock.chain(add.call(1, 2), add.call(4), send.call(subject="x").options(pri=1)).put()

@@ -50,7 +50,7 @@ def test_a_kicked_task_still_waits_for_the_start_of_its_group(broker: penstock.B
     assert take(tube).data == "x"
 
 
-def test_what_is_not_buried_is_not_kicked(broker: penstock.Broker) -> None:
+def test_a_task_that_is_not_buried_is_not_kicked(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     task = tube.put(1)
     with pytest.raises(penstock.NotFound, match="is not buried"):

@@ -37,7 +37,7 @@ def test_what_is_not_a_collection_is_refused(
     assert everything(tube) == before
 
 
-def test_any_other_collection_will_do(broker: penstock.Broker) -> None:
+def test_any_other_collection_is_accepted(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     for given in (["x"], ("x",), {"x"}, (text for text in "x"), iter(["x"]), {"x": 1}.keys(), range(1)):
         tube.put_many(given)
@@ -63,7 +63,7 @@ def test_repair_must_be_a_bool(broker: penstock.Broker) -> None:
             broker.check(repair)
 
 
-def test_a_type_to_decode_as_must_be_one(broker: penstock.Broker) -> None:
+def test_decode_needs_a_type(broker: penstock.Broker) -> None:
     task = broker.tube("mail").put({"a": 1})
     refused([5, "Mail", [], object(), penstock.connect], task.decode, "decode")
 

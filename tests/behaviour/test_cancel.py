@@ -222,7 +222,7 @@ def test_live_work_among_cancelled_work_is_taken_in_order(broker: penstock.Broke
     assert broker.check() == []
 
 
-def test_a_new_group_of_the_name_begins_while_the_old_one_goes(broker: penstock.Broker) -> None:
+def test_a_new_group_of_the_name_begins_while_the_old_one_is_removed(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     old = cancellable(tube, list(range(LARGE)))
     old.start()

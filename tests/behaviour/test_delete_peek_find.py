@@ -103,7 +103,7 @@ def test_tasks_of_one_status(broker: penstock.Broker, status: str, ids: list[int
     assert [task.id for task in tube.tasks(penstock.Status(status))] == ids
 
 
-def test_tasks_behind_their_micro_queue_are_ready(broker: penstock.Broker) -> None:
+def test_tasks_that_wait_in_their_micro_queue_are_listed_as_ready(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
     tube.put_many(["a", "b", "c"], utube="u")
     take(tube)

@@ -55,7 +55,7 @@ def test_the_value_itself_is_not_changed(value: object) -> None:
 
 
 @given(st.binary(min_size=1).filter(lambda stored: stored[:1] != b"\0"))
-def test_damaged_bytes_are_a_value_or_refused(stored: bytes) -> None:
+def test_damaged_bytes_are_decoded_or_refused(stored: bytes) -> None:
     try:
         value = decode(stored)
     except BadValue as refused:

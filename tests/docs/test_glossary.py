@@ -62,5 +62,5 @@ def test_the_kinds_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ERRORS))
-def test_an_error_is_on_its_page(name: str) -> None:
+def test_every_error_is_on_the_page_of_errors(name: str) -> None:
     assert name in (ROOT / "docs" / "errors.md").read_text()

@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text().replace("\\|", "|")
 
 
 @pytest.mark.parametrize("name", [name.decode() for name in COMMANDS])
-def test_a_command_is_there_with_its_arguments(name: str) -> None:
+def test_every_command_is_documented_with_its_arguments(name: str) -> None:
     assert f"`{name} {COMMANDS[name.encode()].usage}".rstrip() + "`" in PAGE
 
 
@@ -24,7 +24,7 @@ def test_the_options_of_puts_and_tubes_are_those_of_python() -> None:
 
 
 @pytest.mark.parametrize("option", sorted({*command_args.PUT, *command_args.TUBE}))
-def test_an_option_is_there(option: str) -> None:
+def test_every_option_is_documented(option: str) -> None:
     assert option.upper() in PAGE
 
 
@@ -34,5 +34,5 @@ ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "Schem
 
 
 @pytest.mark.parametrize("name", [name for name in vars(errors) if name[0].isupper() and name not in ELSEWHERE])
-def test_an_error_is_there(name: str) -> None:
+def test_every_error_is_documented(name: str) -> None:
     assert f"`{name.upper()}`" in PAGE

@@ -74,7 +74,7 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_names_on_a_page_exist(page: Path) -> None:
     commands = cli.list_commands(click.Context(cli))
     unknown = []
     for code in counterparts(page):

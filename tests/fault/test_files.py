@@ -141,7 +141,9 @@ def test_an_application_that_shares_the_file_keeps_its_tables(path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.2"])
-def test_a_sqlite_that_corrupts_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_sqlite_version_that_can_corrupt_files_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
     with pytest.raises(penstock.StoreUnavailable, match="can corrupt"):
         connect(path)
@@ -149,7 +151,7 @@ def test_a_sqlite_that_corrupts_is_refused(path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "4.0.0"])
-def test_a_sqlite_that_is_safe_is_used(path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_a_safe_sqlite_version_is_accepted(path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
     connect(path).close()
     assert path.exists()

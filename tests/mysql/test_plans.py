@@ -113,7 +113,7 @@ def values(tube: int) -> dict[str, object]:
             "tables": Raw("k"), "queues": Raw("")}  # fmt: skip
 
 
-def test_loads(own: Connection, tube: int) -> None:
+def test_loads_use_their_indexes(own: Connection, tube: int) -> None:
     for name, index in LOADS.items():
         query = fill(getattr(Q, name), **values(tube))
         explained = explain(own, query)[0]
@@ -133,7 +133,7 @@ def test_the_next_deadline_of_a_tube_is_three_index_seeks(own: Connection, tube:
     assert reads(own, query) <= 10
 
 
-def test_packets(own: Connection, broker: penstock.Broker, tube: int) -> None:
+def test_statements_of_packets_read_few_rows(own: Connection, broker: penstock.Broker, tube: int) -> None:
     for name in PACKETS:
         must_read_little(own, tube, broker.session_handle.handle, name)
         own.rollback()
@@ -158,7 +158,7 @@ def must_read_little(own: Connection, tube: int, handle: str, name: str) -> None
         assert reads(own, query) <= MOST, (name, place)
 
 
-def test_heads(own: Connection, tube: int) -> None:
+def test_finding_heads_reads_few_rows(own: Connection, tube: int) -> None:
     labels = [f"u{number}".encode().hex().upper() for number in range(50)]
     own.cursor().execute(f"SET @p_t={tube},@p_l=2,@p_fair=0,@p_over=1,@p_gained=0,@p_us='{json.dumps(labels)}'")
     for query in [Q.forget_empty_queues, Q.find_heads, Q.make_heads] * 2:

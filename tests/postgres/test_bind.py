@@ -282,7 +282,7 @@ def test_a_transaction_of_sqlalchemy(url: str, engine: sqlalchemy.Engine, made: 
     app.close()
 
 
-def test_what_a_session_has_not_flushed_is_part_of_the_transaction(broker: penstock.Broker, url: str) -> None:
+def test_unflushed_changes_of_a_session_are_part_of_the_transaction(broker: penstock.Broker, url: str) -> None:
     class Base(DeclarativeBase):
         pass
 
@@ -306,7 +306,9 @@ def test_what_a_session_has_not_flushed_is_part_of_the_transaction(broker: penst
     assert tube.stats().tasks.total == 0
 
 
-def test_what_is_no_connection_of_sqlalchemy_is_refused(broker: penstock.Broker, engine: sqlalchemy.Engine) -> None:
+def test_objects_that_only_resemble_sqlalchemy_connections_are_refused(
+    broker: penstock.Broker, engine: sqlalchemy.Engine
+) -> None:
     tube = broker.tube("work")
     tube.put("x")
     task = take(tube)

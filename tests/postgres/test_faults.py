@@ -225,7 +225,7 @@ def test_no_message_contains_the_password() -> None:
 
 
 @pytest.mark.parametrize("number", [MIGRATIONS[-1].number + 1, 12])
-def test_a_schema_of_another_time_is_refused(url: str, admin: psycopg.Connection, number: int) -> None:
+def test_a_schema_of_another_version_is_refused(url: str, admin: psycopg.Connection, number: int) -> None:
     penstock.connect(url).close()
     admin.execute(f"UPDATE {schema_of(url)}.penstock_meta SET value = '{number}' WHERE name = 'schema'")
     with pytest.raises(penstock.SchemaMismatch, match=f"schema {number}"):

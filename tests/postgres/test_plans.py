@@ -169,7 +169,7 @@ def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
                 must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
 
 
-def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, plan_logger: PlanLogger) -> None:
+def test_peek_and_tasks_use_their_indexes(broker: penstock.Broker, plan_logger: PlanLogger) -> None:
     tube = fill(broker, "fifottl", 20_000)
     for task in tube.take_many(3):
         task.bury()

@@ -27,7 +27,7 @@ def test_a_process_that_runs_while_another_migrates_says_what_to_do(server: Post
                 call(1)
 
 
-def test_nothing_is_prepared_before_its_tables_are_there(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_prepared_before_its_tables_exist(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PgBouncer remembers the name of a statement that could not be prepared, and ends the connection at the next."""
     run, failed_prepared = Wire._run, list[bool]()
 

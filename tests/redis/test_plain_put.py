@@ -62,7 +62,7 @@ def test_no_fast_path_if_more_must_be_decided(broker: penstock.Broker, kind: str
     assert len(tube) == 1
 
 
-def test_each_shard_has_its_own(broker: penstock.Broker) -> None:
+def test_each_shard_has_its_own_fast_path(broker: penstock.Broker) -> None:
     tube = broker.tube("t", ttl=60, shards=3)
     reported: list[int] = []
     tube.on_change(lambda task, event: reported.append(task.id))

@@ -20,7 +20,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "is_modern", lambda facts: False)
 
 
-def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_servers_are_recognised_by_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert not durability.is_modern({"redis_version": "6.2.14"})
     assert durability.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})

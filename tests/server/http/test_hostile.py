@@ -29,7 +29,7 @@ def server(store_url: str) -> Iterator[Serving]:
         assert running.get("/api/tubes").json() in ([], [{"name": "mail", "kind": "fifottl", "options": {}}])
 
 
-def test_a_body_over_the_limit(server: Serving) -> None:
+def test_a_body_over_the_limit_is_refused(server: Serving) -> None:
     assert refused(server.post(f"{MAIL}/tasks", {"data": "x" * 3000})) == (413, "PayloadTooLarge")
     chunks = (b"x" * 500 for _ in range(10))
     assert refused(server.client.post(f"{MAIL}/tasks", content=chunks)) == (413, "PayloadTooLarge")
@@ -46,7 +46,7 @@ def test_a_client_that_sends_a_whole_oversized_body_gets_the_answer(server: Serv
         assert client.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_does_not_come(store_url: str) -> None:
+def test_a_body_that_does_not_arrive_is_refused(store_url: str) -> None:
     with serving(store_url, options=Options(body_seconds=0.5)) as running:
         port = httpx.URL(running.url).port or 0
         # Less than the time that a body has by default.
@@ -74,7 +74,7 @@ BODIES = [
 ]
 
 
-def test_a_bad_body_of_a_put(server: Serving) -> None:
+def test_a_bad_body_of_a_put_is_refused(server: Serving) -> None:
     for body in BODIES:
         status, _ = refused(server.client.post(f"{MAIL}/tasks", content=body))
         assert 400 <= status < 500
@@ -105,7 +105,7 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def test_a_bad_number_or_id(server: Serving) -> None:
+def test_a_bad_number_or_id_is_refused(server: Serving) -> None:
     server.post("/api/tubes", {"name": "mail"})
     for path, body in CALLS:
         status, _ = refused(server.post(MAIL + path, body))
@@ -137,13 +137,13 @@ def test_a_refusal_names_the_field_and_its_value(
 QUERIES = "limit=-1 limit=0 limit=1000000000 limit=NaN limit=1.5 after=x after=-1 status=z page=NaN x=1".split()
 
 
-def test_a_bad_query(server: Serving) -> None:
+def test_a_bad_query_is_refused(server: Serving) -> None:
     server.post("/api/tubes", {"name": "mail"})
     for query in QUERIES:
         assert refused(server.get(f"{MAIL}/tasks?{query}")) == (400, "BadValue"), query
 
 
-def test_a_bad_query_of_a_page(server: Serving) -> None:
+def test_a_bad_query_of_a_page_is_refused(server: Serving) -> None:
     for query in ("page=NaN", "page=0", "page=-1", "page=1000000000", "order=x", "x=1", "q=" + "x" * 300):
         answer = server.get(f"/?{query}")
         assert answer.status_code == 400, query
@@ -153,14 +153,14 @@ def test_a_bad_query_of_a_page(server: Serving) -> None:
 NAMES = ["a b", "x" * 300, "..%2Fx", "%00", "%7Bx%7D", "%27%3B%20DROP%20TABLE", "a%0D%0Ab", "%E2%80%AE", "%ff", "-x"]
 
 
-def test_a_bad_name(server: Serving) -> None:
+def test_a_bad_name_is_refused(server: Serving) -> None:
     for name in NAMES:
         status, _ = refused(server.post(f"/api/tubes/{name}/tasks", {"data": 1}))
         assert 400 <= status < 500, name
         assert 400 <= server.get(f"/tubes/{name}").status_code < 500, name
 
 
-def test_wrong_paths_and_methods(server: Serving) -> None:
+def test_wrong_paths_and_methods_are_refused(server: Serving) -> None:
     assert refused(server.get("/api/nothing")) == (404, "NotFound")
     assert refused(server.client.put(MAIL)) == (405, "MethodNotAllowed")
     assert refused(server.client.request("BREW", MAIL))[0] == 405
@@ -193,7 +193,7 @@ def test_bytes_that_are_not_http_end_the_connection(server: Serving) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"*1\r\n$4\r\nPING\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
-def test_a_request_that_does_not_come_ends_the_connection(
+def test_a_request_that_does_not_arrive_ends_the_connection(
     server: Serving, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_listener, "HEAD_SECONDS", 0.3)
@@ -202,7 +202,7 @@ def test_a_request_that_does_not_come_ends_the_connection(
         assert slow.recv(100) == b""
 
 
-def test_a_second_request_that_does_not_come_ends_the_connection(
+def test_a_second_request_that_does_not_arrive_ends_the_connection(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -216,7 +216,7 @@ def test_a_second_request_that_does_not_come_ends_the_connection(
     assert said.endswith(b'{"status":"ok"}')
 
 
-def test_a_slow_head_that_comes_in_time_is_answered(server: Serving) -> None:
+def test_slow_headers_that_arrive_in_time_are_answered(server: Serving) -> None:
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), PATIENCE) as slow:
         for byte in b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n":
             slow.sendall(bytes([byte]))

@@ -200,7 +200,7 @@ class Runner:
         return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
     def script(self, name: str, sort: str) -> Script:
-        """The script of that name for a sort of tubes."""
+        """The script of that name for this sort of tube."""
         return load_script(name, sort=sort, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
