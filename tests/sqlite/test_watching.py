@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,7 @@ class File:
         self._writing.execute("CREATE TABLE t (n)")
         self._looking = apsw.Connection(str(path))
         self.looks = 0
-        self.own = 0
-        self.watch = Watch(str(path), self._look, lambda: self.own)
+        self.watch = Watch(str(path), self._look)
 
     def _look(self) -> int:
         self.looks += 1
@@ -42,8 +40,7 @@ class File:
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[File]:
-    monkeypatch.setattr(watching, "_ALERT_SECONDS", 0.0)
+def file(tmp_path: Path) -> Iterator[File]:
     file = File(tmp_path / "queue.db")
     assert file.watch.wait(Wake(), 30), "the first look sees what was there"
     yield file
@@ -78,29 +75,14 @@ def test_a_sleeping_watcher_is_woken(file: File) -> None:
     assert found.result(timeout=20) is False
 
 
-@pytest.fixture
-def idle_watch(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
-    """A watch whose next regular read is a minute away."""
-    file.await_idle()
-    monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
+def test_frequent_writes_cause_rare_reads(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may all be our own."""
     monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
     file.watch._pause = 60.0
-    return file
-
-
-def test_a_write_of_others_shortens_the_pause_between_reads(idle_watch: File) -> None:
-    found = begin(lambda: idle_watch.watch.wait(Wake(), 50))
-    idle_watch.write()
-    assert found.result(timeout=20) is True
-
-
-def test_our_own_write_does_not_shorten_the_pause(idle_watch: File) -> None:
-    before, idle_watch.own = idle_watch.looks, 1
-    idle_watch.write()
-    began = time.monotonic()
-    until(lambda: idle_watch.watch.wait(Wake(), 0.3))  # when its time is over it reads once more
-    assert idle_watch.looks - before == 1
-    assert time.monotonic() - began >= 0.3
+    file.write()
+    before = file.looks
+    file.watch.wait(Wake(), 0.3)
+    assert file.looks == before + 1, "at the end of its time"
 
 
 def test_without_inotify_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import time
-from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -90,9 +89,8 @@ class BusyHandler:
     at the same time, the longest wait was 229 ms with growing pauses, 119 ms with these.
     """
 
-    def __init__(self, queue: Collection[Pause]) -> None:
+    def __init__(self) -> None:
         self.pause = EAGER
-        self._queue = queue  # pauses of the threads that wait behind this one: it is eager if one of them is
         self._began = 0.0
 
     def __call__(self, tries: int) -> bool:
@@ -101,7 +99,7 @@ class BusyHandler:
             self._began = now
         elif now - self._began > BUSY_SECONDS:
             return False
-        time.sleep(random.uniform(*(EAGER if EAGER in self._queue else self.pause)))
+        time.sleep(random.uniform(*self.pause))
         return True
 
 
@@ -144,7 +142,9 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )
-        db.execute(f"PRAGMA temp_store = MEMORY; PRAGMA cache_size = -{_CACHE_KIB}")
+        # With NORMAL, SQLite syncs only in a checkpoint: `Connection` syncs the log after a commit.
+        db.execute(f"PRAGMA synchronous = NORMAL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -{_CACHE_KIB}")
+        db.pragma("data_version")  # reads, which creates the log
     except apsw.Error as error:
         raise translated(error, path) from error
     return db

@@ -1,4 +1,4 @@
-"""One connection to the file, its transactions, and its state after a fork.
+"""One connection to the file, its transactions, when they are on disk, and its state after a fork.
 
 All threads of a broker share the connection: SQLite has one writer at a time anyway, and a lock in the process is
 cheaper than waiting for SQLite's.
@@ -10,14 +10,14 @@ import ctypes
 import os
 import threading
 import time
-from collections import deque
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import apsw
 
 from penstock.core.names import kind_of
-from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
+from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, open_file, translated
 
@@ -27,47 +27,36 @@ from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, open_
 _LOG_PAGES, _RELAXED_LOG_PAGES = 1000, 4000
 # Seconds between two checks that the log still exists: right after a write, one takes 40 µs, a quarter of a put.
 _LOG_SECONDS = 0.1
-# The most steps of a shared transaction. Threads that wait for its commit add none, but those whose step failed can.
-_MOST_STEPS = 64
-# After this many seconds without a commit, the thread that should have continued must have been interrupted.
-_PATIENCE = 0.1
+_sync_file = getattr(os, "fdatasync", os.fsync)
 
 Values = tuple[Any, ...]
-
-
-class Shared:
-    """A transaction that stays open for the next thread that waits for the lock."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.error: apsw.Error | None = None
-        self.steps = 1
 
 
 class Connection:
     """`with connection.durable as db:` is one transaction, which is on disk when the block has ended.
 
     A power cut may undo the last `relaxed` transactions, but loses nothing else. `reading` sees a snapshot of the file
-    and waits for no other process. Durable transactions of several threads share a commit: a thread that ends its block
-    while others wait for the lock leaves the transaction open for the next, and all wait for the same sync.
+    and waits for no other process. A durable transaction commits without a sync and releases the lock; then its thread
+    waits for a sync of the log that began after its commit. One sync serves all threads that committed before it.
     """
 
     def __init__(self, path: str, durable: bool) -> None:
         self.path = path
         self.lock = threading.Lock()
         self._db: apsw.Connection | None = None
-        self._file: tuple[int, int] | None = None
-        self._log: tuple[int, int] | None = None  # the inode of the write-ahead log, once it exists
+        self._file: tuple[int, int] | None = None  # the inodes of the file and its log
+        self._log: tuple[int, int] | None = None
+        self._log_path = ""
         self._look_at_log = 0.0
-        self._synchronous = ""
         self._closed = False
-        self._queue: deque[Pause] = deque()  # the pauses of the threads that wait to write
-        self._shared: Shared | None = None  # the transaction that the next of these threads continues
-        self.writes = 0  # counts write transactions, so that the watch of the file can ignore our own
-        self._busy = BusyHandler(self._queue)
-        self.reading = Transaction(self, "")
-        self.relaxed = Transaction(self, "NORMAL")
-        self.durable = Transaction(self, "FULL") if durable else self.relaxed
+        self._busy = BusyHandler()
+        self._written = self._synced = 0  # the rows changed up to the last commit, and up to the last one on disk
+        self._syncing = threading.Lock()
+        self._log_fd: int | None = None
+        self._damage: OSError | None = None  # why a sync failed
+        self.reading = Transaction(self, writes=False)
+        self.relaxed = Transaction(self)
+        self.durable = Transaction(self, synced=True) if durable else self.relaxed
         reset_in_child(self)
 
     def open(self) -> apsw.Connection:
@@ -76,191 +65,116 @@ class Connection:
             if self._closed:
                 raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
             self._db = self.connect()
-            self._synchronous = ""
         return self._db
 
     def connect(self) -> apsw.Connection:
         """A new connection to the file."""
         db = open_file(self.path, self._busy)
-        db.wal_autocheckpoint(_RELAXED_LOG_PAGES if self.durable is self.relaxed else _LOG_PAGES)
-        self._file, self._log, self._look_at_log = _inode(self.path), None, 0.0
+        db.wal_autocheckpoint(_LOG_PAGES if self.durable.synced else _RELAXED_LOG_PAGES)
+        self._log_path = f"{os.path.realpath(self.path)}-wal"  # follow links: the log is next to the real file
+        self._file, self._log = _inode(self.path), _inode(self._log_path)
+        self._written = self._synced = 0
+        if self.durable.synced:
+            self._log_fd = os.open(self._log_path, os.O_RDWR)
         return db
 
     def begin(self, transaction: Transaction) -> apsw.Connection:
-        """Acquire the lock and begin a write transaction, or a read transaction if it has no sync level."""
-        synchronous = transaction.synchronous
-        if not self.lock.acquire(blocking=False):
-            self._queue_up(transaction)
+        """Acquire the lock and begin a transaction."""
+        self.lock.acquire()
         try:
             db = self._db or self.open()
-            if self._shared is not None:
-                if synchronous:
-                    db.execute("SAVEPOINT penstock")
-                    return db
-                self._commit_shared()
-            if not synchronous:
+            if not transaction.writes:
                 db.execute("BEGIN")
                 return db
-            self._prepare_to_write(db, transaction)
+            self._busy.pause = transaction.pause
             db.execute("BEGIN IMMEDIATE")
             self.must_be_there()
-        except apsw.Error as error:
-            self.lock.release()
-            raise translated(error, self.path) from error
-        except BaseException:
-            self._leave_nothing_open()
-            self.lock.release()
+        except BaseException as error:
+            self._release()
+            if isinstance(error, apsw.Error):
+                raise translated(error, self.path) from error
             raise
         return db
 
-    def _prepare_to_write(self, db: apsw.Connection, transaction: Transaction) -> None:
-        if transaction.synchronous != self._synchronous:
-            self._synchronous = ""  # unknown, in case of an interrupt in the next line
-            db.execute(f"PRAGMA synchronous = {transaction.synchronous}")
-            self._synchronous = transaction.synchronous
-        self._busy.pause = transaction.pause
-        self.writes += 1
-
     def must_be_there(self) -> None:
         """Raise StoreUnavailable if the file or its log was removed or replaced: writes would be lost."""
-        found = _inode(self.path)
-        if found is None:
-            raise StoreUnavailable(f"{self.path} was removed while in use: restore it, or connect again")
-        if found != self._file:
+        if (found := _inode(self.path)) != self._file:
+            if found is None:
+                raise StoreUnavailable(f"{self.path} was removed while in use: restore it, or connect again")
             raise StoreUnavailable(f"{self.path} was replaced while in use: close this broker and connect again")
-        if time.monotonic() < self._look_at_log:
-            return
-        self._look_at_log = time.monotonic() + _LOG_SECONDS
-        if self._log is None:
-            self._log = _inode(f"{self.path}-wal")
-        elif self._log != _inode(f"{self.path}-wal"):
-            self._look_at_log = 0.0
-            raise StoreUnavailable(
-                f"{self.path}-wal was removed while in use, and commits since the last checkpoint with it: "
-                "close all brokers on the file, then run penstock check"
-            )
-
-    def _leave_nothing_open(self) -> None:
-        """Roll back a transaction that no thread continues (interrupt, missing file): it would lock out all others."""
-        if self._db is not None and self._shared is None and self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-
-    def _queue_up(self, transaction: Transaction) -> None:
-        """Wait for the lock. A write is listed in the queue, so that the holder of the lock knows that it waits."""
-        if not transaction.synchronous:
-            self.lock.acquire()
-            return
-        self._queue.append(transaction.pause)
-        try:
-            self.lock.acquire()
-        finally:
-            self._queue.remove(transaction.pause)
+        if self._damage is not None:
+            raise StoreUnavailable(f"{self._not_synced()}: check the disk, close this broker and connect again")
+        if time.monotonic() >= self._look_at_log:
+            if _inode(self._log_path) != self._log:
+                raise StoreUnavailable(
+                    f"{self.path}-wal was removed while in use, and commits since the last checkpoint with it: "
+                    "close all brokers on the file, then run penstock check"
+                )
+            self._look_at_log = time.monotonic() + _LOG_SECONDS
 
     def end(self, transaction: Transaction, failure: BaseException | None) -> None:
-        """Commit, or roll back after a failure, and release the lock."""
+        """Commit, or roll back after a failure, and release the lock. Returns once a durable transaction is synced."""
         db = self._db
         assert db is not None
-        if self._shared is not None or (self._queue and failure is None and transaction.synchronous == "FULL"):
-            self._end_shared(db, failure)
-            return
         try:
             if failure is None:
                 db.execute("COMMIT")
-            elif db.in_transaction:
-                db.execute("ROLLBACK")
+                self._written = db.total_changes()
         except apsw.Error as error:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
             raise translated(error, self.path) from error
         finally:
-            self.lock.release()
+            written = self._written
+            self._release()
         if isinstance(failure, apsw.Error):
             raise translated(failure, self.path) from failure
+        if failure is None and transaction.synced:
+            self._sync(written)
 
-    def _end_shared(self, db: apsw.Connection, failure: BaseException | None) -> None:
-        """Leave the transaction to the next waiting thread, or commit it; after a failure, undo only this step."""
-        shared = self._shared
+    def _release(self) -> None:
+        """Roll back a transaction that is still open, and release the lock."""
         try:
-            if shared is None:
-                shared = self._shared = Shared()
-            else:
-                try:
-                    if failure is not None:
-                        db.execute("ROLLBACK TO penstock")
-                    db.execute("RELEASE penstock")
-                except apsw.Error as error:  # errors such as a full disk end the whole transaction with all savepoints
-                    self._end_all(shared, failure if isinstance(failure, apsw.Error) else error)
-            shared.steps += 1
-            if not self._queue or shared.steps > _MOST_STEPS:
-                self._commit_shared()
-        except BaseException:
-            self._leave_nothing_open()
-            raise
-        finally:
-            self.lock.release()
-        if failure is None:
-            failure = self._wait_for(shared)
-        if isinstance(failure, apsw.Error):
-            raise translated(failure, self.path) from failure
-
-    def _wait_for(self, shared: Shared) -> apsw.Error | None:
-        """Wait until the shared transaction has ended, or commit it if no thread continues it. Returns its error."""
-        try:
-            while not shared.over.wait(_PATIENCE):
-                self._commit_left(shared)
-        except BaseException:
-            self._commit_left(shared)
-            raise
-        return shared.error
-
-    def _commit_left(self, shared: Shared) -> None:
-        with self.lock:
-            if self._shared is shared:
-                self._commit_shared()
-
-    def _commit_shared(self) -> None:
-        """Commit the shared transaction, if there is one. The caller holds the lock."""
-        shared, db = self._shared, self._db
-        if shared is None or db is None:
-            return
-        failure = None
-        try:
-            db.execute("COMMIT")
-        except apsw.Error as error:
-            failure = error
-        finally:  # also after an interrupt, which is raised after the commit: other threads wait for its outcome
-            if failure is not None or not db.in_transaction:
-                self._end_all(shared, failure)
-
-    def _end_all(self, shared: Shared, error: apsw.Error | None) -> None:
-        """End the shared transaction, rolled back after an error, and wake the threads that wait for it."""
-        try:
-            if error is not None and self._db is not None and self._db.in_transaction:
+            if self._db is not None and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
         finally:
-            self._shared = None
-            shared.error = error
-            shared.over.set()
+            self.lock.release()
+
+    def _sync(self, written: int) -> None:
+        """Return once these changes are on disk."""
+        if self._synced >= written:  # nothing was written, or another thread has synced it
+            return
+        with self._syncing:
+            if self._synced >= written:
+                return
+            latest = self._written
+            try:
+                if self._damage is None and self._log_fd is not None:
+                    _sync_file(self._log_fd)
+            except OSError as error:
+                self._damage = error  # for ever: after an error, the kernel reports the same pages as written
+            if self._damage is not None:
+                raise OutcomeUnknown(f"{self._not_synced()}: it may or may not be stored") from self._damage
+            self._synced = latest
+
+    def _not_synced(self) -> str:
+        return f"writing the log of {self.path} to disk failed ({self._damage})"
 
     def at_once(self, transaction: Transaction, query: str, values: Values) -> tuple[int, ...] | None:
         """Run one statement as its own transaction. Returns its row, or None if it refused its key.
 
         This saves BEGIN and COMMIT: 10 of the 45 µs that a put took, not counting the disk.
         """
-        if not self.lock.acquire(blocking=False):
-            with transaction as db:  # other threads use the connection, and may share a commit
-                return _row(db, query, values)
-        try:
-            db = self._db or self.open()
-            if self._shared is not None:
-                self._commit_shared()
-            self._prepare_to_write(db, transaction)
-            self.must_be_there()
-            return _row(db, query, values)
-        except apsw.Error as error:
-            raise translated(error, self.path) from error
-        finally:
-            self.lock.release()
+        with self.lock:
+            try:
+                db = self._db or self.open()
+                self._busy.pause = transaction.pause
+                self.must_be_there()
+                row = _row(db, query, values)
+            except apsw.Error as error:
+                raise translated(error, self.path) from error
+            written = self._written = db.total_changes()
+        if transaction.synced:
+            self._sync(written)
+        return row
 
     def data_version(self) -> int:
         """A number that changes if and only if another connection has committed."""
@@ -275,10 +189,17 @@ class Connection:
         """Close the connection; it cannot be opened again."""
         with self.lock:
             self._closed = True
-            self._commit_shared()
             if self._db is not None:
+                with suppress(OutcomeUnknown):  # the threads that wait for this sync report it
+                    self._sync(self._written)
+                self._close_log()
                 self._db.close()
                 self._db = None
+
+    def _close_log(self) -> None:
+        if self._log_fd is not None:
+            os.close(self._log_fd)
+        self._log_fd = None
 
     def after_fork(self) -> None:
         """Drop the parent's connection in a forked child, which must neither use nor close it."""
@@ -286,20 +207,24 @@ class Connection:
             # Never freed, so never closed: closing would run SQLite code on the parent's locks and mutexes.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
         self._db = None
-        self.lock = threading.Lock()
-        self._queue.clear()
-        self._shared = None
+        self._close_log()
+        self.lock, self._syncing = threading.Lock(), threading.Lock()
 
 
 class Transaction:
     """A context manager that begins a transaction, and commits it or rolls it back."""
 
-    def __init__(self, connection: Connection, synchronous: str, pause: Pause = EAGER) -> None:
+    def __init__(
+        self, connection: Connection, *, writes: bool = True, synced: bool = False, pause: Pause = EAGER
+    ) -> None:
         self._connection = connection
-        self.synchronous = synchronous
+        self.writes = writes
+        self.synced = synced
         self.pause = pause
         #: The same for steps that process more tasks the later they begin, and so let others go first.
-        self.patient = self if pause is PATIENT else Transaction(connection, synchronous, PATIENT)
+        self.patient = (
+            self if pause is PATIENT else Transaction(connection, writes=writes, synced=synced, pause=PATIENT)
+        )
 
     def __enter__(self) -> apsw.Connection:
         return self._connection.begin(self)

@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 PROMISES = {
-    "FULL": "a put that returned survives a power cut (WAL, synchronous=FULL)",
-    "NORMAL": "a put that returned survives the end of any process; a power cut may lose the last moments "
-    "(WAL, synchronous=NORMAL)",
+    True: "a put that returned survives a power cut (durability=full)",
+    False: "a put that returned survives the end of any process; a power cut may lose the last moments "
+    "(durability=relaxed)",
 }
 # A WAL far beyond its checkpoint size means that a read transaction never ends.
 _LARGE_WAL = 256 * 1024 * 1024
@@ -131,7 +131,7 @@ class SqliteStore(Store):
         free = shutil.disk_usage(os.path.dirname(path)).free
         if free < _LITTLE_SPACE:
             advice.append(f"only {free >> 20} MiB are free for {path}: make room before puts fail")
-        promise = PROMISES[self._connection.durable.synchronous]
+        promise = PROMISES[self._connection.durable.synced]
         return Description("SQLite", apsw.sqlite_lib_version(), path, promise, schema, advice)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
@@ -158,7 +158,7 @@ class SqliteStore(Store):
 def open_sqlite(url: str, clock: Callable[[], int] | None = None) -> Store:
     """Open the store in a file; creates the file or migrates its schema."""
     connection = Connection(*locate(url))
-    watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
+    watch = Watch(connection.path, connection.data_version)
     try:
         store = SqliteStore(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch)
         finish_drops(store)
@@ -241,7 +241,7 @@ class SqliteVault:
             return work(_Session(db))
 
     def promise(self) -> str:
-        return PROMISES[self._connection.durable.synchronous]
+        return PROMISES[self._connection.durable.synced]
 
     def close(self) -> None:
         self._connection.close()

@@ -1,8 +1,8 @@
-"""Sleep until another process commits: inotify reports writes to the log, polls find the commit that follows.
+"""Sleep until another process commits: inotify reports writes to the log, polls find the commit that they belong to.
 
-A commit becomes visible a moment after its last write, when it is on disk. So after a write of another process, the
-file's change counter is polled, often at first and then less often. If nothing is written for a while, polling stops
-until inotify reports the next write. Without inotify, polling never stops.
+A commit becomes visible a moment after its last write. So after a write of another process, the file's change counter
+is polled, often at first and then less often. Then polling stops until inotify reports the next write. Without inotify,
+polling never stops.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from penstock.store.wake import READABLE, Selector, Wake
 # 170 µs on an idle machine.
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
-# A write ends a pause of at least this length. Shorter ones are not interrupted, because a long transaction consists of
-# many writes, and each would cost a poll.
-_LONG_PAUSE = 0.002
-# Polling continues for this long after a write. A commit that takes longer is found by the regular scan.
-_ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
 _IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC", 0)
 
@@ -34,14 +29,11 @@ _IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC
 class Watch:
     """Watches one store's file, for its background thread."""
 
-    def __init__(self, path: str, version: Callable[[], int], writes: Callable[[], int]) -> None:
+    def __init__(self, path: str, version: Callable[[], int]) -> None:
         self._log = f"{os.path.realpath(path)}-wal"  # follow links: the log is next to the real file
         self._look = version
-        self._writes = writes  # a number that changes before this process writes
-        self._own = 0
         self._seen = 0
         self._pause = _FIRST_LOOK
-        self._written = time.monotonic()
         self._fd: int | None = None
         self._no_inotify = not sys.platform.startswith("linux")
         reset_in_child(self)
@@ -50,11 +42,10 @@ class Watch:
         """Sleep. Returns True once another connection has committed; False if woken, or if the time is up."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            if self._pause < _LONG_PAUSE or not isinstance(wake, Wake) or not self._sees_writes():
+            if self._pause < _LAST_LOOK or not isinstance(wake, Wake) or not self._sees_writes():
                 woken = wake.wait(min(left, self._pause))
             else:
-                alert = self._pause < _LAST_LOOK or time.monotonic() - self._written < _ALERT_SECONDS
-                woken = self._sleep(wake, min(left, self._pause) if alert else left, alert=alert)
+                woken = self._sleep(wake, left)
             if woken:
                 return False
             if (version := self._look()) != self._seen:
@@ -82,10 +73,10 @@ class Watch:
             self._no_inotify = self._fd is None
         return not self._no_inotify
 
-    def _sleep(self, wake: Wake, seconds: float, *, alert: bool) -> bool:
-        """Sleep until any process writes or, if `alert`, until another process does. Returns True if woken."""
+    def _sleep(self, wake: Wake, seconds: float) -> bool:
+        """Sleep until a process writes. Returns True if woken."""
         assert self._fd is not None
-        ends = time.monotonic() + seconds
+        began = time.monotonic()
         selector = Selector()
         selector.register(wake.fileno(), READABLE)
         selector.register(self._fd, READABLE)
@@ -93,10 +84,9 @@ class Watch:
         if self._fd in ready:
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)
-            own, self._own = self._own, self._writes()
-            if alert and own != self._own:  # this process wrote; if others did too, the next poll finds it
-                return wake.wait(max(0.0, ends - time.monotonic()))
-            self._written, self._pause = time.monotonic(), _FIRST_LOOK
+            if (slept := time.monotonic() - began) < _LAST_LOOK:  # writes are frequent, perhaps our own: poll rarely
+                return wake.wait(min(seconds, _LAST_LOOK) - slept)
+            self._pause = _FIRST_LOOK
         return wake.fileno() in ready
 
 
