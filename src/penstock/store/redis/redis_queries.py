@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec.structs import astuple
 
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.kind import CLOCK
 from penstock.core.options import Tube
 from penstock.core.results import Counts, MicroQueue
 from penstock.core.transfer import TubeCounters
@@ -91,8 +91,7 @@ def read_queue(runner: Runner, tube: Tube, utube: str) -> MicroQueue:
 
 def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:
     """How long the oldest ready task of each stored tube has waited (`TubeCounters.waits`), without dropped tubes."""
-    sorts = {DELIVER: "messages", CLOCK: ""}
-    asked = [(tube, sorts.get(tube.kind.hand_out, "ready")) for tube in tubes]
+    asked = [(tube, int(tube.kind.hand_out != CLOCK)) for tube in tubes]
     replies = runner.servers.run_all([runner.tube_request("ready_since", *words) for words in asked])
     found: dict[int, float] = {}
     for words, reply in zip(asked, cast("list[list[int]]", replies), strict=True):
@@ -101,8 +100,3 @@ def read_waits(runner: Runner, tubes: Sequence[Tube]) -> dict[int, float]:
             now, since = reply if len(reply) > 1 else runner.on_tube("ready_since", *words, idempotent=True)
             found[words[0].no] = max(0, cast(int, now) - cast(int, since)) / 1000 if since else 0.0
     return found
-
-
-def handed(runner: Runner, tube: Tube) -> int:
-    """The id up to which all messages of a reliable tube were handed out or removed."""
-    return int(cast("bytes | None", runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)

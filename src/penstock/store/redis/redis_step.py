@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.ending import KEEP_EXPIRY, kept_under
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.kind import CLOCK
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
@@ -115,8 +115,6 @@ class RedisStep:
             case port.Buried(limit):
                 return self._read(tube, "buried", 0, limit) if limit else Loaded([], {})
             case Deliveries(start, limit, delivered):
-                if not delivered and tube.kind.hand_out == DELIVER:
-                    return self._undelivered(tube, select)
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
             case port.Members(group, limit, unstarted):
                 return self._members(tube, group, b"u" if unstarted else b"m", limit)
@@ -143,16 +141,6 @@ class RedisStep:
     def _members(self, tube: Tube, group: int, letter: bytes, limit: int) -> Loaded:
         lead = task_key(group)
         return self._read(tube, "members", b"[" + lead + letter, b"(" + lead + bytes([letter[0] + 1]), limit)
-
-    def _undelivered(self, tube: Tube, wanted: Deliveries) -> Loaded:
-        """Messages that were not handed out; if none of them was removed, their places follow from their ids."""
-        handed, counters = queries.handed(self._runner, tube), self.counters(tube)
-        ready = counters.counts.ready
-        start = wanted.start + ready if wanted.start < 0 else wanted.start
-        if start < 0:
-            return Loaded([], {})
-        skip = start if ready == counters.last_id - handed else 0
-        return Loaded(self._find(tube, "r", handed + skip, wanted.limit + start - skip)[start - skip :], {})
 
     def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
         """Tasks in these states above an id. Tries all ids in order or, if few exist, lists the existing ids first."""
@@ -263,8 +251,6 @@ class RedisStep:
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """See `Step.ahead`."""
-        if tube.kind.hand_out == DELIVER:
-            return min(max(0, record.id - queries.handed(self._runner, tube) - 1), _AHEAD_LIMIT)
         key, rank = self._runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
         like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
         before, alike = self._runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])

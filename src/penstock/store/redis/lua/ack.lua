@@ -18,7 +18,7 @@
 -- KEYS: members
 local over = meta[5] and now + struct.unpack('>I6', meta[5])
 local lead, members = over and struct.pack('>I6', over) .. '\4done', {}
-local kept, byte, sub = 0, string.byte, string.sub
+local kept, byte, sub, results = 0, string.byte, string.sub, ARGV
 acks_kept = {}
 
 -- The group of a task, by the text that names it, which is the same for all of its tasks: where it begins, group and number.
@@ -44,16 +44,17 @@ end
 -- it must stay.
 ack_related = function(place, key, value, flags)
   if not lead then return false end
-  local place_of_address, place_of_group = relation_places(value, flags)
-  local address = flags % 64 >= 32 and sub(value, place_of_address, place_of_group - 1)
-  if address and byte(address, 2) == 0 then
-    address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3))))
+  local at, address = texts_place(flags), nil
+  if flags % 32 >= 16 then at = at + 1 + byte(value, at) end
+  if flags % 64 >= 32 then
+    address = sub(value, at, at + byte(value, at))
+    at = at + #address
   end
-  if flags % 128 >= 64 and not leave_group(key, value, place_of_group) then return false end
+  if flags % 128 >= 64 and not leave_group(key, value, at) then return false end
   if address then
     kept = kept + 1
     acks_kept[kept], outcome_keys[kept] = place, key
-    new_outcomes[2 * kept - 1], new_outcomes[2 * kept] = key, lead .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+    new_outcomes[2 * kept - 1], new_outcomes[2 * kept] = key, lead .. address .. '\0\0\0\0' .. (results[5 + place] or '')
   end
   return true
 end
