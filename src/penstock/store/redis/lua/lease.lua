@@ -10,28 +10,10 @@ local passed, withdrawn = 0, 0
 
 local function may_skip() return passed < 1000 and withdrawn < 1000 end
 
--- Remove tasks of cancelled groups from the ready index. Returns the others.
-local function sift(names)
-  local keys, gone, left = {}, {}, {}
-  for i, name in ipairs(names) do keys[i] = key_in(name) end
-  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
-    if value and cancelled(group_in(value)) then gone[#gone + 1] = names[i] else left[#left + 1] = names[i] end
-  end
-  if #gone > 0 then redis.call('ZREM', k_ready, unpack(gone)) end
-  withdrawn = withdrawn + #gone
-  return left
-end
-
--- The next ready tasks. Once some were skipped, many are read, because more of these will follow. Each round but the last
--- withdraws some tasks, so there are few rounds.
+-- The next ready tasks. Once some were skipped, many are read, because more of these will follow.
 local function candidates(most)
-  while true do
-    local some = withdrawn > 0 and 1000 or passed > 0 and math.max(most, 100) or most
-    local names = redis.call('ZRANGEBYSCORE', k_ready, '-inf', top, 'LIMIT', passed, some)
-    if withdrawn == 0 or #names == 0 then return names end
-    local left = sift(names)
-    if #left > 0 or not may_skip() then return left end
-  end
+  local some = withdrawn > 0 and 1000 or passed > 0 and math.max(most, 100) or most
+  return redis.call('ZRANGEBYSCORE', k_ready, '-inf', top, 'LIMIT', passed, some)
 end
 
 -- part: lease_leased

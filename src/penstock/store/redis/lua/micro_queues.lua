@@ -13,7 +13,7 @@ local micro_queues = {}
 
 -- `added`: how many tasks became ready in this step.
 local function new_micro_queue(taken, heads, waiting, turn)
-  return { taken = taken, heads = heads, waiting = waiting, turn = turn, added = 0, touched = false, unseen = 0 }
+  return { taken = taken, heads = heads, waiting = waiting, turn = turn, added = 0, touched = false }
 end
 
 local function read_micro_queue(stored) return stored and new_micro_queue(struct.unpack('>I4I4I4I6', stored)) end
@@ -142,32 +142,17 @@ local function places_in(lead, skip, most)
   return found
 end
 
-local function slots_of(micro_queue) return math.max(0, limit - micro_queue.taken) end
-
--- Add the tasks that must be heads to `first`, without those that are heads already: only tasks that this step added can
--- have overtaken these, and after a hand-out a fair micro-queue moves behind the others, with its remaining heads.
-local function look_at_first(lead, micro_queue, first)
-  local slots, heads = slots_of(micro_queue), micro_queue.heads
+-- Add the ready tasks of a micro-queue that may change to `found`: in order, those that must be heads, then former heads.
+-- Heads stay heads unless this step added tasks, which may have overtaken them. After a hand-out, a fair micro-queue moves
+-- behind the others, with its remaining heads.
+local function find_ready(lead, micro_queue, found)
+  local slots, heads = math.max(0, limit - micro_queue.taken), micro_queue.heads
+  if micro_queue.waiting == 0 and heads <= slots and not micro_queue.turned then return end
   local known = (micro_queue.added > 0 or micro_queue.turned) and 0 or math.min(heads, slots)
-  micro_queue.unseen = heads - known
-  if micro_queue.waiting == 0 and heads <= slots and not micro_queue.turned then
-    micro_queue.unseen = 0
-  else
-    for _, place in ipairs(places_in(lead, known, slots - known)) do
-      local n = #first.keys + 1
-      first.keys[n], first.places[n], first.leads[n] = key_in(place), place, lead
-    end
-  end
-end
-
--- Demote the heads that are not among the first tasks.
-local function demote_others(lead, micro_queue)
-  for _, place in ipairs(places_in(lead, slots_of(micro_queue), micro_queue.heads + micro_queue.added)) do
-    if micro_queue.unseen == 0 then break end
-    if restate(place, redis.call('HGET', k_tasks, key_in(place)), 'r', 'q', 0) then
-      micro_queue.heads, micro_queue.waiting = micro_queue.heads - 1, micro_queue.waiting + 1
-      micro_queue.unseen = micro_queue.unseen - 1
-    end
+  local overtaken = (micro_queue.added > 0 or heads > slots) and heads + micro_queue.added or 0
+  for i, place in ipairs(places_in(lead, known, slots - known + overtaken)) do
+    local n = #found.keys + 1
+    found.keys[n], found.places[n], found.leads[n], found.first[n] = key_in(place), place, lead, known + i <= slots
   end
 end
 
@@ -176,33 +161,36 @@ settle_micro_queues = function()
   call_with('ZADD', k_queue, entered)
   entered = {}
   repeat
-    local first, stale = { keys = {}, places = {}, leads = {} }, false
+    local found, stale = { keys = {}, places = {}, leads = {}, first = {} }, {}
     for lead, micro_queue in pairs(micro_queues) do
-      if micro_queue and micro_queue.touched then look_at_first(lead, micro_queue, first) end
+      if micro_queue and micro_queue.touched then find_ready(lead, micro_queue, found) end
     end
-    for i, value in ipairs(read_many(k_tasks, first.keys)) do
-      local lead, place = first.leads[i], first.places[i]
-      local micro_queue = micro_queues[lead]
-      if string.byte(value or '') == 114 then -- r
-        micro_queue.unseen = micro_queue.unseen - 1
+    for i, value in ipairs(read_many(k_tasks, found.keys)) do
+      local lead, place = found.leads[i], found.places[i]
+      local micro_queue, is_head = micro_queues[lead], string.byte(value or '') == 114 -- r
+      if is_head and found.first[i] then
         if micro_queue.turned then restate(place, value, 'r', 'r', micro_queue.turn) end
-      elseif restate(place, value, 'q', 'r', micro_queue.turn) then
-        micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
-      else -- a repair corrects it, but it must not block the tasks behind it
-        remove_from('ZREM', k_queue, lead .. place)
-        readable(key_in(place), value)
-        micro_queue.stale, stale = true, true
+      elseif is_head then
+        if restate(place, value, 'r', 'q', 0) then
+          micro_queue.heads, micro_queue.waiting = micro_queue.heads - 1, micro_queue.waiting + 1
+        end
+      elseif found.first[i] then
+        if restate(place, value, 'q', 'r', micro_queue.turn) then
+          micro_queue.waiting, micro_queue.heads = micro_queue.waiting - 1, micro_queue.heads + 1
+        else -- a repair corrects it, but it must not block the tasks behind it
+          remove_from('ZREM', k_queue, lead .. place)
+          readable(key_in(place), value)
+          stale[lead] = true
+        end
       end
     end
     for lead, micro_queue in pairs(micro_queues) do
-      if micro_queue and micro_queue.touched then
-        if micro_queue.unseen > 0 then demote_others(lead, micro_queue) end
-        micro_queue.touched, micro_queue.stale = micro_queue.stale, nil
-        if not micro_queue.touched then micro_queue.turned, micro_queue.worst, micro_queue.added = false, nil, 0 end
+      if micro_queue and micro_queue.touched and not stale[lead] then
+        micro_queue.touched, micro_queue.turned, micro_queue.worst, micro_queue.added = false, false, nil, 0
       end
     end
     flush()
-  until not stale
+  until not next(stale)
 end
 
 -- Hand out a head, or (ack_taken) ack a taken task: as update_micro_queue, but from stored bytes. `name`: the member of the
