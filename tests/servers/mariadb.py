@@ -73,6 +73,11 @@ class Mariadb(Server):
 
         return fresh_url(self.url)
 
+    def empty_url(self) -> str:
+        from tests.servers.connection_cache import keep_connections
+
+        return keep_connections(self.fresh_url())
+
     def bare_url(self) -> str:
         """The URL of a new database without a schema."""
         import pymysql

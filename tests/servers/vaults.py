@@ -35,8 +35,7 @@ def empty_vault(name: str) -> str:
 @cache
 def _kept(name: str, pid: int) -> tuple[str, Database]:
     url = bare_url(running(name))
-    if name == "postgres":
-        keep_connections(url)
+    keep_connections(url)
     database = open_vault(url)
     atexit.register(_close, database, pid)
     Vault(database)
