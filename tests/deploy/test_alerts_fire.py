@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-import httpx
+from urllib.parse import urlencode
 
 import penstock
 from tests.deploy.test_deploy_files import DEPLOY
@@ -87,10 +88,10 @@ def started(shell: Shell, command: list[str]) -> Iterator[subprocess.Popen[bytes
 def ask(port: int, path: str, **query: str) -> object:
     """What Prometheus answers; nothing while it starts."""
     try:
-        answer = httpx.get(f"http://127.0.0.1:{port}/api/v1/{path}", params=query, timeout=10)
-    except httpx.TransportError:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}?{urlencode(query)}", timeout=10) as answer:
+            return json.load(answer)["data"]
+    except OSError:
         return {}
-    return {} if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer.json()["data"]
 
 
 def value(port: int, query: str) -> float | None:
