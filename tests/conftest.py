@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 import penstock
@@ -137,6 +138,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=place)
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """In an xdist process, report only what the run shows: calls, and what went wrong before and after them."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    hook, where = item.ihook, {"nodeid": item.nodeid, "location": item.location}
+    hook.pytest_runtest_logstart(**where)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.user_properties:
+            hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(**where)
+    return True
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # otherwise each full collection visits all the tests, which took a sixth of the time of a small one
 
@@ -148,15 +162,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 @pytest.fixture(params=[name for name in STORES if name in _ASKED])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest) -> str:
     """A new store of each kind."""
-    return STORES[request.param](tmp_path)
+    return _new_store(request)
 
 
 @pytest.fixture(params=[name for name in DURABLE if name in _ASKED])
-def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def durable_url(request: pytest.FixtureRequest) -> str:
     """A new store of each kind that keeps its content without a broker."""
-    return STORES[request.param](tmp_path)
+    return _new_store(request)
+
+
+def _new_store(request: pytest.FixtureRequest) -> str:
+    # A folder only for a file, because it takes longer than a short test.
+    folder = request.getfixturevalue("tmp_path") if "sqlite" in request.param else Path()
+    return STORES[request.param](folder)
 
 
 @pytest.fixture
