@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
 
 from msgspec.structs import replace
 
-from penstock.core.address import addresses, linked
+from penstock.core.address import addresses
 from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.ids import Mark
@@ -55,6 +55,7 @@ from penstock.engine.sessions import LostTakes
 from penstock.engine.store import Store, ack_plain
 from penstock.engine.work import Work, put_linked
 from penstock.errors import (
+    NoSuchTube,
     OutcomeUnknown,
     SchemaMismatch,
     StoreError,
@@ -133,7 +134,7 @@ class RedisStore(Store):
         self._outbox = self._make_outbox()
         self._runner.on_unreadable = self._repair_after_burial
         self.lost = LostTakes()
-        self._registry = Registry(self._runner, self._tubes, self.step)
+        self._registry = Registry(self._runner, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         reset_in_child(self)
 
@@ -256,8 +257,6 @@ class RedisStore(Store):
             return put_linked(Work(step, tube, effects), entries, guess=False)
 
         try:
-            if not linked(entries):
-                return Stored(self._add(self.step((tube,), now=now), tube, entries, effects), effects)
             return Stored(self._run(put, (tube,), now=now), effects)
         except TubeFull:
             self._subscriber.interests.add(tube.no)
@@ -368,7 +367,11 @@ class RedisStore(Store):
         return self._tubes.overdue(now)
 
     def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
-        while self.step((tube,)).advance(effects, ADVANCE_STEP)[0]:
+        self._apply_all(tube, effects)
+
+    def _apply_all(self, tube: Tube, effects: Effects, now: int | None = None, *, closed: bool = False) -> None:
+        """Apply everything that is due in a stored tube. `closed`: see `RedisStep.advance`."""
+        while self.step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
             pass
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
@@ -420,7 +423,11 @@ class RedisStore(Store):
         return alive
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        return self._registry.leave(handles, locus, now)
+        effects = Effects()
+        for tube in self._registry.leave(handles, locus, now):
+            with suppress(NoSuchTube):
+                self._apply_all(tube, effects, now, closed=locus is None)
+        return effects
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
         return self._registry.sessions(no, now)
@@ -470,18 +477,13 @@ class RedisStore(Store):
         A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
         This begins a new turn, and a freeze that began in an earlier turn is refused.
         """
-        first, *others = self._tubes.shards(tube)
-        turn = self._at_rest(tube) if others else 0
+        first, *others = shards = self._tubes.shards(tube)
+        if others and any(self._runner.command_each(shards, "taken", b"EXISTS")):
+            raise freeze_refused(tube, True)  # before some shards are frozen
+        turn = int(cast("bytes | None", self._runner.command(first.no, "meta", b"HGET", b"turn")) or 0)
         for shard in others:
             self._freeze(shard, to, turn)
         self._freeze(first, to, turn, checked=bool(others))
-
-    def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube. Raises TubeBusy if tasks are leased, before some shards are frozen."""
-        shards = self._tubes.shards(tube)
-        if any(self._runner.command_each(shards, "taken", b"EXISTS")):
-            raise freeze_refused(tube, True)
-        return int(cast("bytes | None", self._runner.command(shards[0].no, "meta", b"HGET", b"turn")) or 0)
 
     def _freeze(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
         reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
@@ -580,12 +582,9 @@ class RedisStore(Store):
 def look_at_redis(url: str) -> Schema:
     """Read the schema of a store without changing the store."""
     where = locate(url)
-    servers = connect_servers(where)
-    try:
+    with closing(connect_servers(where)) as servers:
         key = Keys(where.prefix).name(TUBES, "store")
         found = cast("bytes | None", servers.command(key, b"HGET", key, b"schema"))
-    finally:
-        servers.close()
     stored = None if found is None else int(found)
     must_fit(f"{servers.label} prefix {where.prefix}", stored, LAYOUTS, new="prefix (?prefix=…)")
     return schema_of(stored, LAYOUTS)

@@ -8,19 +8,17 @@ in between, a session that was left ends in each tube when its last heartbeat la
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import uuid4
 
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, SessionRecord, lapsed
+from penstock.core.results import Joined, Presence, SessionRecord, lapsed
 from penstock.engine.sessions import LAPSE_MS
-from penstock.errors import NoSuchTube
 from penstock.store.redis.encoding import task_id
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.tubes import Tubes
 
@@ -48,10 +46,9 @@ _session = msgspec.msgpack.Decoder(StoredSession).decode
 class Registry:
     """The sessions of one store."""
 
-    def __init__(self, runner: Runner, tubes: Tubes, step: Callable[..., RedisStep]) -> None:
+    def __init__(self, runner: Runner, tubes: Tubes) -> None:
         self._runner = runner
         self._tubes = tubes
-        self._step = step
 
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """See `Store.join`."""
@@ -67,14 +64,11 @@ class Registry:
         """See `Store.beat`."""
         return {handle.decode() for handle, *_ in self._change("beat", "", handles, now)[1]}
 
-    def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
-        """See `Store.leave`. Tasks of sessions that end are released in bounded steps."""
-        effects = Effects()
+    def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> list[Tube]:
+        """End these handles, as `Store.leave` does. Returns the tubes where sessions have ended, which may hold tasks
+        there."""
         moment, left = self._change("leave", "*" if locus is None else locus, handles, now)
-        for _, _, _, over, tubes in left:
-            for tube in self._named(tubes) if over <= moment else ():
-                self._advance(tube, effects, now, closed=locus is None)
-        return effects
+        return [tube for _, _, _, over, tubes in left if over <= moment for tube in self._named(tubes)]
 
     def _change(self, verb: str, at: str | int, handles: Sequence[str], now: int | None) -> tuple[int, list[_Changed]]:
         """Change handles, and update the tubes of their sessions. Returns the time, and the handles found."""
@@ -91,13 +85,6 @@ class Registry:
         self._runner.servers.run_all(
             [self._runner.tag_request("update_sessions", tube, moment, *words) for tube, words in by_tube.items()]
         )
-
-    def _advance(self, tube: Tube, effects: Effects, now: int | None, *, closed: bool = False) -> None:
-        try:
-            while self._step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
-                pass
-        except NoSuchTube:
-            self._tubes.by_no.pop(tube.no, None)
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
