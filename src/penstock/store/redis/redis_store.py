@@ -282,15 +282,8 @@ class RedisStore(Store):
         effects = Effects()
         if self.lost:
             self._undo_lost(effects, now, again=False)
-        met = self._runner.unreadable
         try:
-            taken = self._take(tubes, wanted, now, effects)
-            if taken.tube is None and taken.alive and self._runner.unreadable > met:
-                # Take again: tasks behind the buried ones may be ready. The blocked call is registered already.
-                waits = blocked in ("register", "unregister_if_found")
-                wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
-                taken = self._take(tubes, wanted, now, effects)
-            return taken
+            return self._take(tubes, wanted, now, effects)
         except OutcomeUnknown:
             leased = [tube for tube in tubes if tube.kind.leased]
             self.lost[wanted.call] = port.LostTake(leased, handle, wanted.call)
@@ -300,11 +293,7 @@ class RedisStore(Store):
         """Take from the first tube that has work."""
         waits: list[int] = []
         for place, tube in enumerate(tubes):
-            taken = self._run_take(tube, wanted, (), now, effects)
-            found = None if taken[0] else self._registry.enlist(wanted.handle, tube, now)
-            if found is not None:  # the session is alive, but the tube did not know the handle
-                taken = self._run_take(tube, wanted, found, now, effects)
-            alive, wait_ms, pairs = taken
+            alive, wait_ms, pairs = self._run_take(tube, wanted, now, effects)
             waits += [wait_ms] if wait_ms >= 0 else []
             if not alive:
                 return Taken(None, [], None, False, effects)
@@ -315,19 +304,25 @@ class RedisStore(Store):
             waits.append(0)  # take again: a reply may be what the caller waits for
         return Taken(None, [], min(waits, default=None), True, effects)
 
-    def _run_take(
-        self, tube: Tube, wanted: Wanted, registered: Sequence[int], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
-        """Run the take script. Before it leases, the engine applies due changes that the script leaves to it."""
-        forced = 0
+    def _run_take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
+        """Run the take script, again after the engine has applied due changes that the script leaves to it."""
+        forced, registered = 0, tuple[int, ...]()
         while True:
+            met = self._runner.unreadable
             reply = self._runner.on_tube("take", tube, *wanted, ADVANCE_STEP, forced, *registered, now=now)
             rest = self._runner.read_changes(tube, reply, effects, now)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
-            if not left:
+            if left:
+                self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
+                forced = 1
+            elif not (alive or registered) and (found := self._registry.enlist(wanted.handle, tube, now)):
+                registered = found  # the session is alive, but the tube did not know the handle
+            elif alive and not pairs and self._runner.unreadable > met:
+                # Tasks behind those that were buried may be ready. The blocked call is registered already.
+                waits = wanted.blocked in ("register", "unregister_if_found")
+                wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
+            else:
                 return alive, wait_ms, pairs
-            self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
-            forced = 1
 
     def _unregister_others(
         self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
@@ -339,10 +334,8 @@ class RedisStore(Store):
         if blocked in ("unregister", "unregister_if_found"):
             others += tubes[found + 1 :]
         for tube in others:
-            try:
-                self._run_take(tube, Wanted(wanted.handle, 0, "", "unregister", 0), (), now, effects)
-            except StoreError:
-                pass  # the caller must get its tasks; it stays registered until its next take or its end
+            with suppress(StoreError):  # the caller must get its tasks; it stays registered until its next take or end
+                self._run_take(tube, Wanted(wanted.handle, 0, "", "unregister", 0), now, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """See `Store.settle`. A single ack, where microseconds matter, calls its script directly."""
