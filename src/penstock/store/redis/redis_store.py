@@ -76,7 +76,7 @@ from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
-from penstock.store.redis.tubes import Tubes, public
+from penstock.store.redis.tubes import Tubes, by_tube, public
 from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")
@@ -428,15 +428,12 @@ class RedisStore(Store):
     # details
 
     def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
-        by_tube, held = dict[int, list[int]](), [False] * len(leases)
-        for place, lease in enumerate(leases):
-            by_tube.setdefault(lease.tube.no, []).append(place)
-        requests = []
-        for places in by_tube.values():
+        parts, held, requests = by_tube(lease.tube for lease in leases), [False] * len(leases), []
+        for tube, places in parts:
             words = [word for place in places for word in (task_key(leases[place].id), leases[place].lease)]
-            requests.append(self._runner.tube_request("held_leases", leases[places[0]].tube, session, *words, now=now))
+            requests.append(self._runner.tube_request("held_leases", tube, session, *words, now=now))
         replies = cast("list[list[list[int]]]", self._servers.run_all(requests))
-        for places, reply in zip(by_tube.values(), replies, strict=True):
+        for (_, places), reply in zip(parts, replies, strict=True):
             answers = reply[1] if len(reply) > 1 else [0] * len(places)  # shorter if the tube is gone
             for place, answer in zip(places, answers, strict=True):
                 held[place] = bool(answer)

@@ -6,7 +6,7 @@ A call is one atomic step in each shard that it changes, but not across shards.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counting
 from typing import Any, TypeVar, cast
 
@@ -25,7 +25,7 @@ from penstock.core.transfer import Kept
 from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.tubes import public
+from penstock.store.redis.tubes import by_tube, public
 
 P = TypeVar("P", Record, Group, Kept)
 R = TypeVar("R", bound="Record | Kept | None")
@@ -78,11 +78,11 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().put(tube, entries, now=now)
         turn = next(self._turns)
-        homes = [home_of(entry, tube.kind.per_utube, tube.shards, turn) for entry in entries]
+        shards, per_utube = self._tubes.shards(tube), tube.kind.per_utube
+        parts = by_tube(shards[home_of(entry, per_utube, tube.shards, turn)] for entry in entries)
         records, effects = dict[int, Record](), Effects()
         # Shards that may refuse go first, so that a refusal rarely comes after another shard has stored its part.
-        addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
-        for shard, which in self._by_shard(tube, sorted(enumerate(homes), key=lambda pair: pair[1] not in addressed)):
+        for shard, which in sorted(parts, key=lambda part: all(entries[place].address is None for place in part[1])):
             try:
                 with partly_applied(list(records)):
                     stored = super().put(shard, [entries[place] for place in which], now=now)
@@ -139,7 +139,7 @@ class ShardedStore(RedisStore):
             return super().settle(tube, moves, brief=brief, now=now)
         records, effects = list[Record | None]([None] * len(moves)), Effects()
         places = self._tubes.locate(tube, [move.id for move in moves], "tasks")
-        for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
+        for shard, which in by_tube(stored for stored, _ in places):
             own = [
                 replace(moves[place], id=id, seen=(seen := moves[place].seen) and replace(seen, id=id))
                 for place in which
@@ -171,7 +171,7 @@ class ShardedStore(RedisStore):
             ids = [found.id for found in self.outcomes(tube, keys, now=now)]
             return [None if id is None else self.get(tube, [id], now=now)[0] for id in ids]
         records, places = dict[int, Record | None](), self._tubes.locate(tube, cast("Sequence[int]", keys), "tasks")
-        for shard, which in self._by_shard(tube, enumerate(home for home, _ in places)):
+        for shard, which in by_tube(stored for stored, _ in places):
             found = public(shard, super().get(shard, [places[place][1] for place in which], now=now))
             records.update(zip(which, found, strict=True))
         return [records[place] for place in range(len(keys))]
@@ -209,11 +209,11 @@ class ShardedStore(RedisStore):
     # addresses and groups
 
     def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        shards = self._tubes.shards(tube)
         if isinstance(key, int):
-            [(home, own)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
-            found, _ = super()._find_outcome(shards[home], own, now)
+            [(shard, own)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
+            found, _ = super()._find_outcome(shard, own, now)
             return replace(found, last=key) if found.id is None else OutcomeLookup(key), key
+        shards = self._tubes.shards(tube)
         if not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
             shards = [shards[shard_of(key, tube.shards)]]
         ended, last = OutcomeLookup(), 0
@@ -229,19 +229,15 @@ class ShardedStore(RedisStore):
     # sessions
 
     def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
-        return super().held(session, [self._own_lease(lease) for lease in leases], now=now)
-
-    def _own_lease(self, lease: Lease) -> Lease:
-        """The lease with the task's shard and its id there."""
-        [(home, own)] = self._tubes.locate(lease.tube, [lease.id], "tasks")
-        return Lease(self._tubes.shards(lease.tube)[home], own, lease.lease)
+        own = [Lease(*self._tubes.locate(tube, [id], "tasks")[0], lease) for tube, id, lease in leases]
+        return super().held(session, own, now=now)
 
     # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """See `Store.ahead`. Counts in the shard of the task."""
-        [(home, own)] = self._tubes.locate(tube, [record.id], "tasks")
-        return super().ahead(self._tubes.shards(tube)[home], replace(record, id=own))
+        [(shard, own)] = self._tubes.locate(tube, [record.id], "tasks")
+        return super().ahead(shard, replace(record, id=own))
 
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         found: list[Finding] = []
@@ -252,16 +248,6 @@ class ShardedStore(RedisStore):
                 return found
             self.write_tube(tube, paused=self._is_paused(tube))
         return found + super()._check_tube(tube, repair, now)
-
-    # shards
-
-    def _by_shard(self, tube: Tube, homes: Iterable[tuple[int, int]]) -> Iterator[tuple[Tube, list[int]]]:
-        """Group pairs of a place and a shard: each shard once, with its places."""
-        places: dict[int, list[int]] = {}
-        for place, home in homes:
-            places.setdefault(home, []).append(place)
-        for home, which in places.items():
-            yield self._tubes.shards(tube)[home], which
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

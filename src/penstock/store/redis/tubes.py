@@ -63,6 +63,14 @@ def public(stored: Tube, items: Iterable[R]) -> list[R]:
     return list(map(shown, items))
 
 
+def by_tube(stored: Iterable[Tube]) -> list[tuple[Tube, list[int]]]:
+    """Each of these stored tubes once, with its positions."""
+    found: dict[int, tuple[Tube, list[int]]] = {}
+    for position, tube in enumerate(stored):
+        found.setdefault(tube.no, (tube, []))[1].append(position)
+    return list(found.values())
+
+
 def _shard(tube: Tube, place: int, floor: int) -> Shard:
     fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
     return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)
@@ -121,22 +129,22 @@ class Tubes:
         shards = self.shards(tube)
         return shards[shard_of(NO_UTUBE, len(shards)) if tube.kind.per_utube else source % len(shards)]
 
-    def locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
-        """The shard of each task and its id there; an arbitrary shard if none has the id in one of these parts.
+    def locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[Tube, int]]:
+        """The stored tube of each task and its id there; an arbitrary one if none has the id in one of these parts.
 
         The id of a task that came from another store does not say which shard has it, so all shards are asked.
         """
-        floor, keys = self.floor(tube), self._runner.keys
+        floor, shards, keys = self.floor(tube), self.shards(tube), self._runner.keys
         places = {id: own_id(id, tube.shards, floor) for id in ids}
         old = [id for id in places if 0 < id <= floor]
         asked = [(id, place, part) for id in old for place in range(tube.shards) for part in parts]
         for start in range(0, len(asked), _STEP):
             some = asked[start : start + _STEP]
-            names = [keys.name(self.shards(tube)[place].no, part) for _, place, part in some]
+            names = [keys.name(shards[place].no, part) for _, place, part in some]
             words = [(key, (b"HEXISTS", key, task_key(id))) for key, (id, _, _) in zip(names, some, strict=True)]
             replies = self._runner.servers.command_all(words)
             places.update((id, (place, id)) for (id, place, _), reply in zip(some, replies, strict=True) if reply)
-        return [places[id] for id in ids]
+        return [(shards[place], own) for place, own in map(places.__getitem__, ids)]
 
     # names
 
