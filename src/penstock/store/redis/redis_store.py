@@ -378,20 +378,19 @@ class RedisStore(Store):
 
     def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
         """See `Store.outcomes`. One round trip per key."""
-        return [self._find_outcome(tube, key, now)[0] for key in keys]
+        return [self._find_outcome(tube, key, now) for key in keys]
 
-    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        """How one task ended, and its id: of an address, that of the task that has it or had it last."""
+    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> OutcomeLookup:
         words = (key, b"") if isinstance(key, str) else ("", task_key(key) if 0 < key <= MAX_ID else b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
         found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
         if there:
-            return OutcomeLookup(id), id
+            return OutcomeLookup(tube.public_id(id))
         if stored is None:
-            return OutcomeLookup(unknown=isinstance(key, int) and not 0 < key <= last), id
-        return OutcomeLookup(ending=read_outcome(id, stored).ending, last=id), id
+            return OutcomeLookup(unknown=isinstance(key, int) and not 0 < key <= last)
+        return OutcomeLookup(ending=read_outcome(id, stored).ending, last=tube.public_id(id))
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,

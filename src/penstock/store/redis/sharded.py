@@ -208,23 +208,16 @@ class ShardedStore(RedisStore):
 
     # addresses and groups
 
-    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
-        if isinstance(key, int):
-            [(shard, own)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
-            found, _ = super()._find_outcome(shard, own, now)
-            return replace(found, last=key) if found.id is None else OutcomeLookup(key), key
+    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> OutcomeLookup:
         shards = self._tubes.shards(tube)
-        if not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
-            shards = [shards[shard_of(key, tube.shards)]]
-        ended, last = OutcomeLookup(), 0
-        for shard in shards:
-            found, own = super()._find_outcome(shard, key, now)
-            id = shard.public_id(own)
-            if found.id is not None:
-                return OutcomeLookup(id), id
-            if found.ending is not None and id > last:  # another shard may have the outcome of an earlier task
-                ended, last = replace(found, last=id), id
-        return ended, last
+        if isinstance(key, int):
+            [(shard, key)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
+            shards = (shard,)
+        elif not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
+            shards = (shards[shard_of(key, tube.shards)],)
+        found = [RedisStore._find_outcome(self, shard, key, now) for shard in shards]
+        # A live task hides the outcomes of earlier ones, and the last outcome those before it.
+        return max(found, key=lambda each: (each.id is not None, each.last or 0))
 
     # sessions
 
