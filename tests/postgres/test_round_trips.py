@@ -24,7 +24,7 @@ class Counted:
             assert isinstance(wire, Link)
             assert wire.autocommit  # otherwise BEGIN and COMMIT would be separate round trips
             if threading.get_ident() == thread:
-                self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
+                self.sent.append([query.called.decode().rpartition(".")[2] for query, *_ in calls])
             return run(wire, calls)
 
         monkeypatch.setattr(Wire, "_run", counted)

@@ -13,7 +13,7 @@ from psycopg.waiting import wait
 
 import penstock
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.wire import Call, Row, Wire, pack
+from penstock.store.postgres.wire import Call, Row, Wire
 from tests.postgres.schemas import database_of
 
 # Row locks belong to a transaction that has a number.
@@ -26,7 +26,7 @@ def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> li
     run = Wire._run
 
     def recorded(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
-        sizes = [sum(len(value or b"") for value in pack(*one)[1]) for one in calls]
+        sizes = [sum(len(value or b"") for value in one.values) for one in calls]
         sent.append(calls[: sizes.index(max(sizes))])
         return run(wire, calls)
 
@@ -63,8 +63,7 @@ def test_what_comes_before_the_long_statement_locks_no_row(
             with closing(server.open()) as stopped:
                 pgconn = stopped.pgconn
                 pgconn.enter_pipeline_mode()
-                for call in calls:
-                    query, values, formats = pack(*call)
+                for query, values, formats in calls:
                     pgconn.send_query_params(query.sent, values, None, formats, Format.BINARY)
                 pgconn.send_flush_request()
                 for _ in calls:
@@ -83,7 +82,7 @@ def test_a_frozen_sender_of_many_tasks_blocks_no_taker(broker: penstock.Broker, 
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.open
-        _, values, formats = pack(opening, {"tube": tube.stored.no})
+        _, values, formats = opening.call({"tube": tube.stored.no})
         pgconn.send_query_params(opening.sent, values, None, formats, Format.BINARY)
         pgconn.send_flush_request()
         wait(execute(pgconn), pgconn.socket, 0.1)

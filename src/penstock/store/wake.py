@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import select
 import selectors
 import socket
 import threading
@@ -19,6 +20,16 @@ log = logging.getLogger("penstock")
 #: poll() needs no file descriptor, unlike epoll. Windows has only select().
 Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 READABLE, WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+def until_readable(fd: int) -> Callable[..., object]:
+    """Return a function that waits until a descriptor is readable, at most for the milliseconds that it is given, and
+    returns something true if it is. Much cheaper than a selector."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return poll.poll
+    return lambda ms=None: select.select([fd], [], [], None if ms is None else ms / 1000)[0]
 
 
 class Wake(threading.Event):

@@ -108,24 +108,28 @@ def plain_put(database: PostgresStore, tube: Tube, entry: Entry) -> Callable[[by
     server, clock = database.server, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not server.prepares:
         return None
-    query, make = database.queries.durable.put_plain, record_maker(entry)
     shape = {
         "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
-        "extra": entry.extra,
+        "extra": entry.extra, "data": b"", "process": None, "now": None,
     }  # fmt: skip
+    call, make = database.queries.durable.put_plain.call(shape), record_maker(entry)
+    data, process, now = map(call.query.names.index, ("data", "process", "now"))
 
     def put(payload: bytes) -> Record | None:
-        now = None if clock is None else clock()
+        values, sender = call.values.copy(), server.sender
+        values[data] = payload
+        values[process] = sender and sender.encode()
+        values[now] = clock and b"%d" % clock()
         try:
-            rows = server.send([(query, {**shape, "data": payload, "process": server.sender, "now": now})])[0]
+            rows = server.send([Call(call.query, values, call.formats)])[0]
         except StoreError as error:
             if type(error) is not StoreError:
                 raise
             return None  # nextval fails if the tube was hidden just now: the general put finds out
         if not rows:
             return None
-        id, created, _ = rows[0]
         database.fold_sometimes(tube)
+        id, created, _ = rows[0]
         return make(id, created, payload)
 
     return put

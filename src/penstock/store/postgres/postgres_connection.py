@@ -7,9 +7,8 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
@@ -25,7 +24,7 @@ from penstock.core.names import kind_of, safe_url, shown
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.postgres.postgres_queries import Queries
-from penstock.store.postgres.wire import Call, Link, Row, Wire
+from penstock.store.postgres.wire import Call, Link, Query, Row, Wire
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
 # How long a statement waits for a lock before the call is retried.
@@ -115,10 +114,11 @@ def locate(url: str) -> Location:
     return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
 
 
-def settings_call(ask: SimpleNamespace, *, local: bool) -> Call:
+def settings_call(ask: Queries, *, local: bool, settings: Mapping[str, str] | None = None) -> Call:
     """Return the statement that sets a connection's settings; with `local`, only for its current transaction."""
-    settings = _SETTINGS | {"lock_timeout": PATIENCE}
-    return ask.settings, {"name": list(settings), "setting": list(settings.values()), "local": local}
+    settings = settings or _SETTINGS | {"lock_timeout": PATIENCE}
+    query: Query = ask.settings
+    return query.call({"name": list(settings), "setting": list(settings.values()), "local": local})
 
 
 _PROGRAM = uuid4().hex[:8]
@@ -162,7 +162,7 @@ class PostgresServer(Server[Link]):
                     self.location.conninfo, autocommit=True, prepare_threshold=None,
                     fallback_application_name="penstock", **settings,
                 )  # fmt: skip
-                link.each = self._each
+                link.each, link.notified = self._each, self._pause
                 return link
             except psycopg.Error as error:
                 if time.monotonic() + 0.1 > ends:
@@ -186,16 +186,15 @@ class PostgresServer(Server[Link]):
             return
         if self.location.notify:
             link.run([settings_call(self.queries, local=False)])
-        link.run([(self.queries.mend, {})])
+        link.run([self.queries.mend.call({})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send statements together, as one transaction. Returns the rows of each but the silent ones. Raises Conflict
-        if a guard fails."""
-        answers = self.attempt(lambda link: link.run(calls), safe=safe)
-        asked = (query for query, _ in calls if not query.silent)
-        if any(query.notifies and rows and rows[0][-1] is not None for query, rows in zip(asked, answers, strict=True)):
-            self._silent_until = time.monotonic() + _PAUSE_SECONDS
-        return answers
+        """Send statements together, as one transaction. Returns the rows of each that has columns. Raises Conflict if a
+        guard fails."""
+        return self.attempt(lambda link: link.run(calls), safe=safe)
+
+    def _pause(self) -> None:
+        self._silent_until = time.monotonic() + _PAUSE_SECONDS
 
     def conflict(self, error: Exception) -> Conflict | None:
         return Conflict() if isinstance(error, CONFLICTS) else None
@@ -211,7 +210,7 @@ class PostgresServer(Server[Link]):
     # the schema
 
     def must_suit(self, link: Link) -> None:
-        version, standby = link.run([(self.queries.server, {})])[0][0]
+        version, standby = link.run([self.queries.server.call({})])[0][0]
         if version < _OLDEST_SERVER:
             raise StoreUnavailable(f"{self.place} runs PostgreSQL {version // 10000}: penstock needs 13 or later")
         if standby:
@@ -220,20 +219,20 @@ class PostgresServer(Server[Link]):
     def meta(self, link: Link) -> dict[str, str]:
         try:
             with link.transaction():
-                return dict(link.run([(self.queries.meta, {})])[0])
+                return dict(link.run([self.queries.meta.call({})])[0])
         except (pg.UndefinedTable, pg.InvalidSchemaName):
             return {}
 
     def set_meta(self, link: Link, meta: dict[str, str]) -> None:
-        link.run([(self.queries.set_meta, {"name": name, "value": value}) for name, value in meta.items()])
+        link.run([self.queries.set_meta.call({"name": name, "value": value}) for name, value in meta.items()])
 
     @contextmanager
     def alone(self, link: Link) -> Iterator[None]:
         with link.transaction():
-            link.run([(self.queries.lock_schema, {"schema": self.location.schema})])
+            link.run([self.queries.lock_schema.call({"schema": self.location.schema})])
             if not self.meta(link):
                 link.execute(f"CREATE SCHEMA IF NOT EXISTS {self.location.quoted}".encode())
-                link.run([(self.queries.create_meta, {})])
+                link.run([self.queries.create_meta.call({})])
             yield
 
     def apply(self, link: Link, sql: str) -> None:
@@ -279,12 +278,13 @@ class BoundServer(PostgresServer):
         """Run a savepoint with the settings that statements need, then restore the caller's settings."""
         if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
             self._joined()
-        query, settings = settings_call(self.queries, local=True)
         try:
             with self._db.transaction():
-                before = self._wire.run([(query, settings)])[0]
+                before = self._wire.run([settings_call(self.queries, local=True)])[0]
                 yield self._wire
-                self._wire.run([(query, {**settings, "setting": [row[0] for row in before]})])
+                self._wire.run(
+                    [settings_call(self.queries, local=True, settings={name: old for name, old, _ in before})]
+                )
         except psycopg.Error as error:
             raise self.conflict(error) or self.translated(error) from error
 

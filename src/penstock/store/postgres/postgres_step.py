@@ -27,7 +27,7 @@ from penstock.engine.port import Conflict, Handed, LostTake, Request
 from penstock.errors import PenstockError
 from penstock.store.postgres import changes
 from penstock.store.postgres.postgres_connection import this_process
-from penstock.store.postgres.wire import Call, Query, Row
+from penstock.store.postgres.wire import Call, Query, Row, command
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
 from penstock.store.sql.sql_step import BUSY_MS, Looked
@@ -60,8 +60,8 @@ class PostgresStep(ServerStep):
         self.Q = database.queries
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
-        """Send statements together, as one transaction or as part of the open one. Returns the rows of each but the
-        silent ones."""
+        """Send statements together, as one transaction or as part of the open one. Returns the rows of each that has
+        columns."""
         rows: list[list[Row]] = self.db.server.send(calls, safe=safe) if self.link is None else self.link.run(calls)
         return rows
 
@@ -71,7 +71,7 @@ class PostgresStep(ServerStep):
         values |= {"now": self.given, "passing": self.passing}
         if "process" in query.names:
             values.setdefault("process", self.db.server.sender)
-        return query, values
+        return query.call(values)
 
     def rows(self, query: str, **values: object) -> list[Row]:
         return self.run([self.call(query, **values)], safe=True)[0]
@@ -110,7 +110,7 @@ class PostgresStep(ServerStep):
         texts = [
             query.format(name=name, no=abs(tube.no), most=ID_MASK if name == "ids" else 2**63 - 1) for name in names
         ]
-        self.run([(Query(text), {}) for text in texts])
+        self.run([command(text) for text in texts])
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool

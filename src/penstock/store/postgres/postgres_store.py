@@ -47,14 +47,14 @@ class PostgresStore(ServerStore):
         return plain_put(self, tube, entry)
 
     def fold(self, tube: Tube) -> None:
-        self.server.send([(self.queries.fold, {})], safe=True)
+        self.server.send([self.queries.fold.call({})], safe=True)
 
     def bind(self, connection: object) -> PostgresStore:
         bound = BoundServer(self.server, connection, self.identity)
         return PostgresStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
-        row = self.server.send([(self.queries.describe, {})], safe=True)[0][0]
+        row = self.server.send([self.queries.describe.call({})], safe=True)[0][0]
         return _described(row, self.server.location)
 
 

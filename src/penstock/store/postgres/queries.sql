@@ -45,10 +45,10 @@ CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT 
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 -- name: settings
 -- Returns the settings as they were. With `local`, the new ones hold until the end of the transaction.
-SELECT current_setting(name), set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
+SELECT name, current_setting(name), set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
 -- name: relax
 -- The commit does not wait for the disk, so this transaction may be lost in a crash of the server.
-SELECT set_config('synchronous_commit', 'off', true);
+SELECT WHERE set_config('synchronous_commit', 'off', true) IS NULL;
 -- name: describe
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
 current_setting('full_page_writes'), current_setting('autovacuum'), current_setting('max_connections')::integer,
@@ -59,6 +59,8 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 
 -- locks
 
+-- A statement without columns has no answer.
+
 -- fragment: tube_lock
 'penstock_tube'::regclass::oid::integer, :tube::integer
 -- fragment: handle_lock
@@ -66,18 +68,19 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- name: open
 -- Keeps the tube from being dropped, moved or repaired until the commit. Puts and takes share the lock, which writes
 -- nothing. It runs before the statement that reads the tube's row, so that the row cannot change after it was read.
-SELECT pg_advisory_xact_lock_shared($tube_lock);
+SELECT WHERE pg_advisory_xact_lock_shared($tube_lock) IS NOT NULL;
 -- name: open_alone
-SELECT pg_advisory_xact_lock($tube_lock);
+SELECT WHERE pg_advisory_xact_lock($tube_lock) IS NOT NULL;
 -- name: open_alone_at_once
-SELECT 1 / pg_try_advisory_xact_lock($tube_lock)::integer;
+SELECT WHERE 1 / pg_try_advisory_xact_lock($tube_lock)::integer IS NULL;
 -- name: open_for
 -- A take holds its handle's lock shared, the end of a handle holds it exclusively: no ending session leases a task.
-SELECT pg_advisory_xact_lock_shared($tube_lock), pg_advisory_xact_lock_shared($handle_lock);
+SELECT WHERE pg_advisory_xact_lock_shared($tube_lock) IS NOT NULL
+AND pg_advisory_xact_lock_shared($handle_lock) IS NOT NULL;
 -- name: lock_handle
-SELECT pg_advisory_xact_lock($handle_lock);
+SELECT WHERE pg_advisory_xact_lock($handle_lock) IS NOT NULL;
 -- name: lock_handle_at_once
-SELECT 1 / pg_try_advisory_xact_lock($handle_lock)::integer;
+SELECT WHERE 1 / pg_try_advisory_xact_lock($handle_lock)::integer IS NULL;
 -- name: lock_recovering
 -- One caller at a time: a second one would stop at messages that the first one has just moved to the end.
 SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
@@ -220,13 +223,12 @@ SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND
 -- Puts a task without options into a tube without micro-queues and capacity. Returns no row if the tube is gone. The
 -- same statement takes the lock, which is a tenth faster: if the tube is hidden meanwhile, nextval fails, even if the
 -- statement's snapshot still has the tube.
-WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($tube_lock)),
-counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
+WITH counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
 INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, state, extra, data)
 SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::double precision, $now, :ttr::bigint,
 :tube, :pri::integer, 'r', :extra::text, :data::bytea
-FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
-RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
+FROM penstock_tube t WHERE t.no = :tube AND pg_advisory_xact_lock_shared($tube_lock) IS NOT NULL
+RETURNING pk & 1099511627775, created, CASE WHEN $others_wait THEN $notify END;
 
 -- fragment: came
 -- Adds s(utube, taken, heads, waiting, clock) to the rows of micro-queues.

@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from itertools import count
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -18,15 +19,14 @@ from psycopg.errors import (
     SerializationFailure,
     error_from_result,
 )
-from psycopg.generators import execute, fetch_many, send
+from psycopg.generators import send
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import wait
 
-from penstock.store.wake import READABLE, Selector
+from penstock.store.wake import until_readable
 
 Row = tuple[Any, ...]
-Encoded = tuple[bytes | None, Format]  # a parameter as it is sent
 
 _length = Struct("!i").pack
 
@@ -41,6 +41,11 @@ _ELEMENTS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
     "double precision": (701, partial(Struct("!id").pack, 8)), "boolean": (16, partial(Struct("!i?").pack, 1)),
     "text": (25, lambda item: _blob(item.encode())), "bytea": (17, _blob),
 }  # fmt: skip
+# How single values are encoded: numbers as text, so that the server infers their type.
+_ENCODE: dict[type, Callable[[Any], bytes | None]] = {
+    type(None): lambda value: None, bool: b"%d".__mod__, int: b"%d".__mod__,
+    float: lambda value: repr(value).encode(), str: str.encode, bytes: bytes,
+}  # fmt: skip
 _NULL = _length(-1)
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 _ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_ELEMENTS)})\[\]")
@@ -51,7 +56,16 @@ _PART = re.compile(r"IF (\w+) \{([^{}]*)\}")
 _HEAD = Struct("!iiIii")  # dimensions, flags, the type's OID, number of items, first index
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
 _FAILED, _ROWS_CAME = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
-_INTERVAL = 0.1  # seconds after which a wait for the server notices Ctrl-C
+_INTERVAL = 0.1  # seconds after which a send that the server does not read notices Ctrl-C
+_numbers = count()
+
+
+class Call(NamedTuple):
+    """A statement with its encoded parameters and their formats."""
+
+    query: Query
+    values: list[bytes | None]
+    formats: list[Format]
 
 
 class Query(str):
@@ -65,59 +79,69 @@ class Query(str):
 
     sent: bytes
     names: tuple[str, ...]
-    arrays: dict[str, str]  # the types of parameters that are arrays
     called: bytes
-    silent: bool  # whether its answer is left out
     notifies: bool  # whether its last column may be a notification
-    columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
-    optional: list[str]  # the conditions of parts that may be left out
-    forms: dict[int, Query]
+    _arrays: dict[str, str]  # the types of parameters that are arrays
+    _columns: list[dict[str, str]]  # the columns of ROWS by part, with their types
+    _optional: set[str]  # the conditions of parts that may be left out
+    _forms: dict[frozenset[str], Query]
 
     def __new__(cls, text: str, called: str = "") -> Query:
         names: dict[str, int] = {}
         made = super().__new__(cls, text)
         made.sent = _PARAMETER.sub(lambda match: f"${names.setdefault(match[1], len(names) + 1)}", text).encode()
         made.names = tuple(names)
-        made.arrays = dict(_ARRAY.findall(text))
         made.called = called.encode()
-        made.silent = called.rpartition(".")[2].startswith(("open", "lock_handle", "relax"))
         made.notifies = "pg_notify(" in text
+        made._arrays = dict(_ARRAY.findall(text))
         rows = _ROWS.search(text)
         parts = rows[2].split("|") if rows else []
-        made.columns = [dict(column.strip().split(maxsplit=1) for column in part.split(",")) for part in parts]
-        made.optional = sorted(set(_CONDITION.findall(text)))
-        made.forms = {}
+        made._columns = [dict(column.strip().split(maxsplit=1) for column in part.split(",")) for part in parts]
+        made._optional = set(_CONDITION.findall(text))
+        made._forms = {}
         return made
 
-    def form(self, values: dict[str, Any]) -> Query:
-        """Return the form of the statement for these values, and replace columns that have one value by that value. An
-        empty list means NULL in all rows; a list of one item applies to all rows."""
-        varied = sum(1 << place for place, name in enumerate(self.optional) if values[name])
-        for place, part in enumerate(self.columns[1:], len(self.optional)):
+    def call(self, values: Mapping[str, Any]) -> Call:
+        """Encode the parameters. An empty list for a column of ROWS means NULL in all rows; a list of one item applies
+        to all rows."""
+        query = self
+        if self._columns or self._optional:
+            query = self._form(values := dict(values))
+        arrays, encoded, formats = query._arrays, list[bytes | None](), list[Format]()
+        for name in query.names:
+            value = values[name]
+            packed = _array(value, arrays[name]) if name in arrays else _ENCODE[type(value)](value)
+            encoded.append(packed)
+            formats.append(_TEXT if type(value) in _AS_TEXT else _BINARY)
+        return Call(query, encoded, formats)
+
+    def _form(self, values: dict[str, Any]) -> Query:
+        """Return the form of the statement for these values, and replace columns that have one value by that value."""
+        chosen = {name for name in self._optional if values[name]}
+        for part in self._columns[1:]:
             lists = {name: values[name] or [None] for name in part}
             if all(items.count(items[0]) == len(items) for items in lists.values()):
                 values.update((name, items[0]) for name, items in lists.items())
             else:
-                varied |= 1 << place
-                rows = len(values[next(iter(self.columns[0]))])
+                chosen.update(part)
+                rows = len(values[next(iter(self._columns[0]))])
                 values.update((name, items * rows) for name, items in lists.items() if len(items) < rows)
-        if varied not in self.forms:
-            self.forms[varied] = Query(self._formed(varied), f"{varied}.{self.called.decode()}")
-        return self.forms[varied]
+        form = self._forms.get(key := frozenset(chosen))
+        if form is None:
+            form = self._forms[key] = Query(self._formed(key), f"{next(_numbers)}.{self.called.decode()}")
+        return form
 
-    def _formed(self, varied: int) -> str:
-        chosen = {name for place, name in enumerate(self.optional) if varied >> place & 1}
+    def _formed(self, chosen: frozenset[str]) -> str:
         text = str(self)
         while _PART.search(text):  # parts of parts first
             text = _PART.sub(lambda match: match[2] if match[1] in chosen else "", text)
-        if not self.columns:
+        if not self._columns:
             return text
-        varied >>= len(self.optional)
-        parts = [part for place, part in enumerate(self.columns) if place == 0 or varied >> place - 1 & 1]
-        arrays = {name: type for part in parts for name, type in part.items()}
-        values = [f":{n}::{t} AS {n}" for part in self.columns for n, t in part.items() if n not in arrays]
-        if not varied and _MATCHES.search(text):
-            text = _MATCHES.sub(rf"= ANY (:\2::{next(iter(arrays.values()))}[])", text)
+        key, *others = self._columns
+        arrays = key | {name: type for part in others for name, type in part.items() if name in chosen}
+        values = [f":{name}::{type} AS {name}" for part in others for name, type in part.items() if name not in arrays]
+        if arrays == key and _MATCHES.search(text):
+            text = _MATCHES.sub(rf"= ANY (:\2::{next(iter(key.values()))}[])", text)
             return _ROWS.sub(rf"(SELECT {', '.join(values)}) \1", text)
         listed = ", ".join(f":{name}::{type}[]" for name, type in arrays.items())
         shown = ", ".join([*(f"v.{name}" for name in arrays), *values])
@@ -125,52 +149,31 @@ class Query(str):
         return _ROWS.sub(rf"(SELECT {shown} FROM unnest({listed}) v({', '.join(arrays)})) \1", text)
 
 
-Call = tuple[Query, Mapping[str, Any]]
+_AS_TEXT = {type(None), bool, int, float}
 
 
-def pack(query: Query, values: Mapping[str, Any]) -> tuple[Query, list[bytes | None], list[Format]]:
-    """Prepare a call for sending. Returns the form of the statement, its encoded parameters, and their formats."""
-    if query.columns or query.optional:
-        values = dict(values)
-        query = query.form(values)
-    arrays = query.arrays
-    packed = [
-        _array(values[name], arrays[name]) if name in arrays else _DUMPS[type(value := values[name])](value)
-        for name in query.names
-    ]
-    return query, [value for value, _ in packed], [form for _, form in packed]
-
-
-def _array(items: Sequence[Any], kind: str) -> Encoded:
+def _array(items: Sequence[Any], kind: str) -> bytes:
     """Encode an array in binary, because the server reads that faster."""
     oid, element = _ELEMENTS[kind]
     packed = [_NULL if item is None else element(item) for item in items] if None in items else map(element, items)
-    return _HEAD.pack(1, 0, oid, len(items), 1) + b"".join(packed), _BINARY
-
-
-# Single numbers are sent as text, so that the server infers their type.
-_DUMPS: dict[type, Callable[[Any], Encoded]] = {
-    type(None): lambda value: (None, _TEXT),
-    bool: lambda value: (b"1" if value else b"0", _TEXT),
-    int: lambda value: (b"%d" % value, _TEXT),
-    float: lambda value: (repr(value).encode(), _TEXT),
-    str: lambda value: (value.encode(), _BINARY),
-    bytes: lambda value: (value, _BINARY),
-}
+    return _HEAD.pack(1, 0, oid, len(items), 1) + b"".join(packed)
 
 
 class Wire:
     """Sends statements through a connection of psycopg, and tracks which of them are prepared there."""
 
     prepares = False
+    #: Called after a statement that notified other processes.
+    notified: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, pgconn: PGconn) -> None:
         self.pgconn = pgconn
         self.prepared: set[bytes] = set()
-        self._results = Transformer()
+        self.until_readable = until_readable(pgconn.socket)
+        self._loader = Transformer()
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        """Send statements together. Returns the rows of each but the silent ones. Outside of a transaction they form
+        """Send statements together. Returns the rows of each that has columns. Outside of a transaction they form
         one."""
         try:
             return self._run(calls)
@@ -183,17 +186,13 @@ class Wire:
 
     def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
-        if len(calls) == 1 and calls[0][0].called in prepared:  # a put is a tenth faster without a pipeline
-            query, values, formats = pack(*calls[0])
+        if len(calls) == 1 and calls[0].query.called in prepared:  # a put is a tenth faster without a pipeline
+            query, values, formats = calls[0]
             pgconn.send_query_prepared(query.called, values, formats, _BINARY)
-            result = wait(execute(pgconn), pgconn.socket, _INTERVAL)[-1]
-            if result.status == _FAILED:
-                raise error_from_result(result)
-            return [self._loaded(result)]
+            return self._read([(query, self._answer())])
         expected: list[bytes | Query] = []  # the name of a statement to prepare, or a query to run
         pgconn.enter_pipeline_mode()
-        for call in calls:
-            query, values, formats = pack(*call)
+        for query, values, formats in calls:
             called = query.called
             if not (self.prepares and called):
                 pgconn.send_query_params(query.sent, values, None, formats, _BINARY)
@@ -204,55 +203,68 @@ class Wire:
                 pgconn.send_query_prepared(called, values, formats, _BINARY)
             expected.append(query)
         pgconn.pipeline_sync()
-        wait(send(pgconn), pgconn.socket, _INTERVAL)
-        answers, failure = list[list[Row]](), None
-        for what in expected:
-            result = wait(fetch_many(pgconn), pgconn.socket, _INTERVAL)[-1]
-            if failure is not None:
-                pass
-            elif result.status == _FAILED:
-                failure = error_from_result(result)
-            elif isinstance(what, bytes):
-                prepared.add(what)
-            elif not what.silent:
-                answers.append(self._loaded(result))
-        wait(fetch_many(pgconn), pgconn.socket, _INTERVAL)  # the end of the pipeline
+        results = [(what, self._answer()) for what in expected]
+        self._next()  # the end of the pipeline
         pgconn.exit_pipeline_mode()
-        if failure is not None:
-            raise failure
-        return answers
+        return self._read(results)
 
-    def _loaded(self, result: PGresult) -> list[Row]:
-        if result.status != _ROWS_CAME:
-            return [(result.command_tuples or 0,)]
-        self._results.set_pgresult(result)
-        return self._results.load_rows(0, result.ntuples, tuple)
+    def _answer(self) -> PGresult:
+        """Wait for the answer to one statement."""
+        if self.pgconn.flush():
+            wait(send(self.pgconn), self.pgconn.socket, _INTERVAL)
+        result = None
+        while (more := self._next()) is not None:
+            result = more
+        if result is None:
+            raise psycopg.OperationalError("the connection is closed")
+        return result
+
+    def _next(self) -> PGresult | None:
+        pgconn = self.pgconn
+        while pgconn.is_busy():
+            self.until_readable()
+            pgconn.consume_input()
+        return pgconn.get_result()
+
+    def _read(self, results: Sequence[tuple[bytes | Query, PGresult]]) -> list[list[Row]]:
+        """Return the rows of each statement, or how many it changed. Raises the first error."""
+        answers: list[list[Row]] = []
+        for what, result in results:
+            if result.status == _FAILED:
+                raise error_from_result(result)
+            if isinstance(what, bytes):
+                self.prepared.add(what)
+            elif result.status != _ROWS_CAME:
+                answers.append([(result.command_tuples or 0,)])
+            elif result.nfields:
+                self._loader.set_pgresult(result)
+                answers.append(rows := self._loader.load_rows(0, result.ntuples, tuple))
+                if what.notifies and rows and rows[-1][-1] is not None:
+                    self.notified()
+        return answers
 
 
 class Link(psycopg.Connection[Row], Wire):
     """A connection that penstock opened."""
 
+    each: Sequence[Call] = ()  # statements sent before those of every call
+    returned = 0.0  # when it became idle
+
     def __init__(self, pgconn: PGconn) -> None:
         psycopg.Connection.__init__(self, pgconn)
         Wire.__init__(self, pgconn)
-        self._readable = Selector()
-        self._readable.register(pgconn.socket, READABLE)
-        self.each: Sequence[Call] = ()  # statements sent before those of every call
-        self.returned = 0.0  # when it became idle
 
     def hung_up(self) -> bool:
         """Return whether the server closed the idle connection. Only polls the socket, where nothing else can
         arrive."""
-        return bool(self._readable.select(0))
+        return bool(self.until_readable(0))
 
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        return super().run([*self.each, *calls])[len(self.each) :]
+        return super().run([*self.each, *calls])[len(self.each) :] if self.each else super().run(calls)
 
     def begin(self, *, snapshot: bool) -> None:
         """Begin a transaction. If the client stalls, the server soon ends it and releases its locks."""
-        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
-        idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
-        self._run([(Query(begin), {}), (Query(idle), {})])
+        self._run([_BEGIN_SNAPSHOT if snapshot else _BEGIN, _STALLED])
 
     def finish(self) -> None:
         """Commit the transaction."""
@@ -262,7 +274,7 @@ class Link(psycopg.Connection[Row], Wire):
         """Roll back an open transaction after an error. Returns False if the connection broke."""
         if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):
-                self._run([(Query("ROLLBACK"), {}), *([] if self.prepared else [_DEALLOCATE])])
+                self._run([_ROLLBACK, *([] if self.prepared else [_DEALLOCATE])])
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
     # for the database of a pool
@@ -271,13 +283,12 @@ class Link(psycopg.Connection[Row], Wire):
         """Run one statement with values for its `%s`. Returns its rows, or how many rows it changed. With `alone`, the
         statement is its own transaction; otherwise it begins one."""
         begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
-        calls: list[Call] = [_vault_call(sql, arguments)]
-        return self.run(calls if begun else [_BEGIN, *calls])[-1]
+        call = _vault_call(sql, arguments)
+        return self.run([call] if begun else [_BEGIN, call])[-1]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
-        rows = self.vault_rows(sql, arguments)
-        return int(rows[0][0] or 0) if rows else 0
+        return int(self.vault_rows(sql, arguments)[0][0] or 0)
 
     def finish_with(
         self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
@@ -299,14 +310,19 @@ class Link(psycopg.Connection[Row], Wire):
         self.run([*calls, _COMMIT])
 
 
-_BEGIN: Call = Query("BEGIN"), {}
-_COMMIT: Call = Query("COMMIT"), {}
-_DEALLOCATE: Call = Query("DEALLOCATE ALL"), {}
+def command(sql: str) -> Call:
+    """Return a statement without parameters, which is not prepared."""
+    return Query(sql).call({})
+
+
+_BEGIN, _COMMIT, _ROLLBACK, _DEALLOCATE = map(command, ("BEGIN", "COMMIT", "ROLLBACK", "DEALLOCATE ALL"))
+_BEGIN_SNAPSHOT = command("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+_STALLED = command("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 _VALUES = re.compile(r"VALUES \([%s, ]+\)")
 
 
 def _vault_call(sql: str, arguments: Sequence[object]) -> Call:
-    return _vault_query(sql), {f"a{place}": value for place, value in enumerate(arguments)}
+    return _vault_query(sql).call({f"a{place}": value for place, value in enumerate(arguments)})
 
 
 @lru_cache(maxsize=64)
