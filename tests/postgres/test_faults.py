@@ -76,7 +76,7 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
 
 
 def test_a_lock_held_for_too_long_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE", "50ms")
+    monkeypatch.setitem(connection.SETTINGS, "lock_timeout", "50ms")
     with penstock.connect(url) as broker:
         tube = broker.tube("work", capacity=5)
         with psycopg.connect(locate(url).conninfo) as other:

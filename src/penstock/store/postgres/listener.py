@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import threading
 import time
@@ -13,7 +12,7 @@ import psycopg
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres.postgres_connection import PostgresServer, this_process
-from penstock.store.wake import LINGER_SECONDS, Receiver
+from penstock.store.wake import LINGER_SECONDS, Receiver, until_readable
 
 # After a notification its sender is silent for a while (`PostgresServer.sender`). Waiters retry once more after this
 # time, and find what the sender did meanwhile.
@@ -55,19 +54,15 @@ class Listener(Receiver):
             self._wake.set()
 
     def receive(self) -> None:
-        second_look, process = False, this_process()
+        process = this_process()
         with self._server.open() as db, socket.socket(fileno=os.dup(db.fileno())) as sock:
             db.execute(f"LISTEN {self._server.location.channel}")
+            readable = until_readable(sock.fileno())
             self.connected(sock)
             while self.watched:
-                timeout = SECOND_LOOK_SECONDS if second_look else LINGER_SECONDS
-                if select.select([sock], [], [], timeout)[0]:
+                if readable(LINGER_SECONDS * 1000):
                     db.pgconn.consume_input()
-                    changed = False
-                    while (notification := db.pgconn.notifies()) is not None:
-                        changed = changed or notification.extra.decode() != process
-                    second_look = second_look or changed
-                else:
-                    changed, second_look = second_look, False
-                if changed:
-                    self.notify()
+                    notifications = list(iter(db.pgconn.notifies, None))
+                    if any(notification.extra.decode() != process for notification in notifications):
+                        self.notify()
+                        self.look_again()

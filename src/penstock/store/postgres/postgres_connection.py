@@ -27,14 +27,12 @@ from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.wire import Call, Link, Query, Row, Wire
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
-# How long a statement waits for a lock before the call is retried.
-PATIENCE = "2s"
-
 # The settings of all connections. Tables grow from empty to millions of rows and shrink again within minutes, so plans
-# must not depend on statistics: a plan made for an empty table would scan a full one.
-_SETTINGS = {
+# must not depend on statistics: a plan made for an empty table would scan a full one. A call that waits for a lock for
+# two seconds is retried.
+SETTINGS = {
     "enable_seqscan": "off", "enable_bitmapscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
-    "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
+    "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan", "lock_timeout": "2s",
 }  # fmt: skip
 
 # How long a broker is silent after a notification, because each takes a global lock at its commit.
@@ -114,13 +112,6 @@ def locate(url: str) -> Location:
     return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
 
 
-def settings_call(ask: Queries, *, local: bool, settings: Mapping[str, str] | None = None) -> Call:
-    """Return the statement that sets a connection's settings; with `local`, only for its current transaction."""
-    settings = settings or _SETTINGS | {"lock_timeout": PATIENCE}
-    query: Query = ask.settings
-    return query.call({"name": list(settings), "setting": list(settings.values()), "local": local})
-
-
 _PROGRAM = uuid4().hex[:8]
 
 
@@ -134,13 +125,14 @@ class PostgresServer(Server[Link]):
 
     errors = (psycopg.Error,)
     _silent_until = 0.0
+    _each: Sequence[Call] = ()  # statements that every transaction begins with
 
     def __init__(self, location: Location, *, bare: bool = False) -> None:
         self.location = location
         self.queries = Queries(location.quoted, location.channel)
         self._bare = bare
-        # Statements that are sent before those of every call.
-        self._each = () if bare or location.notify else (settings_call(self.queries, local=True),)
+        if not (bare or location.notify):
+            self._each = [self._set(SETTINGS, local=True)]
         super().__init__(location.pool_size, location.place)
 
     @property
@@ -180,17 +172,24 @@ class PostgresServer(Server[Link]):
         link.prepares = self.prepares  # only now, when the tables exist: a failed PREPARE leaves its name in use
         return link
 
+    def _set(self, settings: Mapping[str, str], *, local: bool) -> Call:
+        """Return the statement that sets a connection's settings; with `local`, only for its current transaction."""
+        query: Query = self.queries.set
+        return query.call({"name": list(settings), "setting": list(settings.values()), "local": local})
+
     def _begin(self, link: Link) -> None:
         """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
         if self._bare:
             return
         if self.location.notify:
-            link.run([settings_call(self.queries, local=False)])
+            link.run([self._set(SETTINGS, local=False)])
         link.run([self.queries.mend.call({})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction. Returns the rows of each that has columns. Raises Conflict if a
         guard fails."""
+        if self._each:
+            calls = [*self._each, *calls]
         return self.attempt(lambda link: link.run(calls), safe=safe)
 
     def _pause(self) -> None:
@@ -280,11 +279,10 @@ class BoundServer(PostgresServer):
             self._joined()
         try:
             with self._db.transaction():
-                before = self._wire.run([settings_call(self.queries, local=True)])[0]
+                asked = self.queries.settings.call({"texts": list(SETTINGS)})
+                before: dict[str, str] = dict(self._wire.run([asked, self._set(SETTINGS, local=True)])[0])
                 yield self._wire
-                self._wire.run(
-                    [settings_call(self.queries, local=True, settings={name: old for name, old, _ in before})]
-                )
+                self._wire.run([self._set(before, local=True)])
         except psycopg.Error as error:
             raise self.conflict(error) or self.translated(error) from error
 

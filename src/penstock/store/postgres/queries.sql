@@ -44,8 +44,10 @@ CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT 
 -- name: server
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 -- name: settings
--- Returns the settings as they were. With `local`, the new ones hold until the end of the transaction.
-SELECT name, current_setting(name), set_config(name, setting, :local) FROM unnest(:name::text[], :setting::text[]) u(name, setting);
+SELECT name, current_setting(name) FROM unnest(:texts::text[]) u(name);
+-- name: set
+-- With `local`, until the end of the transaction.
+SELECT WHERE (SELECT count(set_config(name, setting, :local)) FROM unnest(:name::text[], :setting::text[]) u(name, setting)) > 0;
 -- name: relax
 -- The commit does not wait for the disk, so this transaction may be lost in a crash of the server.
 SELECT WHERE set_config('synchronous_commit', 'off', true) IS NULL;

@@ -247,7 +247,7 @@ class Wire:
 class Link(psycopg.Connection[Row], Wire):
     """A connection that penstock opened."""
 
-    each: Sequence[Call] = ()  # statements sent before those of every call
+    each: Sequence[Call] = ()  # statements that every transaction begins with
     returned = 0.0  # when it became idle
 
     def __init__(self, pgconn: PGconn) -> None:
@@ -259,12 +259,9 @@ class Link(psycopg.Connection[Row], Wire):
         arrive."""
         return bool(self.until_readable(0))
 
-    def run(self, calls: Sequence[Call]) -> list[list[Row]]:
-        return super().run([*self.each, *calls])[len(self.each) :] if self.each else super().run(calls)
-
     def begin(self, *, snapshot: bool) -> None:
         """Begin a transaction. If the client stalls, the server soon ends it and releases its locks."""
-        self._run([_BEGIN_SNAPSHOT if snapshot else _BEGIN, _STALLED])
+        self._run([_BEGIN_SNAPSHOT if snapshot else _BEGIN, _STALLED, *self.each])
 
     def finish(self) -> None:
         """Commit the transaction."""
