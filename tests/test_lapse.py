@@ -29,9 +29,9 @@ print(BEAT_SECONDS, *seen)
 """
 
 
-@pytest.mark.parametrize(("lapse", "said"), [(None, "5.0 t r r r"), ("", "5.0 t r r r"), ("30", "10.0 t t t r")])
-def test_a_session_lapses_after_the_seconds_of_the_environment(lapse: str | None, said: str) -> None:
-    assert run("memory://lapse", {} if lapse is None else {"PENSTOCK_LAPSE": lapse}) == said
+@pytest.mark.parametrize(("lapse", "expected"), [(None, "5.0 t r r r"), ("", "5.0 t r r r"), ("30", "10.0 t t t r")])
+def test_a_session_lapses_after_the_seconds_of_the_environment(lapse: str | None, expected: str) -> None:
+    assert run("memory://lapse", {} if lapse is None else {"PENSTOCK_LAPSE": lapse}) == expected
 
 
 def test_a_session_that_nobody_joined_lapses_after_them_on_every_store(store_url: str) -> None:

@@ -46,6 +46,6 @@ def test_blocked_takes_outlast_a_restart_of_their_server(server: Server, caplog:
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "penstock"):
         in_loop(main)
-    said = sum("blocked calls resume when it returns" in record.getMessage() for record in caplog.records)
+    logged = sum("blocked calls resume when it returns" in record.getMessage() for record in caplog.records)
     # Once a second, by each thread that may retry at the same time; not once per waiter and attempt.
-    assert said <= REMOTE_THREADS * (1 + time.monotonic() - began)
+    assert logged <= REMOTE_THREADS * (1 + time.monotonic() - began)

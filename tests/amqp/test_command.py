@@ -36,9 +36,9 @@ NOWHERE = "amqp://ada:secret@127.0.0.1:1/shop"
 def test_an_impossible_request_is_one_clear_line_without_the_password(
     shell: Shell, words: list[str], message: str
 ) -> None:
-    said = shell.refused("bridge", *words, "--queue", "q", "--tube", "t")
-    assert message in said
-    assert "secret" not in said
+    printed = shell.refused("bridge", *words, "--queue", "q", "--tube", "t")
+    assert message in printed
+    assert "secret" not in printed
     assert not (shell.folder / "queue.db").exists()  # no file was created
 
 

@@ -182,13 +182,13 @@ def test_a_live_group_is_opened_not_created(tube: penstock.Tube) -> None:
 
 
 def test_the_event_tap_gets_every_event_of_every_tube(broker: penstock.Broker) -> None:
-    heard: list[Event] = []
-    broker.runtime.tap = heard.extend
+    events: list[Event] = []
+    broker.runtime.tap = events.extend
     one, other = broker.tube("one"), broker.tube("other")
     one.put("x")
     other.put_many([1, 2])
     take(one).ack()
-    assert [(event.name, event.record.id) for event in heard] == [
+    assert [(event.name, event.record.id) for event in events] == [
         ("put", 1), ("put", 1), ("put", 2), ("take", 1), ("ack", 1),
     ]  # fmt: skip
-    assert heard[-1].tube == one.stored.no
+    assert events[-1].tube == one.stored.no

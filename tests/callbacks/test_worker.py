@@ -125,5 +125,5 @@ def test_short_secrets_are_refused_and_readable_files_give_warnings(shell: Shell
         file.chmod(0o600)
         assert message in shell.refused(*words)
     file.chmod(0o644)
-    said = shell.run(*words).stderr
-    assert f"penstock: warning: other users can read the callback secrets in {file}: chmod 600 {file}\n" in said
+    stderr = shell.run(*words).stderr
+    assert f"penstock: warning: other users can read the callback secrets in {file}: chmod 600 {file}\n" in stderr

@@ -39,9 +39,9 @@ def test_export_and_import(shell: Shell) -> None:
 def test_a_damaged_file_is_one_line_that_names_the_place(shell: Shell) -> None:
     shell("put", "mail", "hello")
     (shell.folder / "cut").write_text(shell.run("export", "mail").stdout[:-30])
-    said = shell.refused("import", "cut", "--tube", "copy")
-    assert said.startswith("cut, line 3: ")
-    assert said.endswith("and the file ends in it: it was cut off")
+    printed = shell.refused("import", "cut", "--tube", "copy")
+    assert printed.startswith("cut, line 3: ")
+    assert printed.endswith("and the file ends in it: it was cut off")
     assert [tube["name"] for tube in shell.json("tubes")] == ["mail"]
 
 
@@ -83,8 +83,8 @@ def test_a_moved_tube_stays_paused_and_the_command_says_so(shell: Shell, tmp_pat
     new = f"sqlite:///{tmp_path}/new.db"
     shell("put", "mail", "hello")
     shell("pause", "mail")
-    said = shell("move", shell.url, new)
-    assert said == f"moved 1 task of mail to {new}; it is still paused: penstock resume ends that"
+    printed = shell("move", shell.url, new)
+    assert printed == f"moved 1 task of mail to {new}; it is still paused: penstock resume ends that"
 
 
 def test_sigterm_before_the_freeze_leaves_the_tube_unchanged(shell: Shell, tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/queue.db" if request.param == "sqlite" else bare_url(server(request.param))
 
 
-def is_clear(said: str) -> bool:
+def is_clear(message: str) -> bool:
     """Whether it is one line that names the schema and the remedy."""
-    return said.startswith("SchemaMismatch: ") and "upgrade penstock" in said and "\\n" not in said
+    return message.startswith("SchemaMismatch: ") and "upgrade penstock" in message and "\\n" not in message
 
 
 def test_an_older_process_continues_if_a_newer_one_cannot_read_its_store(url: str) -> None:

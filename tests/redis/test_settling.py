@@ -29,9 +29,9 @@ def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 def test_each_move_is_answered_even_without_listeners(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
     tube = broker.tube("t", ttr=5, max_attempts=3)
     tube.put_many([(name, options) for name in "abcdef" for options in [{"pri": 3}, {"ttl": 60}]])
-    heard: list[str] = []
+    events: list[str] = []
     if listening:
-        tube.on_change(lambda task, event: heard.append(event))
+        tube.on_change(lambda task, event: events.append(event))
     stale = take(tube)
     clock.advance(5)
     tasks = tube.take_many(9)
@@ -47,7 +47,7 @@ def test_each_move_is_answered_even_without_listeners(broker: penstock.Broker, c
         assert tube.ack_many([tasks[4], again, again]) == [False, True, False]
         others.ack()
     assert tube.stats().calls.ack == 8
-    assert heard.count("ack") == (8 if listening else 0)
+    assert events.count("ack") == (8 if listening else 0)
     assert [task.status for task in (touched, again)] == [penstock.Status.DONE] * 2
 
 

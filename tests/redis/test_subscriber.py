@@ -45,15 +45,15 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
 @pytest.mark.usefixtures("unscanned")  # and the listening thread does not end
 def test_a_notification_is_handled_in_the_listening_thread_and_wakes_no_other(broker: penstock.Broker) -> None:
     threads: list[str] = []
-    wake, heard = Wake(), threading.Event()
+    wake, polled = Wake(), threading.Event()
 
     def note() -> None:
         threads.append(threading.current_thread().name)
-        heard.set()
+        polled.set()
 
     wake.on_notification = note
     waiting = begin(lambda: broker.runtime.store.wait(wake, 60, watch=True))
-    assert heard.wait(30), "a subscriber that starts to listen polls once"
+    assert polled.wait(30), "a subscriber that starts to listen polls once"
     assert threads == ["penstock-redis-subscriber"]
     assert not waiting.done()
     wake.set()

@@ -72,8 +72,8 @@ class Serve:
         """Send SIGTERM. Returns the exit code and the standard error."""
         self._opened.close()
         self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, said
+        _, stderr = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, stderr
 
     def memory(self) -> int:
         """Resident memory in bytes."""

@@ -50,9 +50,9 @@ def test_requests_with_a_read_token_are_bounded(guarded: Serve) -> None:
     with guarded.raw() as client:
         ping = b"PING " + b"x" * 1000 + b"\r\n"
         client.sendall(b"AUTH " + TOKENS[Role.READ].encode() + b"\r\nMULTI\r\n" + ping * 300 + b"EXEC\r\nQUIT\r\n")
-        heard = read_to_end(client)
-        assert b"-ERR too many bytes between MULTI and EXEC: send at most 262144\r\n" in heard
-        assert heard.endswith(b"-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n")
+        replies = read_to_end(client)
+        assert b"-ERR too many bytes between MULTI and EXEC: send at most 262144\r\n" in replies
+        assert replies.endswith(b"-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n")
 
 
 def test_a_token_authorizes_the_rest_of_its_pipeline(guarded: Serve) -> None:
@@ -135,8 +135,8 @@ def test_a_short_token_and_a_readable_token_file_give_warnings(url: str, tmp_pat
     file.write_text(token_line(Role.READ, make_token()))
     file.chmod(0o640)
     with Serve(url, "--resp", "127.0.0.1:0", "--token-file", str(file), token="secret") as server:
-        code, said = server.stop()
-    assert (code, said.splitlines()) == (0, [
+        code, stderr = server.stop()
+    assert (code, stderr.splitlines()) == (0, [
         f"penstock: warning: other users can read the hashes of tokens in {file}: chmod 600 {file}",
         "penstock: warning: PENSTOCK_TOKEN has 6 characters and may be guessed: make one with openssl rand -hex 32",
     ])  # fmt: skip

@@ -174,6 +174,6 @@ def test_connections_that_do_not_read_cost_a_bounded_amount_together(big: str, p
                 client.execute_command("TUBE.STATS", "big")  # behind it, in the store's thread
                 peak = max(peak, server.memory())
             assert peak - before < 400 * MEBIBYTE
-        code, said = server.stop()
+        code, stderr = server.stop()
         assert code == 0
-        assert "too many unread reply bytes; disconnecting" in said
+        assert "too many unread reply bytes; disconnecting" in stderr

@@ -33,8 +33,8 @@ def test_a_signal_stops_it_and_releases_what_was_held(url: str, number: signal.S
         waiting.sendall(b"PING\r\nTUBE.TAKE t TIMEOUT 60\r\n")
         read_exactly(waiting, b"+PONG\r\n")
         server.process.send_signal(number)
-        _, said = server.process.communicate(timeout=PATIENCE)
-        assert (server.process.returncode, said) == (0, "")
+        _, stderr = server.process.communicate(timeout=PATIENCE)
+        assert (server.process.returncode, stderr) == (0, "")
         assert read_to_end(client) == read_to_end(waiting) == b""
     with penstock.connect(url) as broker:
         assert broker.sessions() == []
@@ -95,16 +95,16 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:7379"])
 def test_an_open_address_without_a_token_is_refused(url: str, address: str) -> None:
-    code, said = run("--url", url, "serve", "--resp", address)
+    code, stderr = run("--url", url, "serve", "--resp", address)
     assert code == 1
-    assert f"--resp {address} can be reached from other hosts without a token" in said
+    assert f"--resp {address} can be reached from other hosts without a token" in stderr
 
 
 @pytest.mark.parametrize("address", ["7379", "localhost", "localhost:x", "localhost:99999", "", "[::1", "a b:1"])
 def test_a_bad_address_is_refused(url: str, address: str) -> None:
-    code, said = run("--url", url, "serve", "--resp", address)
+    code, stderr = run("--url", url, "serve", "--resp", address)
     assert code == 1
-    assert re.match(r"penstock: --resp .* (is not an address|cannot be resolved)", said)
+    assert re.match(r"penstock: --resp .* (is not an address|cannot be resolved)", stderr)
 
 
 def test_a_port_in_use_is_one_clear_line(url: str) -> None:
@@ -112,9 +112,9 @@ def test_a_port_in_use_is_one_clear_line(url: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        code, said = run("--url", url, "serve", "--resp", f"127.0.0.1:{port}")
+        code, stderr = run("--url", url, "serve", "--resp", f"127.0.0.1:{port}")
     assert code == 1
-    assert said == (
+    assert stderr == (
         f"penstock: cannot listen on --resp 127.0.0.1:{port} (Address already in use): choose another port\n"
     )
 
@@ -123,11 +123,11 @@ def test_one_listener_that_cannot_start_ends_the_others(url: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        code, said = run(
+        code, stderr = run(
             "--url", url, "serve", "--http", "127.0.0.1:0", "--resp", f"127.0.0.1:{taken.getsockname()[1]}"
         )
     assert code == 1
-    assert "cannot listen on" in said
+    assert "cannot listen on" in stderr
 
 
 def test_both_protocols_are_served_on_one_broker(url: str) -> None:
@@ -145,6 +145,6 @@ def test_both_protocols_are_served_on_one_broker(url: str) -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_one_clear_line() -> None:
-    code, said = run("--url", "sqlite:////nowhere/at/all.db", "serve", "--resp", "127.0.0.1:0")
+    code, stderr = run("--url", "sqlite:////nowhere/at/all.db", "serve", "--resp", "127.0.0.1:0")
     assert code == 1
-    assert said.startswith("penstock: /nowhere/at/all.db cannot be opened")
+    assert stderr.startswith("penstock: /nowhere/at/all.db cannot be opened")

@@ -104,8 +104,8 @@ class RedisCluster(Redis):
         """Announce these ports to clients, one per node; 0: its own. Survives a restart."""
         for node, port in zip(self.nodes, ports, strict=True):
             node.settings = type(node).settings
-            said = ("cluster-announce-bus-port", port and node.port + 10_000), ("cluster-announce-port", port)
-            for name, value in said:
+            announced = ("cluster-announce-bus-port", port and node.port + 10_000), ("cluster-announce-port", port)
+            for name, value in announced:
                 node.ask("CONFIG", "SET", name, str(value))
                 node.settings += (f"--{name}", str(value))
             if f":{port or node.port}@" not in node.ask("CLUSTER", "NODES"):  # Redis 6 reads its own at start

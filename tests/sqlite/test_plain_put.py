@@ -53,15 +53,15 @@ def test_used_up_ids_raise_and_never_reach_the_next_tube(path: Path) -> None:
 def test_a_plain_put_notifies_listeners_and_wakes_a_taker(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker, ThreadPoolExecutor(1) as pool:
         tube = broker.tube("mail")
-        heard: list[tuple[int, str]] = []
-        tube.on_change(lambda task, event: heard.append((task.id, event)))
+        events: list[tuple[int, str]] = []
+        tube.on_change(lambda task, event: events.append((task.id, event)))
         taken = pool.submit(tube.take, 30)
         until(lambda: waiters(broker, "mail") == 1)
         put = tube.put({"to": "ada"})
         got = taken.result(30)
         assert got is not None
         assert (got.id, got.data) == (put.id, {"to": "ada"})
-        assert sorted(heard) == [(1, "put"), (1, "take")]  # by two threads, in any order
+        assert sorted(events) == [(1, "put"), (1, "take")]  # by two threads, in any order
 
 
 def test_a_put_without_options_keeps_the_tubes_own_options(path: Path) -> None:

@@ -41,13 +41,13 @@ def everything(tube: penstock.Tube) -> object:
 def refused(values: Iterable[object], call: Callable[[Any], object], word: str = "") -> None:
     """Assert that each of these values makes the call raise a BadValue that mentions the word."""
     for place, value in enumerate(values):
-        said: str | None = None
+        message: str | None = None
         try:
             call(value)
         except penstock.BadValue as error:
-            said = str(error)
-        assert said is not None, f"value {place} of type {type(value).__name__} is not refused"
-        assert word in said, f"value {place} of type {type(value).__name__}"
+            message = str(error)
+        assert message is not None, f"value {place} of type {type(value).__name__} is not refused"
+        assert word in message, f"value {place} of type {type(value).__name__}"
 
 
 def waiters(broker: penstock.Broker, tube: str) -> int:

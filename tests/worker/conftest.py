@@ -85,8 +85,8 @@ def receive(app: App) -> Callable[[], object]:
     """The next message of a handler."""
 
     def next_message() -> object:
-        task = app.broker.tube("said").take(PATIENCE)
-        assert task is not None, "nothing was said"
+        task = app.broker.tube("reported").take(PATIENCE)
+        assert task is not None, "nothing was reported"
         task.ack()
         return task.data
 

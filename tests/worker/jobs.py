@@ -1,6 +1,6 @@
 """The app of the worker tests: handlers that report what they do, and wait until a test lets them continue.
 
-They report by tasks in the tube `said`, and wait for tasks in the tubes `go-…`, on the store of the app.
+They report by tasks in the tube `reported`, and wait for tasks in the tubes `go-…`, on the store of the app.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ app = penstock.App()
 FAST = penstock.Backoff(base=0.01, factor=1, jitter=0)
 
 
-def say(what: object) -> None:
+def report_event(what: object) -> None:
     """Send a message to the test."""
-    app.broker.tube("said").put(what)
+    app.broker.tube("reported").put(what)
 
 
 def await_word(word: str) -> None:
@@ -39,21 +39,21 @@ def noop(value: int) -> None:
 @app.task(tube="slow")
 def hold(word: str) -> str:
     """Report the start, and end when the test says so."""
-    say(["began", word, os.getpid()])
+    report_event(["began", word, os.getpid()])
     await_word(word)
     return word
 
 
 @app.task(tube="slow", ttr=1.5)
 def hold_leased(word: str) -> str:
-    say(["began", word, os.getpid()])
+    report_event(["began", word, os.getpid()])
     await_word(word)
     return word
 
 
 @app.task(max_attempts=3, backoff=FAST)
 def fail(message: str) -> None:
-    say(["attempt", penstock.current_task().attempts])
+    report_event(["attempt", penstock.current_task().attempts])
     raise ValueError(message)
 
 
@@ -72,14 +72,14 @@ def bury(reason: str) -> None:
 
 @app.task(max_attempts=2)
 def die() -> None:
-    say(["dying", penstock.current_task().attempts])
+    report_event(["dying", penstock.current_task().attempts])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @app.task(tube="slow")
 def report(word: str) -> None:
     penstock.current_task().progress = 0.4
-    say(["began", word])
+    report_event(["began", word])
     await_word(word)
 
 
@@ -87,11 +87,11 @@ def report(word: str) -> None:
 def outlive() -> str:
     """Work until the lease is lost, then report it."""
     task = penstock.current_task()
-    say(["began", task.lease])
+    report_event(["began", task.lease])
     end = time.monotonic() + 120
     while not task.lost and time.monotonic() < end:
         time.sleep(0.005)
-    say(["lost", task.lease, task.lost])
+    report_event(["lost", task.lease, task.lost])
     return "too late"
 
 
@@ -115,10 +115,10 @@ async def gather(numbers: list[int]) -> int:
 async def hold_async(word: str) -> str:
     """Report the start; end when the test says so, or when cancelled."""
     try:
-        await asyncio.to_thread(say, ["began", word])
+        await asyncio.to_thread(report_event, ["began", word])
         await asyncio.to_thread(await_word, word)
     except asyncio.CancelledError:
-        say(["cancelled", word])
+        report_event(["cancelled", word])
         raise
     return word
 
@@ -159,7 +159,7 @@ def crash(how: str) -> None:
 @app.task(tube="processes", executor="process")
 def hold_process(word: str) -> str:
     penstock.current_task().progress = 0.25
-    say(["began", word, os.getpid()])
+    report_event(["began", word, os.getpid()])
     await_word(word)
     return word
 
@@ -176,7 +176,7 @@ def fibonacci_process(number: int) -> int:
 @app.task(tube="slow")
 def read_fifo(path: str) -> None:
     """End when something was written to the named pipe; needs no store."""
-    say("reading")
+    report_event("reading")
     with open(path) as fifo:
         fifo.read()
 
@@ -218,7 +218,7 @@ async def block_the_loop() -> None:
 
 @app.task(tube="rules", max_attempts=3, backoff=FAST)
 def stumble(word: str = "") -> None:
-    say(["stumbled", penstock.current_task().attempts])
+    report_event(["stumbled", penstock.current_task().attempts])
     raise ValueError("no")
 
 
@@ -245,7 +245,7 @@ def give_in(error: str, code: int | None = None) -> str:
 @app.task(tube="rules", time_limit=0.2, max_attempts=2, backoff=FAST)
 def hang(word: str) -> None:
     """A thread that cannot be ended."""
-    say(["began", word])
+    report_event(["began", word])
     await_word(word)
 
 
@@ -277,18 +277,18 @@ def signal_process(what: str) -> None:
         raise penstock.Snooze(0.01)
     if what == "fail":
         raise penstock.Fail("gone", "E1")
-    say(["attempt", penstock.current_task().attempts])
+    report_event(["attempt", penstock.current_task().attempts])
 
 
 @app.task(tube="rules", ttr=0.7, max_attempts=2)
 def hold_rules(word: str) -> None:
-    say(["began", word, penstock.current_task().attempts])
+    report_event(["began", word, penstock.current_task().attempts])
     await_word(word)
 
 
 @app.task(tube="rules", max_attempts=2, backoff=FAST)
 def die_raw() -> None:
-    say(["dying", penstock.current_task().attempts])
+    report_event(["dying", penstock.current_task().attempts])
     # To this thread: a signal to the process may arrive after the handler has returned and its task is acked.
     signal.raise_signal(signal.SIGSEGV)
 
@@ -298,7 +298,7 @@ def say_loss(lease: int) -> None:
     try:
         penstock.current_task().check()
     except penstock.LeaseLost as error:
-        say([type(error).__name__, error.cause, lease])
+        report_event([type(error).__name__, error.cause, lease])
 
 
 @app.task(tube="watched")
@@ -306,7 +306,7 @@ def watch_lease() -> None:
     """Work until the lease is lost."""
     task = penstock.current_task()
     task.check()
-    say(["began", task.lease])
+    report_event(["began", task.lease])
     end = time.monotonic() + 60
     while not task.lost and time.monotonic() < end:
         time.sleep(0.005)
@@ -316,15 +316,15 @@ def watch_lease() -> None:
 @app.task(tube="watched")
 def linger(word: str) -> None:
     """Keep running after the lease is lost."""
-    say(["began", penstock.current_task().lease])
+    report_event(["began", penstock.current_task().lease])
     await_word(word)
-    say("ended")
+    report_event("ended")
 
 
 @app.task(tube="async")
 async def watch_lease_async() -> None:
     lease = penstock.current_task().lease
-    await asyncio.to_thread(say, ["began", lease])
+    await asyncio.to_thread(report_event, ["began", lease])
     try:
         await asyncio.sleep(60)
     except asyncio.CancelledError:
@@ -334,14 +334,14 @@ async def watch_lease_async() -> None:
 
 @app.task(tube="processes", executor="process")
 def watch_lease_process(path: str) -> None:
-    say(["began", os.getpid()])
+    report_event(["began", os.getpid()])
     time.sleep(60)
 
 
 def note_batch(rows: list[int]) -> list[str] | None:
     """Record what the batch handlers do, by their rows."""
     tasks = penstock.current_tasks()
-    say(["batch", rows, [task.attempts for task in tasks]])
+    report_event(["batch", rows, [task.attempts for task in tasks]])
     if -1 in rows:
         raise ValueError("a bad row")
     if -2 in rows:
@@ -375,12 +375,12 @@ def store_rows_process(rows: list[int]) -> list[str] | None:
 @app.task(tube="rows", batch=100, linger=0.2)
 def hold_rows(rows: list[str]) -> None:
     """Work until all leases are lost, or the test says so."""
-    say(["holding", len(rows)])
+    report_event(["holding", len(rows)])
     tasks = penstock.current_tasks()
     end = time.monotonic() + 60
     while not all(task.lost for task in tasks) and time.monotonic() < end:
         if any(task.lost for task in tasks):
-            say(["lost", [task.lost for task in tasks]])
+            report_event(["lost", [task.lost for task in tasks]])
             return
         time.sleep(0.01)
 

@@ -29,11 +29,11 @@ HANDLERS: dict[str, Handler[[int], Any, Any]] = {
 every_executor = pytest.mark.parametrize("executor", HANDLERS)
 
 
-def rows_of(said: object) -> list[int]:
+def rows_of(message: object) -> list[int]:
     """The rows of one call."""
-    assert isinstance(said, list)
-    assert said[0] == "batch"
-    return list(said[1])
+    assert isinstance(message, list)
+    assert message[0] == "batch"
+    return list(message[1])
 
 
 @every_store

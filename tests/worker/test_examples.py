@@ -33,8 +33,8 @@ def worker(module: str, environment: dict[str, str], *options: str) -> Iterator[
         yield
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said.decode()
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr.decode()
 
 
 def environment(folder: Path) -> dict[str, str]:

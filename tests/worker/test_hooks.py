@@ -16,7 +16,7 @@ from tests.worker import hooks_app
 def test_hooks_run_once_in_the_worker_and_in_every_child(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOOKED", str(tmp_path / "said"))
+    monkeypatch.setenv("HOOKED", str(tmp_path / "lines"))
     hooks_app.app.connection.use(url)
     worker = Worker(hooks_app.app, Settings(processes=1))
     worker.start()
@@ -29,11 +29,11 @@ def test_hooks_run_once_in_the_worker_and_in_every_child(
         assert "as requested" in str(error)  # noqa: PT017
     worker.stop()
     hooks_app.app.close()
-    said = [line.split(maxsplit=1) for line in (tmp_path / "said").read_text().splitlines()]
-    assert [what for pid, what in said if int(pid) == os.getpid()] == [
+    lines = [line.split(maxsplit=1) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [what for pid, what in lines if int(pid) == os.getpid()] == [
         "startup", "async startup", "bury 2 as requested", "async shutdown", "shutdown",
     ]  # fmt: skip
-    assert [what for pid, what in said if int(pid) == child] == [
+    assert [what for pid, what in lines if int(pid) == child] == [
         "startup", "async startup", "around 1", "log of 1", "over 1", "around 2", "over 2", "async shutdown",
         "shutdown",
     ]  # fmt: skip

@@ -37,10 +37,10 @@ def test_a_thread_is_notified_of_its_lost_lease(app: App, run: Run, receive: Rec
     handle = jobs.watch_lease.put()
     worker = run("watched")
     assert receive() == ["began", 1]
-    lose, said = LOSSES[loss]
+    lose, message = LOSSES[loss]
     assert lease_extender.CHECK < 1
     lose(app.broker.tube("watched"), handle.id)
-    assert receive() == [*said, 1]
+    assert receive() == [*message, 1]
     until(lambda: not worker.state.in_flight.held)
     assert app.broker.tube("watched").stats().calls.ack == 0
 
@@ -108,10 +108,10 @@ def test_a_coroutine_is_cancelled(app: App, run: Run, receive: Receive) -> None:
 def test_a_process_is_killed(app: App, run: Run, receive: Receive) -> None:
     handle = jobs.watch_lease_process.put("")
     run("processes")
-    said = receive()
-    assert isinstance(said, list)
+    message = receive()
+    assert isinstance(message, list)
     app.broker.tube("processes").delete(handle.id)
-    until(lambda: not os.path.exists(f"/proc/{said[1]}"), PATIENCE)
+    until(lambda: not os.path.exists(f"/proc/{message[1]}"), PATIENCE)
 
 
 def test_one_store_call_a_second_and_none_while_nothing_runs(
@@ -172,7 +172,7 @@ def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run,
         task = penstock.current_task()
         task.ack()
         time.sleep(1.5)
-        jobs.say(["lost", task.lost])
+        jobs.report_event(["lost", task.lost])
 
     settle_itself.put()
     try:

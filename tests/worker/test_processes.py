@@ -30,9 +30,9 @@ def alive(pid: int) -> bool:
 
 
 def receive_pid(receive: Receive) -> int:
-    said = receive()
-    assert isinstance(said, list)
-    return int(said[-1])
+    message = receive()
+    assert isinstance(message, list)
+    return int(message[-1])
 
 
 def test_results_come_back_from_other_processes(start: Start) -> None:

@@ -144,7 +144,7 @@ def test_the_handlers_max_attempts_apply_to_every_put(
     until(lambda: tube.peek(task.id).status == "!", PATIENCE)
     assert [receive() for _ in range(expected)] == [["stumbled", number + 1] for number in range(expected)]
     assert (tube.peek(task.id).attempts, tube.peek(task.id).reason) == (expected, "ValueError: no")
-    assert app.broker.tube("said").take(0) is None
+    assert app.broker.tube("reported").take(0) is None
 
 
 @pytest.mark.parametrize("tubes", [None, 4])
@@ -220,4 +220,4 @@ def test_a_used_up_task_of_a_dead_worker_is_buried_before_it_runs_again(
     until(lambda: tube.peek(task.id).status == "!", PATIENCE)
     found = tube.peek(task.id)
     assert (found.attempts, found.reason) == (2, "handed out 2 times without an ack")
-    assert app.broker.tube("said").take(0) is None
+    assert app.broker.tube("reported").take(0) is None

@@ -81,7 +81,7 @@ def test_urgent_work_gets_slots_that_less_urgent_work_may_not_use(
     assert app.broker.tube("slow").stats().tasks.ready == 1  # "c", which may not start while two or more run
     send("a")
     until(lambda: app.broker.tube("slow").stats().calls.ack == 1)
-    assert app.broker.tube("said").take(0.3) is None
+    assert app.broker.tube("reported").take(0.3) is None
     send("urgent")
     assert list_of(receive())[1] == "c"
     send("b")
@@ -93,9 +93,9 @@ def pid(app: App) -> int:
     return next(session.pid for session in app.broker.sessions() if session.held)
 
 
-def list_of(said: object) -> list[object]:
-    assert isinstance(said, list)
-    return said
+def list_of(reported: object) -> list[object]:
+    assert isinstance(reported, list)
+    return reported
 
 
 def test_limits_need_tubes_that_are_ordered_by_priority(app: App) -> None:

@@ -128,9 +128,9 @@ def test_a_lost_lease_is_logged_and_its_result_dropped(app: App, start: Start, r
     task = hold(app.broker.tube("slow"))  # its ttr is over
     worker.signal(signal.SIGCONT)
     newest = 1
-    while (said := receive()) != ["lost", newest, True]:  # a worker that was slow before the freeze started it again
-        assert isinstance(said, list)
-        newest = max(newest, said[1])
+    while (message := receive()) != ["lost", newest, True]:  # a worker that was slow before the freeze started it again
+        assert isinstance(message, list)
+        newest = max(newest, message[1])
     assert newest < task.lease
     worker.await_log("lost the lease of")
     task.ack("mine")

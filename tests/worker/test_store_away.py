@@ -31,8 +31,8 @@ def url(server: Redis) -> str:
     return server.fresh_url()
 
 
-def hear(app: App) -> object:
-    task = app.broker.tube("said").take(PATIENCE)
+def next_report(app: App) -> object:
+    task = app.broker.tube("reported").take(PATIENCE)
     assert task is not None
     task.ack()
     return task.data
@@ -43,7 +43,7 @@ def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, ap
     os.mkfifo(fifo)
     jobs.read_fifo.put(str(fifo))
     with Program(url, first=NO_LAPSE) as worker:
-        assert hear(app) == "reading"
+        assert next_report(app) == "reading"
         tube = app.broker.tube("slow")
         taken = tube.stats().calls.take
         server.kill()
@@ -62,7 +62,7 @@ def test_a_worker_that_cannot_settle_still_stops(server: Redis, url: str, app: A
     os.mkfifo(fifo)
     jobs.read_fifo.put(str(fifo))
     with Program(url, "--grace", "0.5") as worker:
-        assert hear(app) == "reading"
+        assert next_report(app) == "reading"
         server.kill()
         fifo.write_text("continue")
         worker.await_log("retrying to settle")

@@ -43,7 +43,7 @@ def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iter
     page = context.new_page()
     found: list[str] = []
 
-    def said(message: ConsoleMessage) -> None:
+    def on_console(message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not (refused and "Failed to load resource" in message.text):
             found.append(message.text)
 
@@ -55,7 +55,7 @@ def watched(browser: Browser, *, refused: bool = False, **settings: Any) -> Iter
         if request.failure != "net::ERR_ABORTED":  # streams and icons are aborted when their page is left
             found.append(f"failed: {request.url} {request.failure}")
 
-    page.on("console", said)
+    page.on("console", on_console)
     page.on("pageerror", lambda error: found.append(str(error)))
     page.on("dialog", asked)
     page.on("requestfailed", failed)

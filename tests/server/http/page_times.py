@@ -66,7 +66,7 @@ def measure(server: Serving, path: str) -> float:
     return statistics.median(times)
 
 
-def say(line: str) -> None:
+def show(line: str) -> None:
     """Print without buffering."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -79,12 +79,12 @@ def main() -> None:
         with penstock.connect(url) as broker:
             began = time.perf_counter()
             fill(broker, TUBES, TASKS)
-            say(f"{TASKS:,} tasks in {TUBES} tubes, put in {time.perf_counter() - began:.0f} s")
+            show(f"{TASKS:,} tasks in {TUBES} tubes, put in {time.perf_counter() - began:.0f} s")
             with serving(url) as server:
                 late = []
                 for path in PAGES:
                     median = measure(server, path)
-                    say(f"{median:8.0f} ms  {path}{'  TOO LONG' if median >= LIMIT_MS else ''}")
+                    show(f"{median:8.0f} ms  {path}{'  TOO LONG' if median >= LIMIT_MS else ''}")
                     if median >= LIMIT_MS:
                         late.append(path)
     if late:

@@ -35,10 +35,10 @@ def test_a_slow_reader_loses_task_events_and_gets_a_notice(record: Record) -> No
         stream.counted(Sample(0.0, {}, {}), Sample(1.0, {}, {"mail": Counts(ready=3)}))
         return (await stream.next()).decode()
 
-    said = asyncio.run(read())
-    assert said.count("event: task\n") == MAX_WAITING
-    assert 'event: lost\ndata: {"events":7}\n' in said
-    counters = json.loads(said.rpartition("data: ")[2])
+    text = asyncio.run(read())
+    assert text.count("event: task\n") == MAX_WAITING
+    assert 'event: lost\ndata: {"events":7}\n' in text
+    counters = json.loads(text.rpartition("data: ")[2])
     assert counters["tubes"]["mail"]["ready"] == 3
 
 

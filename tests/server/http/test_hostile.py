@@ -211,9 +211,9 @@ def test_a_second_request_that_does_not_arrive_ends_the_connection(
         assert slow.recv(2000).startswith(b"HTTP/1.1 200")
         monkeypatch.setattr(http_listener, "HEAD_SECONDS", 0.3)  # not earlier: the first one has all the time
         slow.sendall(whole + b"GET /he")
-        said = b"".join(iter(lambda: slow.recv(2000), b""))  # until it is closed
-    assert b"HTTP/1.1 200" in said
-    assert said.endswith(b'{"status":"ok"}')
+        received = b"".join(iter(lambda: slow.recv(2000), b""))  # until it is closed
+    assert b"HTTP/1.1 200" in received
+    assert received.endswith(b'{"status":"ok"}')
 
 
 def test_slow_headers_that_arrive_in_time_are_answered(server: Serving) -> None:
