@@ -132,8 +132,8 @@ def test_live_work_moves_up_in_the_micro_queues_of_cancelled_work(
     assert tube.ack_many(held) == [task.data in live for task in held]
     rest = [int(str(data)) for data in drain(tube)]
     assert sorted(live + rest) == [3, 7, 11, 15, 19, 23]
-    lanes = [[data for data in rest if data % 3 == lane] for lane in range(3)]
-    assert lanes == list(map(sorted, lanes))
+    per_queue = [[data for data in rest if data % 3 == queue] for queue in range(3)]
+    assert per_queue == list(map(sorted, per_queue))
     assert broker.check() == []
 
 

@@ -51,12 +51,12 @@ def test_several_tubes_are_read_at_once(broker: penstock.Broker, clock: Clock) -
 
 
 def test_tasks_that_cannot_be_taken_do_not_count_as_waiting(broker: penstock.Broker, clock: Clock) -> None:
-    lanes, ring = broker.tube("lanes", kind="utube"), broker.tube("ring", kind="round", period=1)
-    lanes.put_many([("a", {"utube": "x"}), ("b", {"utube": "x"})])
+    queues, ring = broker.tube("queues", kind="utube"), broker.tube("ring", kind="round", period=1)
+    queues.put_many([("a", {"utube": "x"}), ("b", {"utube": "x"})])
     ring.put("e", id="1")
-    take(lanes)
+    take(queues)
     clock.advance(2)
-    assert (oldest(lanes), oldest(ring)) == (0, 0)
+    assert (oldest(queues), oldest(ring)) == (0, 0)
 
 
 def test_messages_and_shards(broker: penstock.Broker, clock: Clock) -> None:

@@ -15,14 +15,14 @@ def test_the_readme_leads_from_nothing_to_a_running_worker(tmp_path: Path) -> No
     [shop] = [block.code for block in RUN["README.md"] if "@app.task" in block.code]
     assert len(shop.splitlines()) <= 20
     (tmp_path / "shop.py").write_text(shop)
-    surroundings = {name: value for name, value in environment().items() if name != "PENSTOCK_URL"}
-    surroundings["PENSTOCK_LOCKS"] = str(tmp_path / "locks")
+    variables = {name: value for name, value in environment().items() if name != "PENSTOCK_URL"}
+    variables["PENSTOCK_LOCKS"] = str(tmp_path / "locks")
     put = subprocess.run(
-        [sys.executable, "shop.py"], cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=True
+        [sys.executable, "shop.py"], cwd=tmp_path, env=variables, capture_output=True, text=True, check=True
     )
     assert put.stdout.startswith("put 1;")
     command = [sys.executable, "-m", "penstock", "worker", "shop:app"]
-    worker = subprocess.Popen(command, cwd=tmp_path, env=surroundings, stdout=subprocess.PIPE, text=True)
+    worker = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=subprocess.PIPE, text=True)
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "to ada@example.org: hello\n"

@@ -95,7 +95,7 @@ def test_a_lease_that_ended_meanwhile_is_reported(verb: str) -> None:
 
 
 # Other drivers try for seconds to reach a server that is down.
-HASTY = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+ON_MARIADB = pytest.mark.parametrize("server", ["mariadb"], indirect=True)
 
 
 def cut_off(proxy: Proxy) -> None:
@@ -122,7 +122,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tubes, "PATIENCE", 600.0)
 
 
-@HASTY
+@ON_MARIADB
 @pytest.mark.usefixtures("patient")
 def test_the_end_of_a_block_outlasts_its_server(
     tube: penstock.Tube, proxy: Proxy, caplog: pytest.LogCaptureFixture
@@ -135,7 +135,7 @@ def test_the_end_of_a_block_outlasts_its_server(
     assert calls(tube) == {"put": 1, "take": 1, "ack": 1}
 
 
-@HASTY
+@ON_MARIADB
 def test_a_server_that_stays_down_is_reported(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_server_that_stays_down_is_reported(
     assert calls(tube) == {"put": 1, "take": 1, "ack": 1}
 
 
-@HASTY
+@ON_MARIADB
 def test_a_failed_release_is_logged_and_the_first_error_raised(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_failed_release_is_logged_and_the_first_error_raised(
     assert tasks(tube) == {"taken": 1, "total": 1}
 
 
-@HASTY
+@ON_MARIADB
 @pytest.mark.usefixtures("patient")
 def test_a_broker_that_is_closed_ends_the_attempts(url: str, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     broker = penstock.connect(url)

@@ -72,7 +72,7 @@ class ShardedMachine(RuleBasedStateMachine):
             self.tube.put_many(given)
 
     def _put(self, given: list[tuple[int, dict[str, Any]]]) -> None:
-        self.model.put([self.model.item(number, _said(options)) for number, options in given])
+        self.model.put([self.model.item(number, _given_options(options)) for number, options in given])
 
     @rule(most=st.integers(1, 5))
     def take(self, most: int) -> None:
@@ -132,7 +132,7 @@ class ShardedMachine(RuleBasedStateMachine):
         require("I11", self.broker.check() == [])
 
 
-def _said(options: dict[str, Any]) -> dict[str, Any]:
+def _given_options(options: dict[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in options.items() if value is not None}
 
 

@@ -12,8 +12,8 @@ from penstock.core.kind import find_kind
 
 LIFO = penstock.Kind("model-lifo", accepts=frozenset({"delay", "ttr"}), order=("-id",))
 DEADLINE = penstock.Kind("model-deadline", accepts=frozenset({"ttl", "ttr"}), order=("expires", "id"))
-LANED_LIFO = penstock.Kind("model-per_utube-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
-OWN_KINDS = (LIFO, DEADLINE, LANED_LIFO)
+QUEUED_LIFO = penstock.Kind("model-per_utube-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
+OWN_KINDS = (LIFO, DEADLINE, QUEUED_LIFO)
 
 CLOCK_STEPS = st.sampled_from((0.001, 0.001, 0.5, 0.5, 1, 1, 2, 15, -0.5, -0.001))
 
@@ -63,7 +63,7 @@ _KINDS = {
     "utubettl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "utube_limit", "fair", "aging", "retention"),
     LIFO.name: ("ttr", "capacity", "max_attempts"),
     DEADLINE.name: ("ttl", "ttr", "max_attempts"),
-    LANED_LIFO.name: ("pri", "utube_limit", "max_attempts"),
+    QUEUED_LIFO.name: ("pri", "utube_limit", "max_attempts"),
 }
 
 

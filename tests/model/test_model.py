@@ -37,7 +37,7 @@ CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def own_kinds_and_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The kinds of the machine, and a private folder for the locks of thousands of sessions."""
     monkeypatch.setattr(known, "_kinds", dict(known._kinds))
     for kind in OWN_KINDS:

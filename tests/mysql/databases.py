@@ -73,13 +73,13 @@ def _empty(url: str) -> None:
     statements += [f"UPDATE penstock_meta SET value = '{uuid4()}' WHERE name = 'id'"]
     words = "START TRANSACTION; " + "; ".join(statements) + "; COMMIT"
     try:
-        _say(url, words)
+        _execute(url, words)
     except pymysql.err.OperationalError:  # the server was restarted
         _connection.cache_clear()
-        _say(url, words)
+        _execute(url, words)
 
 
-def _say(url: str, words: str) -> None:
+def _execute(url: str, words: str) -> None:
     cursor = _connection(url, os.getpid()).cursor()
     cursor.execute(words)
     while cursor.nextset():

@@ -34,7 +34,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no session": (lambda store, no: run(store, no, "DEL", "ends"), "no live session holds it"),
     "waits": (lambda store, no: run(store, no, "HSET", "waits", "nobody", 1), "nobody"),
 }
-LANE_DAMAGES: dict[str, tuple[Damage, str]] = {
+MICRO_QUEUE_DAMAGES: dict[str, tuple[Damage, str]] = {
     "micro_queue numbers": (lambda store, no: run(store, no, "DEL", "micro_queues"), "micro-queue"),
     "micro_queue index": (lambda store, no: run(store, no, "DEL", "queue"), "queue index"),
     "head lost": (lambda store, no: run(store, no, "DEL", "ready"), "ready index"),
@@ -59,12 +59,12 @@ def test_damage_is_found_and_repaired(broker: penstock.Broker, damage: str) -> N
 
 
 @pytest.mark.parametrize("fair", [False, True])
-@pytest.mark.parametrize("damage", [*DAMAGES, *LANE_DAMAGES])
+@pytest.mark.parametrize("damage", [*DAMAGES, *MICRO_QUEUE_DAMAGES])
 def test_damage_of_micro_queues_is_found_and_repaired(broker: penstock.Broker, damage: str, fair: bool) -> None:
     if damage in ("not ready", "stray ready"):
         damage = "head lost"
     tube = filled(broker, "utubettl", fair=fair)
-    do, what = {**DAMAGES, **LANE_DAMAGES}[damage]
+    do, what = {**DAMAGES, **MICRO_QUEUE_DAMAGES}[damage]
     _damage(broker, tube, do, what)
 
 

@@ -76,7 +76,7 @@ def test_many_tubes_are_read_in_two_round_trips(broker: penstock.Broker, trips: 
     assert trips == [50, 50]
 
 
-LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+VERBS_ON_RELATIONS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
     "put": lambda tube, held: tube.put("x", address="new"),
     "duplicate": lambda tube, held: tube.put("x", address="1", on_duplicate="ignore"),
     "put_many": lambda tube, held: tube.put_many(range(1000), group="g"),
@@ -89,7 +89,7 @@ LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] 
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
-@pytest.mark.parametrize("verb", LINKED_VERBS)
+@pytest.mark.parametrize("verb", VERBS_ON_RELATIONS)
 def test_a_verb_on_tasks_with_addresses_and_groups_is_one_round_trip(
     broker: penstock.Broker, trips: list[int], verb: str, kind: str
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_verb_on_tasks_with_addresses_and_groups_is_one_round_trip(
         if verb == "kick":
             held.pop().bury()
         trips.clear()
-        LINKED_VERBS[verb](tube, held)
+        VERBS_ON_RELATIONS[verb](tube, held)
     assert trips == [1] * TRIPS.get(verb, 1)
 
 

@@ -32,12 +32,12 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     seen: list[bool] = []
     run = store._runner.servers.run
 
-    def spied(request: object, **options: object) -> object:
+    def recorded(request: object, **options: object) -> object:
         seen.append(tube.stored.no in store._subscriber.interests)
         return run(request, **options)  # type: ignore[arg-type]
 
     tube.put("x", address="a")
-    monkeypatch.setattr(store._runner.servers, "run", spied)
+    monkeypatch.setattr(store._runner.servers, "run", recorded)
     store.outcomes(tube.stored, [1])
     assert seen == [True]
 

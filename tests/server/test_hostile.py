@@ -37,9 +37,9 @@ def test_a_bad_request_is_refused_and_its_connection_closed(server: Serve, sent:
 def test_payload_bytes_are_never_run(server: Serve) -> None:
     client = server.client()
     client.execute_command("TUBE.CREATE", "t", "fifo")
-    bait = b"\r\n*3\r\n$8\r\nTUBE.PUT\r\n$1\r\nt\r\n$5\r\nwrong\r\n"
-    assert client.execute_command("TUBE.PUT", "t", bait) == 1
-    assert client.execute_command("TUBE.TAKE", "t") == [1, b"t", bait]
+    payload = b"\r\n*3\r\n$8\r\nTUBE.PUT\r\n$1\r\nt\r\n$5\r\nwrong\r\n"
+    assert client.execute_command("TUBE.PUT", "t", payload) == 1
+    assert client.execute_command("TUBE.TAKE", "t") == [1, b"t", payload]
     assert client.execute_command("TUBE.TAKE", "t") is None
 
 

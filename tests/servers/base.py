@@ -39,7 +39,7 @@ class Server(ABC):
         self._ports = held_ports()
         self.port = int(self._ports[0].getsockname()[1])
         if sys.platform != "linux":
-            self._let_go()
+            self._release_ports()
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
         if self.user is not None and os.getuid() == 0:
@@ -132,10 +132,10 @@ class Server(ABC):
     def stop(self) -> None:
         """End it and remove its folder."""
         self._end(signal.SIGTERM)
-        self._let_go()
+        self._release_ports()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _let_go(self) -> None:
+    def _release_ports(self) -> None:
         for port in self._ports:
             port.close()
 
@@ -189,13 +189,13 @@ def listens(port: int) -> bool:
 
 def find(program: str, package: str, folders: tuple[str, ...]) -> str:
     """The program's path; installs its Debian package if it is missing and this user may."""
-    found = _look(program, folders)
+    found = _which(program, folders)
     if found is None and os.getuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=False, capture_output=True)
         install = ["apt-get", "-o", "DPkg::Lock::Timeout=120", "install", "-y", "-qq", package]
         subprocess.run(install, env=quiet, check=False, capture_output=True)
-        found = _look(program, folders)
+        found = _which(program, folders)
     if found is None:
         raise Missing(f"{program} is missing: install it, on Debian with `apt-get install {package}`")
     return found
@@ -207,7 +207,7 @@ def given(program: str) -> str | None:
     return str(path) if path.is_absolute() and path.exists() else None
 
 
-def _look(program: str, folders: tuple[str, ...]) -> str | None:
+def _which(program: str, folders: tuple[str, ...]) -> str | None:
     if path := given(program):
         return path
     for pattern in folders:

@@ -32,15 +32,15 @@ for pid, folder in left.items():
 
 def started(pid: int, folder: Path) -> None:
     """Register a server that runs on that folder."""
-    _tell(f"{pid} {folder}\n")
+    _notify(f"{pid} {folder}\n")
 
 
 def ended(pid: int) -> None:
     """Unregister a server that has ended."""
-    _tell(f"{pid}\n")
+    _notify(f"{pid}\n")
 
 
-def _tell(line: str) -> None:
+def _notify(line: str) -> None:
     pipe = _guard(os.getpid()).stdin
     assert pipe is not None
     pipe.write(line.encode())

@@ -140,17 +140,17 @@ class PeerProgram:
 def main(url: str) -> None:
     """Run the commands of standard input."""
     program = PeerProgram(url)
-    _say({"pid": os.getpid()})
+    _answer({"pid": os.getpid()})
     for line in sys.stdin:
         command, *arguments = json.loads(line)
         work: Callable[..., dict[str, int] | None] = getattr(program, command)
         try:
-            _say(work(*arguments) or {})
+            _answer(work(*arguments) or {})
         except penstock.PenstockError as error:
-            _say({"error": type(error).__name__})
+            _answer({"error": type(error).__name__})
 
 
-def _say(answer: object) -> None:
+def _answer(answer: object) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 

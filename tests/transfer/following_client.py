@@ -74,8 +74,8 @@ def main() -> None:
     over = threading.Event()
     threading.Thread(target=_end_with_input, args=(over,), daemon=True).start()
     following = Following(old, new)
-    _say("ready")
-    _say(json.dumps(list((put if role == "put" else run)(following, over))))
+    _print("ready")
+    _print(json.dumps(list((put if role == "put" else run)(following, over))))
 
 
 def _end_with_input(over: threading.Event) -> None:
@@ -83,7 +83,7 @@ def _end_with_input(over: threading.Event) -> None:
     over.set()
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -35,7 +35,7 @@ class KillPoint:
 
     def wrap(self, store: Store) -> Store:
         """Wrap a store so that every call counts."""
-        return cast(Store, _Mortal(store, self))
+        return cast(Store, _Killable(store, self))
 
     def meet(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make the call, unless it is the fatal one."""
@@ -48,7 +48,7 @@ class KillPoint:
         return answer
 
 
-class _Mortal:
+class _Killable:
     def __init__(self, store: Store, death: KillPoint) -> None:
         self._store = store
         self._death = death

@@ -204,7 +204,7 @@ def journal_process(path: str) -> None:
 
 
 @app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
-def wait_for_ever() -> None:
+def wait_forever() -> None:
     """Killed while another task uses its slot."""
     with penstock.waiting():
         time.sleep(60)

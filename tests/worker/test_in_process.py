@@ -203,8 +203,8 @@ def test_a_task_settled_before_it_starts_frees_its_place(app: App, monkeypatch: 
     tube, worker = app.broker.tube("default"), Worker(app)
     settler, add = worker.state.settler, worker.state.settler.add
 
-    def add_and_settle(item: RunningTask, verdict: Settlement) -> None:
-        add(item, verdict)
+    def add_and_settle(item: RunningTask, settlement: Settlement) -> None:
+        add(item, settlement)
         until(lambda: worker.state.stats.retried >= 1)
 
     monkeypatch.setattr(settler, "add", add_and_settle)

@@ -135,7 +135,7 @@ def test_a_process_that_cannot_be_started_is_a_failure_like_others(app: App, mon
 def test_a_process_killed_while_it_waits_leaves_the_slots_unchanged(app: App, start: Start) -> None:
     tube = app.broker.tube("processes")
     for _ in range(3):
-        jobs.wait_for_ever.put()
+        jobs.wait_forever.put()
     start("--processes", "1", "--concurrency", "1")
     until(lambda: tube.stats().tasks.buried == 3, PATIENCE)
     assert jobs.square.put(3).result(PATIENCE)[0] == 9

@@ -116,7 +116,7 @@ def take(tube: penstock.Tube) -> penstock.Task:
 
 
 # How far the cells of a table's rows are from the headings above them.
-ASKEW = """() => [...document.querySelectorAll("table")].flatMap((table) => {
+MISALIGNED_CELLS = """() => [...document.querySelectorAll("table")].flatMap((table) => {
   const places = (row) => [...row.cells].map((cell) => Math.round(cell.getBoundingClientRect().left));
   const head = places(table.tHead.rows[0]);
   return [...table.tBodies[0].rows].filter((row) => String(places(row)) !== String(head)).map((row) => row.innerText);
@@ -127,7 +127,7 @@ def test_cells_are_aligned_with_their_headings(server: Serving, filled: penstock
     for path in ("/", "/sessions", "/groups", "/schedules", "/callbacks", "/tubes/mail"):
         page.goto(server.url + path)
         assert page.locator("tbody tr").count() > 0, path
-        assert page.evaluate(ASKEW) == [], path
+        assert page.evaluate(MISALIGNED_CELLS) == [], path
 
 
 def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page) -> None:
