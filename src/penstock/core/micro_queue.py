@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.task import QUEUED
+
 
 class MicroQueueState(msgspec.Struct):
     """The counters of one micro-queue. `turn` orders micro-queues when the tube is fair."""
@@ -16,6 +18,32 @@ class MicroQueueState(msgspec.Struct):
     heads: int = 0
     waiting: int = 0
     turn: int = 0
+
+    def add(self, limit: int) -> str:
+        """Count a new ready task. Returns its state: a head if the limit allows one and no task waits."""
+        state = QUEUED if self.waiting or self.room(limit) <= 0 else "r"
+        self._count(state, 1)
+        return state
+
+    def move(self, before: str, after: str) -> None:
+        """Count a change of state of a stored task. One that becomes ready waits until it is promoted."""
+        self._count(before, -1)
+        self._count(QUEUED if after == "r" else after, 1)
+
+    def _count(self, state: str, number: int) -> None:
+        if state == "t":
+            self.taken += number
+        elif state == "r":
+            self.heads += number
+        elif state == QUEUED:
+            self.waiting += number
+
+    def promote(self, limit: int) -> int:
+        """Count as many waiting tasks as heads as the limit allows. Returns their number."""
+        count = max(min(self.room(limit), self.waiting), 0)
+        self.heads += count
+        self.waiting -= count
+        return count
 
     def room(self, limit: int) -> int:
         """How many more heads the micro-queue may have."""

@@ -30,16 +30,14 @@ class Queues:
         self._overtaken: set[str] = set()  # micro-queues where a waiting task may come before a head
 
     def place(self, record: Record) -> Record:
-        """Add a new ready task: as a head if the limit allows one and no task waits, otherwise as waiting."""
+        """Add a new ready task, as a head or as waiting."""
         label, fair = record.utube or NO_UTUBE, self._tube.fair
         row = self._rows[label]
         self._begin_turn(row)
-        if row.waiting or row.room(self._tube.utube_limit) <= 0:
-            row.waiting += 1
+        if row.add(self._tube.utube_limit) == QUEUED:
             if self._tube.kind.order[0] != "id":  # else a new task never comes before another
                 self._overtaken.add(label)
             return msgspec.structs.replace(record, state=QUEUED, rank2=0 if fair else record.rank2)
-        row.heads += 1
         return msgspec.structs.replace(record, rank2=row.turn) if fair else record
 
     def move(self, label: str, before: str, after: str) -> None:
@@ -48,20 +46,12 @@ class Queues:
         row = self._rows[label]
         if after == "r":
             self._begin_turn(row)
-            row.waiting += 1
             self._overtaken.add(label)
-        if before == "t":
-            row.taken -= 1
-        elif before == "r":
-            row.heads -= 1
-        elif before == QUEUED:
-            row.waiting -= 1
-        if after == "t":
-            row.taken += 1
-            if self._tube.fair:
-                row.turn = next_turn(row.turn, self._now)
-                if row.heads:
-                    self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
+        row.move(before, after)
+        if after == "t" and self._tube.fair:
+            row.turn = next_turn(row.turn, self._now)
+            if row.heads:
+                self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
     def settle(self) -> int:
         """Promote the first ready tasks to heads and write the rows. Returns how many more tasks can be taken."""
@@ -69,11 +59,8 @@ class Queues:
         rooms: dict[str, int] = {}
         changed, empty = [], []
         for label, row in self._rows.items():
-            room = min(row.room(limit), row.waiting)
-            if room > 0:
-                rooms[label] = room
-                row.heads += room
-                row.waiting -= room
+            if promoted := row.promote(limit):
+                rooms[label] = promoted
             if row.empty and (not fair or row.turn < self._now):
                 empty.append((no, label))
             else:
