@@ -7,6 +7,8 @@ micro-queue kind decides between r and q.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.core.attempts import LAPSED, SESSION_ENDED, Failure, StoredAttempt, append, entry_of
@@ -83,6 +85,23 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     def shown(self) -> int | str:
         """The public id of the task: a number, or a text in unleased kinds."""
         return self.id if self.name is None else self.name
+
+    @property
+    def held(self) -> Record | None:
+        """The holder's copy of the task, or None if it is not enough to decide this move."""
+        record = self.seen
+        if record is None or record.attempts > 1:  # earlier attempts may have left errors, which a take does not read
+            return None
+        return record if record.state == "t" and record.lease == self.lease else None
+
+
+def are_plain_acks(moves: Sequence[Move]) -> bool:
+    """Whether these are acks of different tasks, or one delete by id, so that no task needs to be loaded."""
+    if len(moves) == 1:
+        move = moves[0]
+        return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
+    keys = {move.shown for move in moves if move.verb == "ack"}
+    return len(keys) == len(moves) > 0
 
 
 def decide(record: Record, move: Move, now: int) -> Change | None:

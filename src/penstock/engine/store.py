@@ -306,7 +306,7 @@ class Store(ABC):
         """
         effects = Effects()
         records: list[Record | None] = [None] * len(moves)
-        left: list[int] | None = list(range(len(moves))) if not (brief and _are_plain_acks(moves)) else None
+        left: list[int] | None = list(range(len(moves))) if not (brief and lifecycle.are_plain_acks(moves)) else None
 
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # on a server, what an attempt wrote before a conflict stays written
@@ -685,15 +685,6 @@ def all_tubes(step: Step) -> list[Tube]:
 
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
-
-
-def _are_plain_acks(moves: Sequence[Move]) -> bool:
-    """Return whether these are acks of different tasks, or one delete by id, so that no task needs to be loaded."""
-    if len(moves) == 1:
-        move = moves[0]
-        return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
-    keys = {move.name or move.id for move in moves if move.verb == "ack"}
-    return len(keys) == len(moves) > 0
 
 
 def ack_plain(

@@ -197,7 +197,7 @@ class Work:
         """
         batch: dict[int | str, int] = {}
         later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
-        seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
+        seen = {shown: record for shown, place in batch.items() if (record := moves[place].held)} if guess else {}
         guess = bool(seen) and len(seen) == len(batch)
         known = seen if guess else self.load_by(list(batch))
         now = self.now
@@ -367,14 +367,6 @@ class Work:
             tube = found[0] if found else self.step.add_tube(name, REPLY_KIND, {})
             if tube is not None:
                 return tube
-
-
-def _held(move: Move) -> Record | None:
-    """Return the holder's copy of a task, or None if it is not enough to decide a move."""
-    record = move.seen
-    if record is None or record.attempts > 1:  # earlier attempts may have left errors, which a take does not read
-        return None
-    return record if record.state == "t" and record.lease == move.lease else None
 
 
 # puts that depend on stored tasks: tasks with an address or a group, and elements of round tubes
