@@ -74,9 +74,9 @@ def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
     assert [event.name for event in store.advance(tube, now=20).effects.events] == ["ttl"]
 
 
-def test_the_reply_of_a_task_that_a_put_expired_is_put_after_it(store: Store) -> None:
+def test_the_reply_of_a_task_that_a_put_expired_is_put_before_the_new_task(store: Store) -> None:
     tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
     store.put(tube, [make_entry(tube, "old", {"address": "a", "ttl": 0.01, "reply_to": "t"})], now=0)
     stored = store.put(tube, [make_entry(tube, "new", {"address": "a"})], now=20)
     assert [(event.name, event.record.id) for event in stored.effects.events] == [("ttl", 1), ("put", 2), ("put", 3)]
-    assert [record.id for record in stored.records] == [2]
+    assert [record.id for record in stored.records] == [3]

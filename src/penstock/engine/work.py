@@ -7,8 +7,7 @@ the countdown of its group, and the end of that group with its work.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from msgspec.structs import replace
@@ -379,19 +378,16 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     Conflict if that is wrong.
     """
     held = [] if guess else _holders(work, entries)
-    leaving = [record for record in held if work.is_gone(record)]
-    over = _over(work, leaving)
-    there = {record.id: record for record in held}
-    for record in leaving:
-        del there[record.id]
+    there = {record.id: record for record in held if not work.is_gone(record)}
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
-    if not guess:  # all checks come before the first write: a call that raises has changed nothing
-        _must_live(work, plan.fresh, over)
-        must_hold(work.step, work.tube, len(plan.fresh), leaving=len(leaving))
-    for record in leaving:
-        work.remove_if_gone(record)
-    if any(entry.group in over.values() for entry in plan.fresh if over):
-        work.flush()  # the old group must end before its name is reused; otherwise replies follow the new tasks
+    if not guess:  # a put that is refused changes nothing
+        _must_live(work, plan.fresh)
+        must_hold(work.step, work.tube, len(plan.fresh) - len(held) + len(there))
+        if len(there) < len(held):
+            for record in held:
+                work.remove_if_gone(record)
+            work.flush()  # a group that ends with such a task must end before its name is used again
+            _must_live(work, plan.fresh)
     for name, no in _given_groups(plan.fresh):
         if guess:
             work.know_group(Group(no, name))
@@ -413,13 +409,6 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
-def _over(work: Work, leaving: Sequence[Record]) -> dict[int, str]:
-    """Return the groups that end when the `leaving` tasks are removed: names by number."""
-    going = Counter(record.group_no for record in leaving if record.group_no is not None)
-    groups = [group for no in going if (group := work.group(no)) is not None]
-    return {group.no: group.name for group in groups if group.state != rules.OPEN and group.left == going[group.no]}
-
-
 def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
     """Return the (name, number) pairs of groups that the entries name by number, each once."""
     return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
@@ -434,17 +423,15 @@ def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
     return replace(entry, group_no=opened[entry.group])
 
 
-def _must_live(work: Work, entries: Sequence[Entry], over: Container[int]) -> None:
-    """Raise NotFound if an entry names a group by number that has ended, or that ends with the leaving tasks."""
+def _must_live(work: Work, entries: Sequence[Entry]) -> None:
+    """Raise NotFound if an entry names a group by number that has ended."""
     for name, no in _given_groups(entries):
         rules.must_live(work.group(no), name, work.now)
-        if no in over:
-            raise rules.ended(name)
 
 
-def must_hold(step: Step, tube: Tube, more: int, *, leaving: int = 0) -> None:
+def must_hold(step: Step, tube: Tube, more: int) -> None:
     """Raise TubeFull if the new tasks exceed the capacity. A server checks again in the flush, under its lock."""
     if tube.capacity is not None and more > 0:
-        stored = step.counters(tube).counts.stored - leaving
+        stored = step.counters(tube).counts.stored
         if stored + more > tube.capacity:
             raise tube_full(tube, stored, more)
