@@ -461,20 +461,10 @@ class RedisStore(Store):
     # transfer: a frozen tube keeps its name and its keys, but not `last` of meta, so that no script finds it
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
-        """See `Store.freeze_tube`. The first shard is frozen last, which freezes the tube.
+        self._freeze(tube, to)
 
-        A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
-        This begins a new turn, and a freeze that began in an earlier turn is refused.
-        """
-        first, *others = shards = self._tubes.shards(tube)
-        if others and any(self._runner.command_each(shards, "taken", b"EXISTS")):
-            raise freeze_refused(tube, True)  # before some shards are frozen
-        turn = int(cast("bytes | None", self._runner.command(first.no, "meta", b"HGET", b"turn")) or 0)
-        for shard in others:
-            self._freeze(shard, to, turn)
-        self._freeze(first, to, turn, checked=bool(others))
-
-    def _freeze(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
+    def _freeze(self, stored: Tube, to: str, turn: int = 0, *, checked: bool = False) -> None:
+        """Freeze a stored tube; `checked`: only while that is its turn."""
         reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
         refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:

@@ -37,6 +37,12 @@ class StoredSession(StoredHandle):
     id: str
     handles: dict[str, StoredHandle] | list[int]
 
+    def shown(self, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
+        """The `SessionRecord` of this session, with its newest handle."""
+        handles = self.handles.values() if isinstance(self.handles, dict) else ()
+        newest = max(handles, key=lambda handle: handle.beat, default=self)
+        return SessionRecord(self.id, newest.host, newest.pid, newest.beat, held, waits)
+
 
 # A handle that was changed: its id, its session, when it lapses (0: it is gone), the session's end and its tubes.
 _Changed = tuple[bytes, int, int, int, list[int]]
@@ -95,7 +101,7 @@ class Registry:
         """See `Store.sessions`."""
         if no is not None:
             stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
-            return [] if stored is None else [session_record(_session(stored), [], [])]
+            return [] if stored is None else [_session(stored).shown([], [])]
         self.beat((), now)
         pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
         sessions = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
@@ -103,19 +109,13 @@ class Registry:
         held, waits = defaultdict[int, list[tuple[str, int]]](list), defaultdict[int | None, set[str]](set)
         tubes = self._tubes.stored()
         taken = cast("list[list[bytes]]", self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES"))
-        for tube, tasks, waiting in zip(tubes, taken, self.waiting(tubes), strict=True):
+        waiting = cast("list[list[bytes]]", self._runner.command_each(tubes, "waits", b"HKEYS"))
+        for tube, tasks, handles in zip(tubes, taken, waiting, strict=True):
             for member, owner in zip(tasks[::2], tasks[1::2], strict=True):
                 held[int(float(owner))].append((tube.name, tube.public_id(task_id(member))))
-            for handle in waiting:
-                waits[of_handle.get(handle)].add(tube.name)
-        return [
-            session_record(session, sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())
-        ]
-
-    def waiting(self, tubes: Sequence[Tube]) -> list[list[str]]:
-        """For each tube, the handles whose takes are blocked on it."""
-        replies = self._runner.command_each(tubes, "waits", b"HKEYS")
-        return [[handle.decode() for handle in handles] for handles in cast("list[list[bytes]]", replies)]
+            for handle in handles:
+                waits[of_handle.get(handle.decode())].add(tube.name)
+        return [session.shown(sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())]
 
     def _call(self, name: str, now: int | None, *arguments: Argument) -> list[Reply]:
         moment = self._runner.moment(now)
@@ -128,10 +128,3 @@ class Registry:
             known.update((tube.no, tube) for tube in self._tubes.stored())
         found = [known[no] for no in numbers if no in known]
         return sorted(found, key=lambda tube: tube.name)
-
-
-def session_record(session: StoredSession, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
-    """The `SessionRecord` of a stored session, with its newest handle."""
-    handles = session.handles.values() if isinstance(session.handles, dict) else ()
-    newest = max(handles, key=lambda handle: handle.beat, default=session)
-    return SessionRecord(session.id, newest.host, newest.pid, newest.beat, held, waits)

@@ -21,7 +21,7 @@ from penstock.core.results import Blocked, Effects, Finding, Lease, Settled, Sto
 from penstock.core.select import Find, Listing, Sweep
 from penstock.core.shards import home_of, last_up_to, shard_of
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept
+from penstock.core.transfer import Kept, freeze_refused
 from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
@@ -48,7 +48,7 @@ class ShardedStore(RedisStore):
         try:
             for shard in shards:
                 self._catch_up(None, shard, effects)
-            waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
+            waiting = any(self._runner.command_each(shards, "waits", b"EXISTS"))
             refuse_busy(tube, taken=self.counters(tube).counts.taken, waiting=waiting)
         except BaseException:
             self.write_tube(tube, paused=paused)
@@ -64,11 +64,23 @@ class ShardedStore(RedisStore):
         return self.counters(self._tubes.shards(tube)[0]).paused
 
     def freeze_tube(self, tube: Tube, to: str) -> None:
+        """See `Store.freeze_tube`. The first shard is frozen last, which freezes the tube.
+
+        A client that dies in between leaves some shards frozen; the next pause or resume of the tube unfreezes them.
+        This begins a new turn, and a freeze that began in an earlier turn is refused.
+        """
+        if tube.shards == 1:
+            return super().freeze_tube(tube, to)
+        first, *others = shards = self._tubes.shards(tube)
+        turn = int(cast("bytes | None", self._runner.command(first.no, "meta", b"HGET", b"turn")) or 0)
         try:
-            super().freeze_tube(tube, to)
+            if any(self._runner.command_each(shards, "taken", b"EXISTS")):
+                raise freeze_refused(tube, True)  # before some shards are frozen
+            for shard in others:
+                self._freeze(shard, to, turn)
+            self._freeze(first, to, turn, checked=True)
         except TubeBusy:
-            if tube.shards > 1:
-                self.write_tube(tube, paused=self._is_paused(tube))
+            self.write_tube(tube, paused=self._is_paused(tube))
             raise
 
     # tasks
