@@ -12,12 +12,12 @@ from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.ids import shown_mark
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
+from penstock.core.stored_shard import Shard
 from penstock.core.task import Entry, Record
 from penstock.store.redis.encoding import new_pieces, pack_texts, sortable, task_key
 from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import Request
-from penstock.store.redis.tubes import Shard
 
 _encode = msgspec.msgpack.Encoder().encode
 Spec = tuple[object, ...]

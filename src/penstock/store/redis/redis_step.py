@@ -27,6 +27,7 @@ from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, tube_full
 from penstock.core.results import Effects
 from penstock.core.select import Deliveries, Find, Holders
+from penstock.core.stored_shard import Shard
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, TubeCounters
 from penstock.engine import port
@@ -52,7 +53,6 @@ from penstock.store.redis.outbox import Outbox, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
-from penstock.store.redis.tubes import Shard
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode

@@ -39,6 +39,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Sweep
 from penstock.core.shards import shard_of
+from penstock.core.stored_shard import public
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
     GroupTotals,
@@ -76,7 +77,7 @@ from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
-from penstock.store.redis.tubes import Tubes, by_tube, public
+from penstock.store.redis.tubes import Tubes, by_tube
 from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import cast
 from uuid import uuid4
 
 import msgspec
@@ -19,48 +19,17 @@ from penstock.core.kind import Kind
 from penstock.core.options import Tube, changed_options, decode_given, encode_given, make_tube
 from penstock.core.refusals import tube_exists
 from penstock.core.results import Finding, Overdue
-from penstock.core.shards import own_id, public_id, shard_of
-from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import Kept, hidden, is_hidden, is_importing, plain_name
+from penstock.core.shards import own_id, shard_of
+from penstock.core.stored_shard import Shard, shard_at
+from penstock.core.task import NO_UTUBE
+from penstock.core.transfer import hidden, is_hidden, is_importing, plain_name
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
 
-R = TypeVar("R", bound="Record | Kept | Finding | None")
 # Commands in one round trip.
 _STEP = 1000
 # Tubes are listed again after this many seconds, in case a client died before it announced that it altered one.
 _LISTED_SECONDS = 60.0
-
-
-class Shard(Tube, frozen=True):
-    """One stored tube of a sharded tube. Its number follows that of the tube, which has no keys itself."""
-
-    tube_no: int = 0
-    place: int = 0
-    of: int = 1
-    #: Ids up to this one came from another store.
-    floor: int = 0
-
-    @property
-    def public_no(self) -> int:
-        return self.tube_no
-
-    def public_id(self, id: int) -> int:
-        return public_id(id, self.place, self.of, self.floor)
-
-    def shown(self, record: Record) -> Record:
-        return replace(record, id=self.public_id(record.id))
-
-
-def public(stored: Tube, items: Iterable[R]) -> list[R]:
-    """Tasks, outcomes or findings of a stored tube with their public ids."""
-    if not isinstance(stored, Shard):
-        return list(items)
-
-    def shown(item: Any) -> Any:
-        return replace(item, id=stored.public_id(item.id)) if item and isinstance(item.id, int) else item
-
-    return list(map(shown, items))
 
 
 def by_tube(stored: Iterable[Tube]) -> list[tuple[Tube, list[int]]]:
@@ -69,11 +38,6 @@ def by_tube(stored: Iterable[Tube]) -> list[tuple[Tube, list[int]]]:
     for position, tube in enumerate(stored):
         found.setdefault(tube.no, (tube, []))[1].append(position)
     return list(found.values())
-
-
-def _shard(tube: Tube, place: int, floor: int) -> Shard:
-    fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
-    return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)
 
 
 class Declared(msgspec.Struct, omit_defaults=True):
@@ -112,7 +76,7 @@ class Tubes:
         shards = self._shards.get(tube.no)
         if shards is None or shards[0].name != tube.name or shards[0].given != tube.given:  # imported or altered since
             floor = self.floor(tube)
-            shards = self._shards[tube.no] = [_shard(tube, place, floor) for place in range(tube.shards)]
+            shards = self._shards[tube.no] = [shard_at(tube, place, floor) for place in range(tube.shards)]
         return shards
 
     def floor(self, tube: Tube) -> int:
