@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import msgspec
@@ -25,7 +25,7 @@ from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects
 from penstock.core.shards import public_id
 from penstock.engine.port import Post
-from penstock.errors import NoSuchTube, PenstockError, StoreCorrupt, StoreError
+from penstock.errors import NoSuchTube, StoreCorrupt, StoreError
 from penstock.store.redis import puts
 from penstock.store.redis.encoding import decode, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
@@ -89,18 +89,16 @@ class Outbox:
     def deliver(self, source: int, entries: Sequence[bytes], effects: Effects, now: int | None) -> None:
         """Put the entries that a script returned, and those that did not fit into its answer."""
         stuck: set[str] = set()
-        try:
+        with self._postponed():
             while entries:
                 last = self._put(source, entries, stuck, effects, now)
                 entries = self._read(source, last, now, every=True)[0] if len(entries) >= _PAGE else []
-        except StoreError as error:
-            self._postpone(error)
 
     def drain(self, source: int, effects: Effects, now: int | None) -> bool:
         """Put a tube's overdue entries, and the replies of a dropped tube's tasks. Returns whether there were any."""
         stuck: set[str] = set()
         last, found = 0, False
-        try:
+        with self._postponed():
             while True:
                 entries, *dropped = self._read(source, last, now)
                 if len(dropped) == 1:  # nothing is left of the tube
@@ -111,8 +109,6 @@ class Outbox:
                     last, found = self._put(source, entries, stuck, effects, now), True
                 elif not left:
                     break
-        except StoreError as error:
-            self._postpone(error)
         return found
 
     def _reply_for(self, source: int, now: int | None, facts: bytes, name: bytes, pairs: list[Reply]) -> bool:
@@ -136,17 +132,19 @@ class Outbox:
         if time.monotonic() < self._next_scan:
             return False
         self._next_scan = time.monotonic() + _SCAN_SECONDS
-        try:
+        senders: list[bytes] = []
+        with self._postponed():
             senders = cast("list[bytes]", self._runner.command(TUBES, "senders", b"SMEMBERS"))
-        except StoreError as error:
-            self._postpone(error)
-            return False
         return True in [self.drain(int(no), effects, now) for no in senders]
 
-    def _postpone(self, error: PenstockError) -> None:
-        """Log the error and pause scans. The call succeeds: its tasks have ended, and the outbox keeps the entries."""
-        self._next_scan = time.monotonic() + _FAILED_SECONDS
-        log.warning("replies could not be put (%s); retrying later", error)
+    @contextmanager
+    def _postponed(self) -> Iterator[None]:
+        """Log an error and pause scans. The call succeeds: its tasks have ended, and the outbox keeps the entries."""
+        try:
+            yield
+        except (StoreError, NoSuchTube) as error:  # the reply tube may have been moved to another store
+            self._next_scan = time.monotonic() + _FAILED_SECONDS
+            log.warning("replies could not be put (%s); retrying later", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
         """The values that the script read_outbox returns."""
@@ -162,12 +160,11 @@ class Outbox:
             by_name.setdefault(entry.tube, []).append(entry)
         for name, batch in by_name.items():
             if name not in stuck:
-                try:
+                stuck.add(name)
+                with self._postponed():
                     self._receive(source, name, batch, effects, now)
                     self._runner.on_tag("remove_sent_replies", source, *(entry.no for entry in batch), idempotent=True)
-                except (StoreError, NoSuchTube) as error:  # the tube may have been moved to another store
-                    stuck.add(name)
-                    self._postpone(error)
+                    stuck.discard(name)
         return found[-1].no
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:

@@ -6,7 +6,6 @@ two scripts: a row whose task has changed in between is left out, and the engine
 
 from __future__ import annotations
 
-import heapq
 import logging
 from array import array
 from bisect import bisect_left, bisect_right
@@ -117,7 +116,8 @@ class RedisStep:
             case Deliveries(start, limit, delivered):
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
             case port.Members(group, limit, unstarted):
-                return self._members(tube, group, b"u" if unstarted else b"m", limit)
+                lead, letter = task_key(group), b"u" if unstarted else b"m"
+                return self._read(tube, "members", b"[" + lead + letter, b"(" + lead + bytes([letter[0] + 1]), limit)
             case Find("t", after, limit) if tube.kind.leased:
                 held = self._pages(tube, self._taken_ids(tube, after), limit)
                 return Loaded(list(islice((record for record in held if record.state == "t"), limit)), {})
@@ -134,13 +134,9 @@ class RedisStep:
                 return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
             case Holders(utube, limit):
                 held = (record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube)
-                return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
+                return Loaded(sorted(held, key=lambda record: (record.taken or 0, record.id))[:limit], {})
             case _:
                 raise NotImplementedError(select)
-
-    def _members(self, tube: Tube, group: int, letter: bytes, limit: int) -> Loaded:
-        lead = task_key(group)
-        return self._read(tube, "members", b"[" + lead + letter, b"(" + lead + bytes([letter[0] + 1]), limit)
 
     def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
         """Tasks in these states above an id. Tries all ids in order or, if few exist, lists the existing ids first."""
@@ -386,10 +382,10 @@ class RedisStep:
         return Acked(gone, readied, ended, judged=not tied)
 
     def _ack_delivered(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack delivered messages, by their names."""
+        """Ack delivered messages, by their names or ids; no task has the id 0."""
         rows = [
             (
-                _own_id(move) if move.name is None else move.name, "t", None, None, None, move.session, None, None,
+                move.name or (move.id if 0 < move.id <= MAX_ID else 0), "t", None, None, None, move.session, None, None,
                 "-", None, None, None, None, "ack",
             )
             for move in moves
@@ -453,10 +449,6 @@ def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:
         if not tube.kind.leased:
             return None
     return replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
-
-
-def _own_id(move: Move) -> int:
-    return move.id if 0 < move.id <= MAX_ID else 0  # 0: no task has this id
 
 
 def _place(value: bytes | None, results: list[bytes]) -> int | None:
