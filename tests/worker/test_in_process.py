@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.cli.worker_command import Signals, run
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Settled
+from penstock.core.results import Description, Settled
 from penstock.transfer.move import Move as Moving
+from penstock.worker.console import Status
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settings import Settings
@@ -271,6 +275,23 @@ def test_an_internal_error_of_the_worker_is_logged(app: App, monkeypatch: pytest
     worker.start()
     assert crashed.wait(60)
     worker.stop()
+
+
+def test_a_store_that_is_lost_while_the_command_starts_does_not_end_the_worker(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    def work() -> None: ...
+
+    def unavailable() -> Description:
+        raise penstock.StoreUnavailable("the server is away")
+
+    worker, events = Worker(app), list[Any]()
+    status, signals = Status(worker), SimpleNamespace(wait=lambda seconds: True)
+    monkeypatch.setattr(worker, "start", lambda: monkeypatch.setattr(app.broker.runtime.store, "describe", unavailable))
+    monkeypatch.setattr(worker, "stop", lambda: None)
+    run(worker, cast(Signals, signals), status, events.append)
+    assert [event["event"] for event in events] == ["working", "stopped"]
 
 
 def test_threads_end_with_the_worker(app: App) -> None:

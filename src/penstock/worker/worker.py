@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any
 
 from penstock.app.app import App
@@ -117,9 +118,9 @@ class Worker:
             made["process"] = ProcessExecutor(self.state, self.settings.processes, modules, self._app.connection.url)
         return made
 
-    @property
+    @cached_property
     def where(self) -> str:
-        """The URL of the store, without passwords."""
+        """The URL of the store, without passwords. Read once: the store may be unavailable later."""
         return self._app.broker.runtime.store.describe().where
 
     def ask_store(self) -> None:
