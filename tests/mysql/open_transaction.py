@@ -19,7 +19,6 @@ class HeldServer(MysqlServer):
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
         self.connection = self.pool.borrow(10)
-        self.connection.accepts_literals = False  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)

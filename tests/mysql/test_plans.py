@@ -32,7 +32,6 @@ LOADS = {
 }  # fmt: skip
 # In the order in which a packet runs them; variables are passed from one to the next.
 PACKETS = {
-    "take one": ("look", "find_one", "lease_one", "count_takes", "show_one"),
     "take many": ("look", "find_many", "lease_many", "count_takes", "show_many"),
     "take some": ("look", "find_cancelled", "find_some", "lock_some", "lease_many", "show_many"),
     "take heads": ("look", "find_many", "lease_many", "serve_queues", "count_takes", "show_many"),
@@ -149,7 +148,7 @@ def must_read_little(own: Connection, tube: int, handle: str, name: str) -> None
     )
     given = values(tube) | ({"queues": Raw(Q.queue_of_task), "tables": Raw("k, l")} if name == "take heads" else {})
     for place in PACKETS[name]:
-        query = fill(getattr(Q, place), **given)
+        query = fill(getattr(Q, place), **given).replace("?", "100")
         planned = re.sub(r" INTO @p_\w+(, @p_\w+)*", "", query)
         for row in explain(own, planned):
             scanned = row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None

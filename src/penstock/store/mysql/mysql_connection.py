@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import Answer, Ok, Prepared, Rows, ask, fill, joined, literal
+from penstock.store.mysql.wire import Answer, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.wake import READABLE, Selector
 
@@ -135,8 +135,8 @@ class Link:
         #: Whether a transaction fails if it locks a row that changed after its first read.
         self.snapshot_isolation = bool(int(snapshots))
         self._names: dict[str, str] = {}  # of prepared statements
-        #: Whether prepared statements accept literals.
-        self.accepts_literals = "MariaDB" in connection.server_version  # type: ignore[attr-defined]
+        # Whether prepared statements accept values; otherwise those with values are sent as text.
+        self._accepts_values = "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._selector = Selector()
         self._selector.register(connection._sock, READABLE)  # type: ignore[attr-defined]
 
@@ -161,9 +161,12 @@ class Link:
         made: dict[str, str] = {}
         texts = list(statements)
         for place, each in enumerate(statements):
-            if isinstance(each, Prepared) and self.prepares:
+            values = each.literals if isinstance(each, Prepared) else ()
+            if isinstance(each, Prepared) and self.prepares and (self._accepts_values or not values):
                 name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
-                texts[place] = f"EXECUTE {name}{each.values}"
+                texts[place] = f"EXECUTE {name}" + (f" USING {','.join(values)}" if values else "")
+            elif values:
+                texts[place] = each.replace("?", "%s") % values
         # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
         # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
         first = int(not isinstance(statements[0], Prepared))
@@ -301,14 +304,6 @@ class MysqlServer(Server[Link]):
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         """Send statements as one transaction. Raises Conflict if another transaction interfered or a guard failed."""
         return self.attempt(lambda link: link.send(statements), safe=safe)
-
-    def run_prepared(self, *statements: Prepared) -> list[Ok] | None:
-        """Execute statements with literals as one transaction. Returns None if the server does not accept them."""
-
-        def run(link: Link) -> list[Ok] | None:
-            return link.send(statements).oks if link.prepares and link.accepts_literals else None
-
-        return None if self.bound else self.attempt(run, safe=False)
 
     def conflict(self, error: Exception) -> Conflict | None:
         return Conflict() if error_number(error) in GUARDS | RESTARTABLE else None

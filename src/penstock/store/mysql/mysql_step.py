@@ -16,7 +16,7 @@ from penstock.engine.port import Acked, Conflict, Delta, Flushed, Handed, LostTa
 from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
-from penstock.store.mysql.wire import Answer, Raw, fill, literal
+from penstock.store.mysql.wire import Answer, Prepared, Raw, fill, literal
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Looked, Row, first_pk
@@ -108,20 +108,12 @@ class MysqlStep(ServerStep):
         return self.handed(request, looks)
 
     def _take_packet(self, request: Request, call: int) -> list[str]:
-        (first, *others), blocked, now = request.tubes, request.blocked, self.moment
-        plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
-        head = f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
-        if request.count == 1 and plain and not others and blocked is None:
-            # Read the clock after `look` has acquired its locks, so that waiting for locks does not shorten the lease.
-            clock = f"SET @p_now={now},@p_id=NULL,@p_got=0,@p_held=1,@p_fair=0"
-            single = [Q.look, clock, Q.find_one, Q.lease_one, Q.count_takes, Q.show_one]
-            return [f"{head},@p_t={first.no},@p_forced=0", *single]
-        packet = [head]
+        blocked, head = request.blocked, f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
+        packet: list[str] = []
         for place, tube in enumerate(request.tubes):
-            forced = place < request.forced
-            packet.append(f"SET @p_t={tube.no},@p_forced={int(forced)}")
-            packet += _take_from(tube, request, request.wanted(place), now, forced=forced)
-            if others or blocked is not None:
+            packet.append(f"{'SET ' if packet else head + ','}@p_t={tube.no},@p_forced={int(place < request.forced)}")
+            packet += _take_from(tube, request, request.wanted(place), self.moment, forced=place < request.forced)
+            if len(request.tubes) > 1 or blocked is not None:
                 packet.append(Q.stop)
         values = {"handle": request.handle, "number": request.waiter}
         if blocked in ("register", "unregister_if_found"):
@@ -162,9 +154,7 @@ class MysqlStep(ServerStep):
         seen = [move.seen for move in held if move.seen is not None]
         if not held or held[0].verb == "delete" or (tube.kind.per_utube and len(seen) < len(held)):
             return Acked(set())
-        acked = self._ack_one(tube, held[0]) if len(held) == 1 else None
-        if acked is None:
-            acked = self._ack_all(tube, held)
+        acked = self._ack_one(tube, held[0]) if len(held) == 1 else self._ack_all(tube, held)
         last = {task.group_no: task.id for task in seen if task.group_no is not None}
         if not acked.keys and last and (most := [move for move in held if move.id not in last.values()]):
             acked = self._ack_all(tube, most)
@@ -172,17 +162,14 @@ class MysqlStep(ServerStep):
             self.count_changes(tube)
         return acked
 
-    def _ack_one(self, tube: Tube, move: Move) -> Acked | None:
-        """Ack one plain task. Returns None if it is not plain, or if the server does not accept literals."""
+    def _ack_one(self, tube: Tube, move: Move) -> Acked:
         seen, kind = move.seen, tube.kind
         tied = seen is not None and (seen.group_no is not None or seen.address is not None)
-        if tied or kind.per_utube or not kind.leased or move.lease is None:
-            return None
-        if self.given is not None or self.link is not None:
-            return None
-        held = f"{first_pk(tube) | move.id},{move.session or -1},{move.lease}"
-        answers = self._server.run_prepared(Q.ack_one.using(held), Q.count_one.using(literal(tube.no)))
-        return None if answers is None else Acked({move.id} if answers[0].changed else set())
+        if tied or kind.per_utube or not kind.leased or move.lease is None or self.given is not None:
+            return self._ack_all(tube, [move])
+        held = str(first_pk(tube) | move.id), str(move.session or -1), str(move.lease)
+        acked = self.send(Q.ack_one.using(*held), Q.count_one.using(str(tube.no))).oks[0].changed
+        return Acked({move.id} if acked else set())
 
     def _ack_all(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         packet, ended = ack_packet(tube, moves, self.moment)
@@ -225,6 +212,7 @@ def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bo
     if kind.leased:
         rank = repr(_ANY_RANK) if request.max_pri is None else str(request.max_pri)
     variables = f"@p_m={rank},@p_held={int(kind.hand_out != CLOCK)},@p_fair={int(tube.fair)}"
+    # Read the clock after `look` has acquired its locks, so that waiting for locks does not shorten the lease.
     packet = [Q.look, f"SET @p_now={now},@p_ids=NULL,@p_some=NULL,@p_got=0,@p_gone=0,{variables}"]
     if tube.fair and tube.utube_limit > 1:
         # One at a time: each hand-out moves its micro-queue behind the others.
@@ -247,6 +235,6 @@ def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[str
     per_utube = tube.kind.per_utube
     queue = Raw(Q.queue_of_task if per_utube else "")
     if not forced and request.max_pri is None and tube.kind.leased:
-        return [fill(Q.find_many, queues=queue, limit=count)]
+        return [Prepared(fill(Q.find_many, queues=queue)).using(str(count))]
     lock = fill(Q.lock_some, queues=queue, limit=count, tables=Raw("k, l" if per_utube else "k"))
     return [Q.find_cancelled, fill(Q.find_some, limit=count + _MORE), lock]

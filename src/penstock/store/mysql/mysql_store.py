@@ -53,16 +53,16 @@ class MysqlStore(ServerStore):
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        make, reserve = record_maker(entry), Q.reserve_one.using(literal(tube.no))
+        make, reserve = record_maker(entry), Q.reserve_one.using(str(tube.no))
         place = tube.no, tube.no << ID_BITS, float(entry.rank1.base), float(entry.rank2.base), entry.pri
-        head = ",".join(map(literal, (*place, entry.ttl, entry.ttl, entry.ttr, entry.extra)))
+        head = tuple(map(literal, (*place, entry.ttl, entry.ttl, entry.ttr, entry.extra)))
 
         def put(payload: bytes) -> Record | None:
             try:
-                answers = self.server.run_prepared(reserve, Q.store_one.using(f"{head},{literal(payload)}"))
+                id, time = self.server.send([reserve, Q.store_one.using(*head, literal(payload))]).oks[:2]
             except Conflict:  # the tube is gone, or another transaction interfered: `put` finds out
                 return None
-            return None if answers is None else make(answers[0].number, answers[1].number, payload)
+            return make(id.number, time.number, payload)
 
         return put
 

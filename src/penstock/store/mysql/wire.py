@@ -38,12 +38,12 @@ class Raw(str):
 class Prepared(str):
     """A statement that each connection prepares once."""
 
-    values = ""
+    literals: tuple[str, ...] = ()
 
-    def using(self, values: str) -> Prepared:
-        """Return the statement with literals for its `?`. Only MariaDB accepts them."""
+    def using(self, *literals: str) -> Prepared:
+        """Return the statement with values for its `?`, as SQL."""
         filled = Prepared(self)
-        filled.values = f" USING {values}"
+        filled.literals = literals
         return filled
 
 
