@@ -27,14 +27,8 @@ _TABLES = (
 
 def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
     """A connection of the bare driver to the database of a URL."""
-    where = parse(url)
     return pymysql.connect(
-        host=where.host,
-        port=where.port,
-        unix_socket=where.socket,
-        user=where.user,
-        password=where.password,
-        database=where.database,
+        **parse(url).login,
         autocommit=True,
         ssl_disabled=True,  # otherwise PyMySQL first reads all certificates of the host, in 30 ms
         client_flag=CLIENT.MULTI_STATEMENTS,

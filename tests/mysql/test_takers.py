@@ -372,7 +372,8 @@ def test_tasks_that_follow_their_group_block_nobody(
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
     tube, watch = broker.tube("t"), broker.runtime.store.watcher  # type: ignore[attr-defined]
     waiting = begin(lambda: tube.take(60))
-    until(lambda: watch._watching and watch._looked >= watch._active_until)  # the takes that follow an event have ended
+    # The takes that follow an event have ended.
+    until(lambda: watch._watching and time.monotonic() >= watch._active_until)
     before, began = len(packets), time.monotonic()
     with contextlib.suppress(TimeoutError):
         waiting.result(3)

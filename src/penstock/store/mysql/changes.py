@@ -19,7 +19,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
-from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q
+from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, require
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, literal
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
@@ -40,11 +40,6 @@ def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
-
-
-def require(condition: str) -> str:
-    """Return a statement that fails, and so ends the packet, if a condition does not hold."""
-    return fill(Q.require, condition=Raw(condition))
 
 
 def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool) -> list[str]:
@@ -170,32 +165,31 @@ class NewTasks:
         return enumerate(self.entries, 1)
 
     def _inserts(self) -> list[str]:
-        entries, kind = self.entries, self.tube.kind
-        found = {column: list(map(attrgetter(field), entries)) for field, column in _OPTIONAL.items()}
-        given = {column: values for column, values in found.items() if values.count(None) < len(values)}
-        timed = any(entry.ttl is not None or entry.delay for entry in entries)
-        addressed = not kind.leased or any(entry.address is not None for entry in entries)
-        columns = [*(["expires,at"] if timed else []), *(["address"] if addressed else []), *given]
-        head = (
-            f"INSERT INTO penstock_task ({','.join(['pk,tube,state,rank1,rank2,pri,created,data', *columns])}) VALUES "
-        )
-        last, no, ready, fair = self._last, self.tube.no, "q" if kind.per_utube else "r", self.tube.fair
-        rows: list[str] = []
-        for place, entry in self._placed():
-            state = "g" if entry.unstarted else "~" if entry.delay else ready
-            rank2 = "0" if fair else self._rank(entry.rank2, place)
-            row = f"({last}+{place},{no},'{state}',{self._rank(entry.rank1, place)},{rank2},{entry.pri},@p_now,"
-            row += f"X'{entry.payload.hex()}'"
-            if timed:
-                expires = "NULL" if entry.ttl is None else f"@p_now+{entry.ttl + entry.delay}"
-                at = f"@p_now+{entry.delay}" if entry.delay else str(NEVER) if entry.ttl is None else expires
-                row += f",{expires},{at}"
-            if addressed:
-                row += f",{self._address(place, entry)}"
-            for values in given.values():
-                row += f",{literal(values[place - 1])}"
-            rows.append(row + ")")
-        return [head + part for part in joined(rows)]
+        entries, kind, last, ready = self.entries, self.tube.kind, self._last, "q" if self.tube.kind.per_utube else "r"
+        columns = {
+            "pk": [f"{last}+{place}" for place, _ in self._placed()],
+            "state": [f"'{'g' if entry.unstarted else '~' if entry.delay else ready}'" for entry in entries],
+            "rank1": [self._rank(entry.rank1, place) for place, entry in self._placed()],
+            "rank2": ["0" if self.tube.fair else self._rank(entry.rank2, place) for place, entry in self._placed()],
+            "pri": [str(entry.pri) for entry in entries],
+            "data": [f"X'{entry.payload.hex()}'" for entry in entries],
+        }
+        if any(entry.ttl is not None or entry.delay for entry in entries):
+            ends = ["NULL" if entry.ttl is None else f"@p_now+{entry.ttl + entry.delay}" for entry in entries]
+            columns["expires"] = ends
+            columns["at"] = [
+                f"@p_now+{entry.delay}" if entry.delay else str(NEVER) if entry.ttl is None else end
+                for entry, end in zip(entries, ends, strict=True)
+            ]
+        if not kind.leased or any(entry.address is not None for entry in entries):
+            columns["address"] = [self._address(place, entry) for place, entry in self._placed()]
+        for field, column in _OPTIONAL.items():
+            values = list(map(attrgetter(field), entries))
+            if values.count(None) < len(values):
+                columns[column] = list(map(literal, values))
+        head = f"INSERT INTO penstock_task (tube,created,{','.join(columns)}) VALUES "
+        rows = zip(*columns.values(), strict=True)
+        return [head + part for part in joined(f"({self.tube.no},@p_now,{','.join(row)})" for row in rows)]
 
     def _address(self, place: int, entry: Entry) -> str:
         if self._marked:
@@ -203,9 +197,8 @@ class NewTasks:
         return self._names.get(place) or literal(entry.address)
 
     def _rank(self, rank: Rank, place: int) -> str:
-        clock = "+@p_now" if rank.clock else ""
         newest = f"-CAST({self._last}+{place - first_pk(self.tube)} AS SIGNED)" if rank.newest else ""
-        return f"{rank.base!r}{clock}{newest}"
+        return f"{rank.base!r}{'+@p_now' if rank.clock else ''}{newest}"
 
 
 class Flush:

@@ -24,7 +24,7 @@ from penstock.errors import (
     StoreUnavailable,
     UnsupportedOption,
 )
-from penstock.store.mysql.mysql_queries import Q
+from penstock.store.mysql.mysql_queries import Q, require
 from penstock.store.mysql.wire import Answer, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.wake import READABLE, Selector
@@ -68,21 +68,11 @@ _VALUES = re.compile(r"VALUES \(%s(?:, %s)*\)")
 
 
 class Location(msgspec.Struct, frozen=True):
-    """One database on one server, and the credentials for it."""
+    """One database on one server: its name for messages, and what PyMySQL needs to log in."""
 
-    database: str
-    host: str
-    port: int
-    socket: str | None
-    user: str
-    password: str
+    name: str
     pool_size: int
-    ssl_ca: str | None
-
-    @property
-    def name(self) -> str:
-        """The location for messages, without the password."""
-        return f"{self.database} on {self.socket or f'{self.host}:{self.port}'}"
+    login: dict[str, Any]
 
 
 def parse(url: str) -> Location:
@@ -102,9 +92,12 @@ def parse(url: str) -> Location:
         allowed, wanted = _PARAMETERS[name]
         if not allowed.fullmatch(value):
             raise BadValue(f"parameter {name}={shown(value)} of a mysql:// URL: give {wanted}")
-    user, password = unquote(parts.username or "root"), unquote(parts.password or "")
-    host, size = parts.hostname or "localhost", int(given.get("pool_size", "8"))
-    return Location(database, host, port, given.get("socket"), user, password, size, given.get("ssl_ca"))
+    host, socket = parts.hostname or "localhost", given.get("socket")
+    login: dict[str, Any] = {"host": host, "port": port, "unix_socket": socket, "database": database}
+    login |= {"user": unquote(parts.username or "root"), "password": unquote(parts.password or "")}
+    if "ssl_ca" in given:  # PyMySQL checks neither unless it is asked to
+        login |= {"ssl_ca": given["ssl_ca"], "ssl_verify_cert": True, "ssl_verify_identity": True}
+    return Location(f"{database} on {socket or f'{host}:{port}'}", int(given.get("pool_size", "8")), login)
 
 
 class _Connection(pymysql.Connection):
@@ -144,12 +137,9 @@ class Link:
     def open(cls, location: Location) -> Link:
         """Open a connection with the settings that penstock's statements rely on."""
         connection = _Connection(
-            host=location.host, port=location.port, unix_socket=location.socket, user=location.user,
-            password=location.password, database=location.database, charset="utf8mb4", autocommit=False,
-            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS, ssl_ca=location.ssl_ca,
+            **location.login, charset="utf8mb4", autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS | CLIENT.FOUND_ROWS,
             connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, write_timeout=READ_SECONDS,
-            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL checks neither unless it is asked to
-            ssl_verify_identity=location.ssl_ca is not None,
         )  # fmt: skip
         link = cls(connection)
         link.prepares = True
@@ -187,9 +177,12 @@ class Link:
         del answer.oks[first : first + len(made)]
         return answer
 
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
-        """Run one statement with values for its `%s`. Returns its rows."""
-        return ask(self._connection, _filled(sql, arguments))[0][0]
+    def rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
+        """Run one statement with values for its `%s`; with `alone`, as its own transaction. Returns its rows, with the
+        values of VARBINARY columns as bytes."""
+        return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
+
+    vault_rows = rows
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
@@ -212,16 +205,12 @@ class Link:
             return False
         return True
 
-    def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
-        """Run one statement. Returns its rows, with names as bytes. With `alone`, it is its own transaction."""
-        return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
-
     def finish_with(
         self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
     ) -> None:
         """Run each statement for each of its rows and commit, in one round trip. INSERTs have as many rows as
         possible. The statement `guard` must change a row."""
-        statements = [_filled(*guard), _MUST_CHANGE] if guard else []
+        statements = [_filled(*guard), require("ROW_COUNT() > 0")] if guard else []
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
@@ -240,10 +229,6 @@ class Link:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
             self._connection._force_close()  # type: ignore[attr-defined]
-
-
-# Error 1242 ends the packet if the statement before changed no row.
-_MUST_CHANGE = "SET @p_x = IF(ROW_COUNT() > 0, 1, (SELECT 1 UNION SELECT 2))"
 
 
 def _filled(sql: str, arguments: Sequence[object]) -> str:
@@ -357,12 +342,8 @@ class MysqlServer(Server[Link]):
             link.rows(Q.unlock_schema)
 
     def apply(self, link: Link, sql: str) -> None:
-        """Run the statements of a migration, each of which ends with `;` at the end of a line. DDL commits implicitly,
-        so each statement must be safe to run twice."""
-        lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
-        for text in "\n".join(lines).split(";\n"):
-            if statement := text.strip().rstrip(";"):
-                link.change(statement)
+        """Run the statements of a migration. DDL commits implicitly, so each must be safe to run twice."""
+        link.send([sql.strip().rstrip(";")])
 
 
 class BoundLink(Link):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.engine.port import MUTABLE
-from penstock.store.mysql.wire import Prepared
+from penstock.store.mysql.wire import Prepared, Raw, fill
 from penstock.store.sql import sql_queries
 from penstock.store.sql.sql_queries import COLUMNS, load_queries
 
@@ -56,3 +56,8 @@ for _index, _names in _INDEXES.items():
 for _name, _query in list(vars(Q).items()):
     if "?" in _query or ("@p_" in _query and not re.search(r":[a-z]|(ROW_COUNT|LAST_INSERT_ID)\(\)", _query)):
         setattr(Q, _name, Prepared(_query))
+
+
+def require(condition: str) -> str:
+    """Return a statement that fails, and so ends the packet, if a condition does not hold."""
+    return fill(Q.require, condition=Raw(condition))

@@ -84,40 +84,34 @@ class Watch:
     def __init__(self, look: Callable[[], object]) -> None:
         self._look = look
         self._seen: object = None
-        self._looked = 0.0
-        self._active_until = 0.0
+        self._next = self._active_until = 0.0  # when to look again, and until when often
         self._watching = False
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """See `Store.wait`."""
+        ends = time.monotonic() + seconds
         if watch and not self._watching:
             # A taker that starts to wait has just found the tube empty, and a task may arrive soon: poll fast.
+            self._seen = None
             self._changed()
-            self._active_until = time.monotonic() + ACTIVE_SECONDS
         self._watching = watch
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            pause = min(left, self._next_look() - time.monotonic()) if watch else left
-            if wake.wait(max(pause, 0)):
+        while (now := time.monotonic()) < ends:
+            if wake.wait(max(min(ends, self._next if watch else ends) - now, 0)):
                 return False
-            if watch and time.monotonic() >= self._next_look() and self._changed():
+            if watch and time.monotonic() >= self._next and self._changed():
                 return True
         return False
 
     def close(self) -> None:
         """Do nothing: there is no thread to end."""
 
-    def _next_look(self) -> float:
-        return self._looked + (LOOK_SECONDS if self._looked < self._active_until else IDLE_SECONDS)
-
     def _changed(self) -> bool:
-        seen = self._look()
-        self._looked = time.monotonic()
-        if seen == self._seen:
-            return False
-        self._seen = seen
-        self._active_until = self._looked + ACTIVE_SECONDS
-        return True
+        seen, now = self._look(), time.monotonic()
+        changed, self._seen = seen != self._seen, seen
+        if changed:
+            self._active_until = now + ACTIVE_SECONDS
+        self._next = now + (LOOK_SECONDS if now < self._active_until else IDLE_SECONDS)
+        return changed
 
 
 def _describe(link: Link, server: MysqlServer) -> Description:

@@ -166,12 +166,8 @@ def _reader(column: bytes, raw: bool) -> _Read:
         return float
     if kind in _BLOBS or (raw and kind in _NAMES):
         return bytes if column[-12:-10] == _BINARY else bytes.decode
-    if kind in _NAMES:
-        return bytes.decode
-    decode = decoders.get(kind)
-    if kind == FIELD_TYPE.JSON or decode is None:
-        return bytes.decode
-    return lambda value: decode(value.decode())
+    decode = None if kind in _NAMES or kind == FIELD_TYPE.JSON else decoders.get(kind)
+    return bytes.decode if decode is None else lambda value: decode(value.decode())
 
 
 def _length(packet: bytes, start: int) -> tuple[int, int]:
