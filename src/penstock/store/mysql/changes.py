@@ -23,8 +23,6 @@ from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, require
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, literal
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
 
-# The ids of a reliable tube's messages: a time, and a number that restarts with each new time.
-_MARKS = ", last_seq = IF(@p_now > last_ms, 0, last_seq) + {count}, last_ms = GREATEST(last_ms, @p_now)"
 # Columns that are omitted if no task of the put has a value, so that the server need not parse them.
 _OPTIONAL = {
     "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
@@ -42,16 +40,13 @@ def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     return groups
 
 
-def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool) -> list[str]:
-    """Lock micro-queues, and add to one of their counts. `overtaking`: a waiting task may precede a head."""
-    names = {label: label.encode() for label in sorted(counts, key=str.encode)}
-    rows = ",".join(f"({tube.no},X'{name.hex()}',{counts[label]},@p_fair*@p_now)" for label, name in names.items())
-    labels = msgspec.json.encode([name.hex().upper() for name in names.values()]).decode()
-    numbers = f"@p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_over={int(overtaking)}"
-    return [
-        f"SET {numbers},@p_gained=0,@p_us='{labels}'",
-        fill(Q.enter_queues, column=Raw(column), rows=Raw(rows)),
-    ]
+def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int]) -> list[str]:
+    """Lock micro-queues, and add to one of their counts."""
+    queues = sorted((label.encode().hex().upper(), count) for label, count in counts.items())
+    rows = ",".join(f"({tube.no},X'{name}',{count},@p_fair*@p_now)" for name, count in queues)
+    names = msgspec.json.encode([name for name, _ in queues]).decode()
+    numbers = f"@p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_gained=0"
+    return [f"SET {numbers},@p_us='{names}'", fill(Q.enter_queues, column=Raw(column), rows=Raw(rows))]
 
 
 def _make_heads(tube: Tube, counts: Mapping[str, int]) -> list[str]:
@@ -80,7 +75,7 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
     for no, count in sorted(groups.items()):
         packet += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
     if queues:
-        packet += _enter_queues(tube, "taken", {label: -count for label, count in queues.items()}, overtaking=False)
+        packet += _enter_queues(tube, "taken", {label: -count for label, count in queues.items()})
     if ended:
         rows = [f"({base | move.id},{tube.no},{literal(name)},{literal(move.result)},@p_until)" for move, name in ended]
         packet += [fill(Q.add_outcomes, rows=Raw(part)) for part in joined(rows)]
@@ -111,15 +106,14 @@ class NewTasks:
     def reserve(self) -> list[str]:
         """Return the statements that reserve ids, and lock the tube's last id. If the tube is gone, `store` fails."""
         no, count = self.tube.no, len(self.entries)
-        marks = Raw(_MARKS.format(count=count) if self._marked else "")
         reserved = [
-            fill(Q.reserve, tube=no, count=count, marks=marks),
+            Q.reserve.using(str(no), str(count)),
             # ROW_COUNT() is 2 if the INSERT updated an existing row.
             f"SET {self._last}=IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+{first_pk(self.tube) - count}",
         ]
         if self._marked:
             found = f"SELECT last_ms,last_seq-{count} INTO {self._ms},{self._seq} FROM penstock_id WHERE tube={no}"
-            reserved.append(f"{found} FOR UPDATE")
+            reserved += [fill(Q.next_marks, tube=no, count=count), f"{found} FOR UPDATE"]
         return reserved
 
     def store(self) -> list[str]:
@@ -129,8 +123,7 @@ class NewTasks:
         waiting = Counter[str]()
         if self._per_utube:
             waiting = Counter(entry.utube or NO_UTUBE for entry in self.entries if not (entry.unstarted or entry.delay))
-            overtaking = self.tube.kind.order[0] != "id"
-            statements += _enter_queues(self.tube, "waiting", waiting, overtaking=overtaking)
+            statements += _enter_queues(self.tube, "waiting", waiting)
         statements += [self._find_name(number) for number in self._names]
         statements += self._inserts()
         if self._per_utube:
@@ -258,9 +251,7 @@ class Flush:
         queues = Counter(row.before.utube or NO_UTUBE for row in moved)
         statements: list[str] = []
         if moved:
-            entered = any(row.after.state == "r" and row.before.state != "t" for row in moved)
-            overtaking = tube.utube_limit > 1 or entered
-            statements += _enter_queues(tube, "waiting", dict.fromkeys(queues, 0), overtaking=overtaking)
+            statements += _enter_queues(tube, "waiting", dict.fromkeys(queues, 0))
         changes = zip(map(self._change, rows, self._classes.of_rows), rows, strict=True)
         for (number, state, new), alike in _grouped(changes).items():
             ids = pks(alike)
@@ -341,7 +332,7 @@ class Flush:
             return []
         sums = ("+".join(f"{weight[name]}*@p_n{no}" for no, weight in enumerate(weights)) for name in names)
         columns = Raw(",".join(COUNTED[name] for name in names))
-        return [fill(Q.count_rows, columns=columns, sums=Raw(",".join(sums)))]
+        return [fill(Q.add_counts, tube=self._tube.no, columns=columns, numbers=Raw(",".join(sums)))]
 
 
 def _moment(at: int | None) -> int:

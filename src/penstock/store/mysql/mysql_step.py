@@ -31,7 +31,7 @@ _MORE = 100
 # Hand-outs per packet from a fair tube with several heads per micro-queue, where each one changes whose turn is next.
 _TURNS = 20
 # The statements that give messages their serials and deliver them.
-_DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
+_DELIVER: list[str] = [Q.serials, Q.hand_out_delivered]
 
 
 class MysqlStep(ServerStep):

@@ -137,12 +137,14 @@ ORDER BY t.name, k.pk LIMIT :limit;
 
 -- name: reserve
 -- An INSERT that finds its row, because an UPDATE costs the server 15 µs more. If the tube is gone, there is no row to
--- find: ROW_COUNT is 1, the id is NULL, and the task with this id is refused, which undoes the packet. Assignments run
--- from left to right, so the message ids of a reliable tube (:marks) are computed from the old time.
-INSERT INTO penstock_id (tube, last) VALUES (:tube, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + :count):marks;
--- name: reserve_one
+-- find: ROW_COUNT is 1, the id is NULL, and the task with this id is refused, which undoes the packet.
 -- Statements with a ? are prepared on MariaDB, where parsing was a third of the time of a put, and sent as text on MySQL.
-INSERT INTO penstock_id (tube, last) VALUES (?, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + 1);
+INSERT INTO penstock_id (tube, last) VALUES (?, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + ?);
+-- name: next_marks
+-- The ids of a reliable tube's messages: a time, and a number that restarts with each new time. Assignments run from
+-- left to right, so that the number follows from the old time.
+UPDATE penstock_id SET last_seq = IF(@p_now > last_ms, 0, last_seq) + :count, last_ms = GREATEST(last_ms, @p_now)
+WHERE tube = :tube;
 -- name: store_one
 INSERT INTO penstock_task (tube, pk, state, rank1, rank2, pri, expires, at, ttr, extra, data, created)
 VALUES (?, IF(ROW_COUNT() = 2, LAST_INSERT_ID(), NULL) + ?, 'r', ?, ?, ?, $time + ?, IFNULL($time + ?, $never), ?, ?, ?,
@@ -220,10 +222,8 @@ SELECT @p_stop OR @p_got > 0 OR @p_no IS NULL OR @p_ses IS NULL OR (@p_next <= @
 UPDATE $chosen SET rank1 = @p_now, penstock_task.taken = @p_now, attempts = attempts + 1;
 -- name: serials
 UPDATE penstock_id SET serial = LAST_INSERT_ID(serial + @p_got) WHERE tube = @p_t AND @p_got > 0;
--- name: last_serial
-SELECT LAST_INSERT_ID() - @p_got INTO @p_serial;
 -- name: hand_out_delivered
-UPDATE $chosen SET state = 't', rank1 = @p_serial + j.place, penstock_task.taken = @p_now, attempts = attempts + 1;
+UPDATE $chosen SET state = 't', rank1 = LAST_INSERT_ID() - @p_got + j.place, penstock_task.taken = @p_now, attempts = attempts + 1;
 -- name: first_rank
 SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r' AND IFNULL(@p_paused, 0) = 0
 ORDER BY rank1, rank2, pk LIMIT 1;
@@ -297,12 +297,12 @@ turn = IF(@p_fair AND penstock_utube.taken = 0 AND heads = 0 AND waiting = 0, GR
 :column = penstock_utube.:column + VALUES(:column);
 -- name: find_heads
 -- Finds one task of each micro-queue: the first waiting one, if the limit allows another head or if it precedes the
--- last head (possible only if @p_over), whose place it takes. The next round handles only these micro-queues.
+-- last head, whose place it takes. The next round handles only these micro-queues.
 SELECT CONCAT('[', GROUP_CONCAT(CONCAT('[', q.pk, ',', IF(x.room, 'null', h.pk), ']')), ']'),
 CONCAT('["', GROUP_CONCAT(HEX(q.utube) SEPARATOR '","'), '"]'), @p_gained + CAST(IFNULL(SUM(x.room), 0) AS SIGNED)
 INTO @p_p, @p_us, @p_gained FROM (
 SELECT l.taken + l.heads < @p_l AS room, $first_waiting AS a, IF(l.taken + l.heads < @p_l, NULL, $last_head) AS b
-FROM $queues WHERE l.waiting > 0 AND (@p_over OR l.taken + l.heads < @p_l)) x
+FROM $queues WHERE l.waiting > 0) x
 STRAIGHT_JOIN penstock_task q FORCE INDEX (PRIMARY) ON q.pk = x.a
 LEFT JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = x.b
 WHERE x.room OR (q.rank1, IF(@p_fair, 0, q.rank2), q.pk) < (h.rank1, IF(@p_fair, 0, h.rank2), h.pk);
@@ -328,8 +328,6 @@ SET l.taken = l.taken + s.n * :taken, l.heads = l.heads - s.r, l.waiting = l.wai
 UPDATE penstock_task k FORCE INDEX (PRIMARY) SET k.call_no = @p_k:new WHERE :guard;
 -- name: count_changed
 SELECT :count + ROW_COUNT(), @p_got + ROW_COUNT() INTO :count, @p_got FROM DUAL;
--- name: count_rows
-INSERT INTO penstock_counter (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got > 0;
 -- name: show_changed
 -- If not all rows were changed: those that were, before some of them are deleted.
 SELECT pk & 1099511627775 FROM penstock_task FORCE INDEX (PRIMARY) WHERE @p_got < :all AND pk IN :ids AND call_no = @p_k;
