@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from random import getrandbits
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -29,12 +29,9 @@ _OPTIONAL = {
     "group_no": "group_no",
 }  # fmt: skip
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
-
-def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    groups = dict[K, list[V]]()
+def _grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    groups = dict[Any, list[Any]]()
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
