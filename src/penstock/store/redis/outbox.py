@@ -154,18 +154,18 @@ class Outbox:
 
     def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
         """Put a page of entries. Returns the last number. Tubes that fail are `stuck`, and skipped in later pages."""
-        found = [read_entry(stored) for stored in entries]
-        by_name: dict[str, list[OutboxEntry]] = {}
-        for entry in found:
-            by_name.setdefault(entry.tube, []).append(entry)
-        for name, batch in by_name.items():
+        batches: dict[str, dict[bytes, OutboxEntry]] = {}
+        for stored in entries:
+            entry = read_entry(stored)
+            batches.setdefault(entry.tube, {})[stored] = entry
+        for name, batch in batches.items():
             if name not in stuck:
                 stuck.add(name)
                 with self._postponed():
-                    self._receive(source, name, batch, effects, now)
-                    self._runner.on_tag("remove_sent_replies", source, *(entry.no for entry in batch), idempotent=True)
+                    self._receive(source, name, list(batch.values()), effects, now)
+                    self._runner.command(source, "outbox", b"ZREM", *batch)
                     stuck.discard(name)
-        return found[-1].no
+        return int.from_bytes(entries[-1][:6], "big")
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         """Put the entries into the reply tube of that name. Returns the tube."""

@@ -24,11 +24,10 @@ _SHARED = (
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
 _OPTIONAL = {
-    "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,), "with_micro_queues": (MICRO_QUEUES,),
-    "names": (UNLEASED,), "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
+    "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,),
+    "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
+    "encode": (MICRO_QUEUES,), "decode": (MICRO_QUEUES,), "tasks": (MICRO_QUEUES,),
 }  # fmt: skip
-# The parts that `with_micro_queues` includes: everything for micro-queues.
-_WITH_MICRO_QUEUES = ("encode", "decode", "tasks", "micro_queues")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 
@@ -105,5 +104,5 @@ def _parts(text: str, sort: str) -> list[str]:
     for word in _words("WITH", text):
         name = word.removesuffix("?")
         if name == word or sort in _OPTIONAL[name]:
-            parts += _WITH_MICRO_QUEUES if name == "with_micro_queues" else [name]
+            parts.append(name)
     return list(dict.fromkeys(parts))

@@ -6,12 +6,12 @@
 -- Returns: now, readied; then, unless all were acked and no outcome is kept: {places of tasks that do not exist}, {places of
 --   tasks that are left to the engine: not held, with errors, with reply tubes, the last ones of their groups; for `ack` also
 --   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
--- WITH: now tube with_micro_queues? ack_tasks
+-- WITH: now tube encode? decode? tasks? micro_queues? ack_tasks
 -- FLAGS: allow-oom
 
 -- script: ack_related
 -- As ack, also for tasks with addresses and for tasks in groups.
--- WITH: now tube encode with_micro_queues? groups write_groups outcomes ack_relations ack_tasks
+-- WITH: now tube encode decode? tasks? micro_queues? groups write_groups outcomes ack_relations ack_tasks
 -- FLAGS: allow-oom
 
 -- part: ack_relations

@@ -105,7 +105,7 @@ end
 -- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
 -- Returns: now, readied, removed, log, 1 if more is due, ms until the next deadline or -1, left_over, {entry of the outbox
 --   that was left behind, ...}
--- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups outcomes outbox names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups outcomes outbox unleased?
 -- WITH: advance
 -- FLAGS: allow-oom
 local more = advance(tonumber(ARGV[4]), ARGV[5] == '1')

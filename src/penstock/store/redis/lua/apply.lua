@@ -117,13 +117,13 @@ return { now, since }
 --   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
 -- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
 --   of the outbox, ...}, for messages also the ms and seq before the first message id; or now, 0, -1, and -1 if a guard failed, or the number of tasks if the tube is full
--- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries unleased?
 -- WITH: apply_rows
 -- FLAGS: allow-oom
 
 -- script: apply_put
 -- As apply, with new tasks from callers.
--- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries unleased?
 -- WITH: find_conflict count_tasks apply_rows
 
 -- part: apply_rows

@@ -106,13 +106,18 @@ enter_micro_queue = function(lead, rec, start, key, last)
   return 'q', 0
 end
 
-local function rank_of(place) return string.sub(place, 1, 8) == '\128\0\0\0\0\0\0\0' and '0' or number_of(place) end
+-- The first rank of a stored task.
+local function rank_in(value)
+  local flags = string.byte(value, 2)
+  return band(flags, 8) ~= 0 and struct.unpack('>d', value, texts_place(flags) - 20) or 0
+end
 
 -- Write a ready task as a head (r) or as a waiting one (q), if its bytes are as expected. Unless the tube is fair, this
 -- changes only its state.
 local function restate(place, value, from, to, turn)
   local key, rank2, stored = key_in(place), nil, nil
-  if not value or string.byte(value) ~= string.byte(from) then return false end
+  local state, flags = string.byte(value or '', 1, 2)
+  if state ~= string.byte(from) or #value < texts_place(flags or 0) - 1 then return false end
   if fair then
     local rec = decode(value)
     if not rec then return false end
@@ -128,7 +133,8 @@ local function restate(place, value, from, to, turn)
     readied = readied - 1
   end
   if to == 'r' then
-    add_to('ZADD', k_ready, rank_of(place), fair and sortable(turn) .. key or string.sub(place, 9))
+    local rank = rank_in(value)
+    add_to('ZADD', k_ready, rank == 0 and '0' or rank, fair and sortable(turn) .. key or string.sub(place, 9))
     readied = readied + 1
   end
   return true
@@ -196,12 +202,10 @@ end
 -- Hand out a head, or (ack_taken) ack a taken task: as update_micro_queue, but from stored bytes. `name`: the member of the
 -- task in the ready index.
 take_head = function(lead, name, value)
-  local flags, rank1 = string.byte(value, 2), 0
   local micro_queue = micro_queue_of(lead, true)
-  if band(flags, 8) ~= 0 then rank1 = struct.unpack('>d', value, texts_place(flags) - 20) end
   micro_queue.heads, micro_queue.taken = micro_queue.heads - 1, micro_queue.taken + 1
   if fair then micro_queue.turn, micro_queue.turned, micro_queue.touched = next_turn(micro_queue), true, true end
-  remove_from('ZREM', k_queue, lead .. sortable(rank1) .. (fair and key_in(name) or name))
+  remove_from('ZREM', k_queue, lead .. sortable(rank_in(value)) .. (fair and key_in(name) or name))
 end
 
 ack_taken = function(lead)

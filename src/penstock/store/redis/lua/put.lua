@@ -119,11 +119,11 @@ return { now, first, readied, joined, unpack(given_mark or {}) }
 
 -- script: put
 -- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
--- WITH: now tube encode new_record count_tasks names? with_micro_queues? add_entries put_entries
+-- WITH: now tube encode new_record count_tasks unleased? decode? tasks? micro_queues? add_entries put_entries
 
 -- script: put_related
 -- As put, for tasks with addresses, reply tubes or groups.
--- WITH: now tube encode decode tasks micro_queues? groups read_groups write_groups outcomes new_record names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups write_groups outcomes new_record unleased?
 -- WITH: add_entries with_groups find_conflict count_tasks put_entries
 
 -- part: find_conflict

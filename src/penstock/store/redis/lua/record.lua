@@ -75,24 +75,13 @@ local function group_in(value)
   return #value >= place + 5 and struct.unpack('>I6', value, place) or nil
 end
 
-local function inverted(bytes)
-  return (string.gsub(bytes, '.', function(byte) return string.char(255 - string.byte(byte)) end))
-end
-
 -- Eight bytes that sort like the number.
 local function sortable(number)
   if number == 0 then return '\128\0\0\0\0\0\0\0' end
   local bytes = struct.pack('>d', number)
   local first = string.byte(bytes)
   if first < 128 then return string.char(first + 128) .. string.sub(bytes, 2) end
-  return inverted(bytes)
-end
-
--- The number that the first eight bytes encode: the inverse of sortable.
-local function number_of(bytes)
-  local first = string.byte(bytes)
-  if first >= 128 then return (struct.unpack('>d', string.char(first - 128) .. string.sub(bytes, 2, 8))) end
-  return (struct.unpack('>d', inverted(string.sub(bytes, 1, 8))))
+  return (string.gsub(bytes, '.', function(byte) return string.char(255 - string.byte(byte)) end))
 end
 
 -- part: decode

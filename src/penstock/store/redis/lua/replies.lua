@@ -62,7 +62,7 @@ return 1
 -- ARGV: now, shape, limit, number of the other tube, facts, number, 1 if it is a link with an address, spec: msgpack, tail,
 --   ...
 -- Returns: now, readied, removed, log
--- WITH: now tube encode new_record decode tasks micro_queues? names? unleased? add_entries
+-- WITH: now tube encode new_record decode tasks micro_queues? unleased? add_entries
 -- FLAGS: allow-oom
 local done = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0)
 for i = 6, #ARGV, 4 do
@@ -78,11 +78,3 @@ end
 redis.call('HSET', k_inbox, ARGV[4], done)
 commit()
 return { now, readied, removed, log }
-
--- script: remove_sent_replies
--- Remove replies that the reply tubes have received.
--- KEYS: outbox
--- ARGV: number, ...
--- FLAGS: allow-oom
-for i = 1, #ARGV do redis.call('ZREMRANGEBYSCORE', k_outbox, ARGV[i], ARGV[i]) end
-return 1

@@ -6,7 +6,7 @@
 --   when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline (-1: there is none, or tasks were taken
 --   and nothing is due), {id, record, ...}, left_over; unless that is empty, nothing was leased or registered
--- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups names? unleased? advance
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups unleased? advance
 -- WITH: lease lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]

@@ -52,7 +52,7 @@ return 1
 --   what is stored besides tasks, name, value, ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with
 --   errors, `g`, `e` or `c` and number of a group: its record, end work and cancel work
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries names? unleased?
+-- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes new_record add_entries unleased?
 local NOBODY = 281474976710655 -- the highest number that a session could have
 local before, added, related, split, rebuilds = last, 0, false, 6 + ARGV[6], ARGV[4] == ''
 

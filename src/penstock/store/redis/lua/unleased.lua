@@ -1,9 +1,9 @@
 -- Kinds without leases: round (elements) and reliable (messages).
 
--- part: names
+-- part: unleased
 -- Public ids are texts. addresses: public id -> key. `ms` and `seq` of meta are the last message id given, so that none is
--- given twice.
--- KEYS: addresses
+-- given twice. No session holds tasks that were handed out. delivered: messages by the serial number of their last hand-out.
+-- KEYS: addresses delivered
 local clocked = string.find(ARGV[2], 'c', 1, true) ~= nil
 
 -- Returns a function that names new tasks as penstock.core.ids defines it: messages by time and number, replies in round tubes
@@ -25,9 +25,6 @@ name_entries = function(wanted)
   return function(place) return lead .. string.format('%.0f', seq + place) end
 end
 
--- part: unleased
--- No session holds tasks that were handed out. delivered: messages by the serial number of their last hand-out.
--- KEYS: delivered
 local period = tonumber(ARGV[3])
 delivered = k_delivered
 
@@ -72,7 +69,7 @@ end
 -- Hand out again up to count delivered messages, oldest hand-out first, that were handed out at least elapsed ms ago.
 -- ARGV: now, shape, limit, count, elapsed
 -- Returns: now, readied, removed, log, {id, record, ...}
--- WITH: now tube encode decode tasks names unleased hand_over
+-- WITH: now tube encode decode tasks unleased hand_over
 -- FLAGS: allow-oom
 local elapsed, handed, young = tonumber(ARGV[5]), {}, false
 -- Each message moves to the end, so none is handed out twice in one call.
