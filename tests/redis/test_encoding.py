@@ -9,7 +9,6 @@ from penstock.core.lifecycle import Move
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
 from penstock.store.redis.encoding import decode, encode, task_id
-from penstock.store.redis.redis_queries import scan
 from penstock.store.redis.redis_store import RedisStore
 from tests.support.verbs import take
 
@@ -18,7 +17,7 @@ def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]
     """Encode every stored task again and compare. Returns their states."""
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    stored = dict(scan(store._runner, tube.stored, "tasks"))
+    stored = dict(store._runner.scan(tube.stored, "tasks"))
     for key, value in stored.items():
         assert encode(decode(task_id(key), value)) == value
     return {value[:1] for value in stored.values()}

@@ -29,7 +29,6 @@ from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunn
 from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
 from penstock.store.redis.encoding import decode, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.redis_queries import all_ids, scan
 from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
@@ -430,8 +429,8 @@ def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> tuple[list[int]
     meta = runner.keys.name(tube.no, "meta")
     for _ in range(_LOOKS):
         version = runner.servers.command(meta, b"HGET", meta, b"version")
-        marked = {task_id(name) for name, _ in scan(runner, tube, "marks") if name[:1] == b"t"}
-        index = all_ids(runner, tube)
+        marked = {task_id(name) for name, _ in runner.scan(tube, "marks") if name[:1] == b"t"}
+        index = runner.all_ids(tube)
         stored = {id for page in vault.tasks(tube.no, PAGE) for id, _ in page}
         if index == stored or version == runner.servers.command(meta, b"HGET", meta, b"version"):
             return sorted(index - stored - marked), sorted(stored - index - marked)

@@ -22,13 +22,13 @@ from penstock.core.task import UNSTARTED, Record
 from penstock.engine.integrity import check_tube
 from penstock.engine.port import Step
 from penstock.errors import StoreCorrupt
-from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
     decode,
     encode,
     index_entries,
     micro_queue_name,
     pack_micro_queue,
+    read_groups,
     read_micro_queue,
     read_outcome,
     task_id,
@@ -103,9 +103,9 @@ class Look:
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
         self._now = runner.now(tube.no, now)
-        before = queries.read_part(runner, tube, "meta")
-        self._counters = queries.read_counters(runner, [tube], frozen=True)[0]
-        self.stored = {part: queries.read_part(runner, tube, part) for part in (*_PARTS, "meta")}
+        before = runner.read_part(tube, "meta")
+        self._counters = runner.read_counters([tube], frozen=True)[0]
+        self.stored = {part: runner.read_part(tube, part) for part in (*_PARTS, "meta")}
         #: Whether nothing changed while the tube was read; else the counters are not compared.
         self.quiet = self.stored["meta"] == before
         self._problems: list[Problem] = []
@@ -115,7 +115,7 @@ class Look:
         self.commands: list[tuple[bytes, str, list[Argument]]] = []
         #: Tasks to index again, by id.
         self.again: dict[int, Record] = {}
-        self._groups = queries.groups(self.stored["groups"])
+        self._groups = read_groups(self.stored["groups"])
         for no, group in self._groups.items():
             group.moving = b"%d" % no in self.stored["moving"]
         tasks = self.stored["tasks"].items()

@@ -20,7 +20,7 @@ The highest bit of the attempts is set if the task has errors of attempts, which
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from penstock.core import group as rules
@@ -189,6 +189,16 @@ def read_group(no: int, stored: bytes) -> Group:
         no, stored[26:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None, failed=failed,
         on_failure=ON_FAILURE[chr(stored[1])],
     )  # fmt: skip
+
+
+def read_groups(fields: Mapping[bytes, bytes]) -> dict[int, Group]:
+    """All groups of a stored tube by number, with their work."""
+    found = {
+        no: read_group(no, stored) for name, stored in fields.items() if name[:1] == b"g" and (no := task_id(name))
+    }
+    for no, group in found.items():
+        group.end, group.cancel = (fields.get(letter + task_key(no)) for letter in (b"e", b"c"))
+    return found
 
 
 def read_outcome(id: int, stored: bytes) -> Kept:

@@ -34,7 +34,6 @@ from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRo
 from penstock.engine.work import Work
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import puts
-from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.encoding import (
     GROUP_LETTERS,
     MAX_ID,
@@ -42,6 +41,7 @@ from penstock.store.redis.encoding import (
     decode,
     encode,
     read_group,
+    read_groups,
     read_outcome,
     sortable,
     task_id,
@@ -50,8 +50,7 @@ from penstock.store.redis.encoding import (
 )
 from penstock.store.redis.outbox import Outbox, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.redis_queries import PAGE
-from penstock.store.redis.runner import Runner, read_pairs
+from penstock.store.redis.runner import PAGE, Runner, read_pairs
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
@@ -125,7 +124,7 @@ class RedisStep:
                 return Loaded(self._page(tube, after, limit), {})
             case port.Page(_, limit, upto):  # any tasks up to that id
                 keys: set[bytes] = set()  # a scan may return a field twice
-                for key, _ in queries.scan(self._runner, tube, "tasks"):
+                for key, _ in self._runner.scan(tube, "tasks"):
                     keys |= {key} if task_id(key) <= (upto or MAX_ID) else set()
                     if len(keys) == limit:
                         break
@@ -150,7 +149,7 @@ class RedisStep:
             if left <= 0 or not stored:
                 break
             if left > 4 * stored + PAGE:
-                ids = sorted(id for id in queries.all_ids(self._runner, tube) if id > place)
+                ids = sorted(id for id in self._runner.all_ids(tube) if id > place)
                 found = (record for record in self._pages(tube, ids) if record.state in states)
                 more = (record for record in found if not expired(record, self.now))
                 return records + list(islice(more, limit - len(records)))
@@ -170,7 +169,7 @@ class RedisStep:
         such order, so the ids are listed once for all pages, at eight bytes each."""
         listed, which = self._runner.listed, (tube.no, part)
         if after == 0 or which not in listed:
-            found = {task_id(field) for field, _ in queries.scan(self._runner, tube, part)}
+            found = {task_id(field) for field, _ in self._runner.scan(tube, part)}
             listed[which] = array("Q", sorted(found))
         ids = listed[which]
         for start in range(bisect_right(ids, after), len(ids), limit):
@@ -243,7 +242,7 @@ class RedisStep:
 
     def counters(self, tube: Tube) -> TubeCounters:
         """See `Step.counters`."""
-        return queries.read_counters(self._runner, [tube], frozen=True)[0]
+        return self._runner.read_counters([tube], frozen=True)[0]
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """See `Step.ahead`."""
@@ -324,7 +323,7 @@ class RedisStep:
         for words in ((no,), ("live", name), ("newest", newest)):
             if words[-1] is not None:
                 return self._find_group(tube, *cast("tuple[Argument, ...]", words))
-        groups = queries.groups(queries.read_part(self._runner, tube, "groups")).values()
+        groups = read_groups(self._runner.read_part(tube, "groups")).values()
         if above is not None:
             unended = [group for group in groups if group.no > above and group.state not in rules.OVER]
             return sorted(unended, key=lambda group: group.no)[:limit]

@@ -66,15 +66,14 @@ from penstock.errors import (
 )
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts
-from penstock.store.redis import redis_queries as queries
 from penstock.store.redis.checks import check
-from penstock.store.redis.encoding import MAX_ID, encode, pack_outcome, read_outcome, task_key
+from penstock.store.redis.encoding import MAX_ID, encode, pack_outcome, read_groups, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
+from penstock.store.redis.runner import PAGE, TUBES, Keys, Runner, add_up, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.tubes import Tubes, by_tube
@@ -111,7 +110,7 @@ class RedisStore(Store):
 
     shared = True
     remote = True
-    remove_step = queries.PAGE
+    remove_step = PAGE
     # Classes that a pool replaces.
     _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
     _runner_type: type[Runner] = Runner
@@ -487,23 +486,21 @@ class RedisStore(Store):
     def _counters(self, tube: Tube, utubes: Sequence[str]) -> TubeCounters:
         """See `Store.counters`. For a sharded tube that is being imported, all shards are complete up to `last_id`."""
         shards = self._tubes.shards(tube)
-        found = queries.read_counters(self._runner, shards, frozen=is_frozen(tube))
+        found = self._runner.read_counters(shards, frozen=is_frozen(tube))
         ids = [stored.public_id(part.last_id) for stored, part in zip(shards, found, strict=True)]
         last = min(ids) if is_importing(tube.name) else max(ids)
-        micro_queues = [
-            queries.read_queue(self._runner, shards[shard_of(utube, len(shards))], utube) for utube in utubes
-        ]
-        return TubeCounters(last, found[0].mark, queries.add_up(found), found[0].paused, micro_queues)
+        micro_queues = [self._runner.read_queue(shards[shard_of(utube, len(shards))], utube) for utube in utubes]
+        return TubeCounters(last, found[0].mark, add_up(found), found[0].paused, micro_queues)
 
     def _counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:
         shards = {tube.no: self._tubes.shards(tube) for tube in tubes}
-        waits = queries.read_waits(self._runner, [part for parts in shards.values() for part in parts])
+        waits = self._runner.read_waits([part for parts in shards.values() for part in parts])
         live = {no: parts for no, parts in shards.items() if all(part.no in waits for part in parts)}
-        counted = iter(queries.read_counters(self._runner, [part for parts in live.values() for part in parts]))
+        counted = iter(self._runner.read_counters([part for parts in live.values() for part in parts]))
         found: dict[int, TubeCounters] = {}
         for no, parts in live.items():
             own, longest = list(islice(counted, len(parts))), max(waits[part.no] for part in parts)
-            found[no] = replace(own[0], counts=queries.add_up(own), waits=longest)
+            found[no] = replace(own[0], counts=add_up(own), waits=longest)
         return found
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
@@ -530,7 +527,7 @@ class RedisStore(Store):
         first, *others = self._tubes.shards(replace(tube, name=name))
         for shard in others:
             self._activate_stored(shard, None, (0, 0), {}, {})
-        here = queries.add_up(queries.read_counters(self._runner, others)).put if others else 0
+        here = add_up(self._runner.read_counters(others)).put if others else 0
         calls = {call: getattr(counters.counts, call) for call in _CALLS}
         # From now on, the other store's counters count the tasks that were removed there.
         calls["skipped"] = -sum(calls[call] for call in _CALLS[:4])
@@ -540,10 +537,10 @@ class RedisStore(Store):
         self, stored: Tube, unput: int | None, mark: Mark, calls: Mapping[str, int], totals: GroupTotals
     ) -> None:
         """Take over the counters of an imported tube, only once: `landed` of its meta."""
-        meta = queries.read_part(self._runner, stored, "meta")
+        meta = self._runner.read_part(stored, "meta")
         if b"landed" in meta:
             return
-        groups = queries.groups(queries.read_part(self._runner, stored, "groups"))
+        groups = read_groups(self._runner.read_part(stored, "groups"))
         rows = [
             GroupRow(groups[no], replace(groups[no], total=total, failed=failed))
             for no, (total, failed) in totals.items()

@@ -1,20 +1,23 @@
-"""Runs scripts by name with the keys of a tube, and decodes their replies."""
+"""Runs scripts by name with the keys of a tube, and reads its parts and its counters."""
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+from msgspec.structs import astuple
 
 from penstock.core.kind import CLOCK
 from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_missing
-from penstock.core.results import Effects, Event
+from penstock.core.results import Counts, Effects, Event, MicroQueue
 from penstock.core.task import Record
-from penstock.core.transfer import erased_options, frozen_options, hidden, moved
+from penstock.core.transfer import TubeCounters, erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
-from penstock.store.redis.encoding import UNREADABLE, decode
+from penstock.store.redis.encoding import UNREADABLE, decode, micro_queue_name, read_micro_queue, task_id
 from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
@@ -39,6 +42,12 @@ class Keys:
 # What a script returns if its tube does not exist.
 _NO_TUBE = -1
 _SERVERS_CLOCK = packed("")
+# Tasks that one call of a paging script reads: about a millisecond.
+PAGE = 500
+# The parts of a tube that are sorted sets; the others are hashes.
+SORTED = frozenset(
+    {"ready", "buried", "taken", "delivered", "due", "queue", "members", "kept", "moving", "ends", "marks"}
+)
 # Tubes that one script checks.
 _MANY = 500
 
@@ -199,6 +208,61 @@ class Runner:
         keys = [self.keys.name(tube.no, part) for tube in tubes]
         return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
+    def scan(self, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]:
+        """A hash or sorted set of a tube, read in pages."""
+        cursor, command = b"0", b"ZSCAN" if part in SORTED else b"HSCAN"
+        while True:
+            reply = self.command(tube.no, part, command, cursor, b"COUNT", PAGE)
+            cursor, pairs = cast("tuple[bytes, list[bytes]]", reply)
+            yield from ((pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2))
+            if cursor == b"0":
+                return
+
+    def all_ids(self, tube: Tube) -> set[int]:
+        """The ids of all stored tasks, read in pages."""
+        return {task_id(field) for field, _ in self.scan(tube, "tasks")}
+
+    def read_part(self, tube: Tube, part: str) -> dict[bytes, Any]:
+        """A whole part of a tube: the values of a hash, or the scores of a sorted set."""
+        found = dict(self.scan(tube, part))  # a scan may return a field twice
+        return {name: float(score) for name, score in found.items()} if part in SORTED else found
+
+    def read_counters(self, tubes: Sequence[Tube], *, frozen: bool = False) -> list[TubeCounters]:
+        """The last ids and the counters of stored tubes; `frozen`: also of tubes that were moved away."""
+        names = ("last", "frozen", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
+        replies = self.command_each(tubes, "meta", b"HMGET", *(name.encode() for name in names))
+        found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
+        return [self._counted(tube, reply, frozen=frozen) for tube, reply in found]
+
+    def _counted(self, tube: Tube, found: list[bytes | None], *, frozen: bool) -> TubeCounters:
+        """The counters of a stored tube. `put` is the last id less ids never given; `ready` and `done` are computed."""
+        last = found[1] if frozen and found[0] is None else found[0]
+        self.known(tube, [-1 if last is None else 0])
+        ms, seq, skipped, unput, *numbers = (int(number or 0) for number in found[3:])
+        counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
+        done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped - unput
+        counts.update(put=int(last or 0) - unput, done=done)
+        counts["ready"] = counts["put"] - done - counts["taken"] - counts["delayed"] - counts["buried"]
+        return TubeCounters(int(last or 0), (ms, seq), Counts(**counts), found[2] is not None)
+
+    def read_queue(self, tube: Tube, utube: str) -> MicroQueue:
+        """The counters of a micro-queue."""
+        stored = cast("bytes | None", self.command(tube.no, "micro_queues", b"HGET", micro_queue_name(utube)))
+        taken, heads, waiting, _ = read_micro_queue(stored or bytes(18))
+        return MicroQueue(utube, taken, heads, waiting)
+
+    def read_waits(self, tubes: Sequence[Tube]) -> dict[int, float]:
+        """How long the oldest ready task of each tube has waited (`TubeCounters.waits`), without dropped tubes."""
+        asked = [(tube, int(tube.kind.hand_out != CLOCK)) for tube in tubes]
+        replies = self.servers.run_all([self.tube_request("ready_since", *words) for words in asked])
+        found: dict[int, float] = {}
+        for words, reply in zip(asked, cast("list[list[int]]", replies), strict=True):
+            with suppress(NoSuchTube):
+                # If the script refused, on_tube raises the reason or, in a pool, restores the index.
+                now, since = reply if len(reply) > 1 else self.on_tube("ready_since", *words, idempotent=True)
+                found[words[0].no] = max(0, cast(int, now) - cast(int, since)) / 1000 if since else 0.0
+        return found
+
     def script(self, name: str, sort: str) -> Script:
         """The script of that name for this sort of tube."""
         return load_script(name, sort=sort, modern=self.modern)
@@ -242,3 +306,8 @@ def read_pairs(pairs: list[Reply]) -> list[Record]:
     """Records from a reply of id, record, id, record, ..."""
     found = cast("list[int | bytes]", pairs)
     return [decode(cast(int, found[i]), cast(bytes, found[i + 1])) for i in range(0, len(found), 2)]
+
+
+def add_up(parts: Sequence[TubeCounters]) -> Counts:
+    """The counters of all shards of a tube together."""
+    return Counts(*map(sum, zip(*(astuple(part.counts) for part in parts), strict=True)))
