@@ -253,14 +253,14 @@ class Runner:
 
     def read_waits(self, tubes: Sequence[Tube]) -> dict[int, float]:
         """How long the oldest ready task of each tube has waited (`TubeCounters.waits`), without dropped tubes."""
-        asked = [(tube, int(tube.kind.hand_out != CLOCK)) for tube in tubes]
-        replies = self.servers.run_all([self.tube_request("ready_since", *words) for words in asked])
+        replies = self.servers.run_all([self.tube_request("ready_since", tube) for tube in tubes])
         found: dict[int, float] = {}
-        for words, reply in zip(asked, cast("list[list[int]]", replies), strict=True):
+        for tube, reply in zip(tubes, cast("list[list[int]]", replies), strict=True):
             with suppress(NoSuchTube):
                 # If the script refused, on_tube raises the reason or, in a pool, restores the index.
-                now, since = reply if len(reply) > 1 else self.on_tube("ready_since", *words, idempotent=True)
-                found[words[0].no] = max(0, cast(int, now) - cast(int, since)) / 1000 if since else 0.0
+                now, since = reply if len(reply) > 1 else self.on_tube("ready_since", tube, idempotent=True)
+                waits = since and tube.kind.hand_out != CLOCK
+                found[tube.no] = max(0, cast(int, now) - cast(int, since)) / 1000 if waits else 0.0
         return found
 
     def script(self, name: str, sort: str) -> Script:

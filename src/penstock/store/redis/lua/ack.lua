@@ -130,5 +130,4 @@ local rec = (string.byte(value, 2) or 32) % 128 < 32 and decode(value)
 if not rec or expired(rec) then return { now, 0, {}, { 1 }, {}, 0 } end
 change(ARGV[4], rec, { state = '-', events = 'delete', attempts = rec.attempts })
 commit()
-if #log == 0 then return { now, readied } end
 return { now, readied, {}, {}, {}, #log }

@@ -32,10 +32,9 @@ return { now, with_groups(keys) }
 local function with_groups(keys)
   local tasks, found, listed = {}, {}, {}
   for i, value in ipairs(read_many(k_tasks, keys)) do
-    local rec = value and band(string.byte(value, 2) or 0, 64) ~= 0 and decode(value)
-    local no = rec and rec.group_no
+    local no = value and group_in(value)
     if value then tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[i]), value end
-    if no and not listed[no] and group_of(no) then found[#found + 1], listed[no] = stored_group(no), true end
+    if no and no > 0 and not listed[no] and group_of(no) then found[#found + 1], listed[no] = stored_group(no), true end
   end
   return tasks, found
 end
@@ -88,7 +87,6 @@ return answer
 -- When the longest-waiting ready task was put or last taken, judged by two tasks only: the one that is taken next, and the
 -- first with the highest first rank.
 -- KEYS: tasks ready
--- ARGV: now, shape, limit, 1, or 0 if ready tasks do not wait
 -- Returns: now, that time or 0 if none is ready
 -- WITH: now tube encode decode
 -- FLAGS: no-writes
@@ -99,7 +97,7 @@ local function look(key)
   local at = rec and math.max(rec.created, rec.taken or 0)
   if at and (since == 0 or at < since) then since = at end
 end
-local last = ARGV[4] == '1' and redis.call('ZRANGE', k_ready, -1, -1, 'WITHSCORES')[2]
+local last = redis.call('ZRANGE', k_ready, -1, -1, 'WITHSCORES')[2]
 if last then
   look(key_in(redis.call('ZRANGE', k_ready, 0, 0)[1]))
   look(key_in(redis.call('ZRANGEBYSCORE', k_ready, last, last, 'LIMIT', 0, 1)[1]))
