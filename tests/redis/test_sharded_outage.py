@@ -26,9 +26,11 @@ Data = tuple[str, int]
 def node(cluster: RedisCluster) -> Iterator[Redis]:
     """A node that keeps every write it answered."""
     node = cluster.others[0]
+    default, node.appendfsync = node.appendfsync, "always"  # when it is started again
     node.ask("CONFIG", "SET", "appendfsync", "always")
     yield node
-    node.ask("CONFIG", "SET", "appendfsync", "everysec")
+    node.appendfsync = default
+    node.ask("CONFIG", "SET", "appendfsync", default)
 
 
 def put(tube: penstock.Tube, number: int) -> None:
