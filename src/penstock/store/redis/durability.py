@@ -12,6 +12,13 @@ from penstock.store.redis.servers import Servers
 Settings = dict[str, str]
 # The only setting of a cluster node that does not answer: the reason.
 UNREACHABLE = "away"
+# By appendfsync. With everysec, also a kill of the process alone loses puts: during a background fsync, the server
+# answers and keeps commands in its own memory for up to two seconds (flushAppendOnlyFile of Redis).
+_SURVIVES = {
+    "always": "is on disk (appendfsync always)",
+    "everysec": "is on disk soon: a crash or power cut may lose the last second or two (everysec)",
+    "no": "survives most crashes of the server, and a power cut once it was written to disk",
+}
 _CONFIG = ((b"CONFIG", b"GET", b"save"), (b"CONFIG", b"GET", b"appendfsync"))
 
 
@@ -45,16 +52,7 @@ def durability_of(settings: Settings) -> str:
     if policy != "noeviction":
         return f"none: maxmemory-policy {policy} lets the server evict tasks when memory is short"
     if settings.get("aof_enabled") == "1":
-        fsync = settings.get("appendfsync", "everysec")
-        if fsync == "always":
-            return "a put that returned is on disk (appendfsync always)"
-        if fsync == "no":
-            return (
-                "a put that returned survives most crashes of the server, and a power cut once it was written to disk"
-            )
-        # Also a kill of the process alone: while a background fsync is in progress, the server answers and keeps
-        # commands in its own memory for up to two seconds before it writes (flushAppendOnlyFile of Redis).
-        return "a put that returned is on disk soon: a crash or power cut may lose the last second or two (everysec)"
+        return f"a put that returned {_SURVIVES[settings.get('appendfsync', 'everysec')]}"
     if settings.get("save", "?") != "":
         return "a put that returned survives only with the next snapshot: a crash loses what came after the last one"
     return "none: persistence is off, and a restart of the server loses everything"

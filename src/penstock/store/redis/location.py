@@ -44,8 +44,7 @@ def locate(url: str) -> Location:
     """Parse a Redis URL. Raises BadValue if it is invalid."""
     parts = urlsplit(url)
     given = _parameters(url, parts.scheme, parts.query)
-    credentials, _, places = parts.netloc.rpartition("@")
-    username, _, password = credentials.partition(":")
+    places = parts.netloc.rpartition("@")[2]
     master, db = _path(url, parts.scheme, unquote(parts.path).strip("/"))
     return Location(
         scheme=parts.scheme,
@@ -53,8 +52,8 @@ def locate(url: str) -> Location:
         prefix=valid_name("prefix", given.pop("prefix", DEFAULT_PREFIX)),
         db=db,
         master=master,
-        username=unquote(username) or None,
-        password=unquote(password) or None,
+        username=unquote(parts.username or "") or None,
+        password=unquote(parts.password or "") or None,
         tls=parts.scheme == "rediss" or given.pop("tls", "0") == "1",
         settings=given,
     )

@@ -181,8 +181,7 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().get(tube, keys, now=now)
         if keys and isinstance(keys[0], str):
-            ids = [found.id for found in self.outcomes(tube, keys, now=now)]
-            return [None if id is None else self.get(tube, [id], now=now)[0] for id in ids]
+            keys = [found.id or 0 for found in self.outcomes(tube, keys, now=now)]  # no task has the id 0
         records, places = dict[int, Record | None](), self._tubes.locate(tube, cast("Sequence[int]", keys), "tasks")
         for shard, which in by_tube(stored for stored, _ in places):
             found = public(shard, super().get(shard, [places[place][1] for place in which], now=now))
