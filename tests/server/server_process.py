@@ -58,9 +58,13 @@ class Serve:
         self._opened.callback(client.close)
         return client
 
-    def raw(self) -> socket.socket:
-        """A socket that has sent these bytes."""
-        connected = self._opened.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE))
+    def raw(self, *, buffer: int | None = None) -> socket.socket:
+        """A connected socket; with `buffer`, the kernel holds few bytes for it, in both directions."""
+        connected = self._opened.enter_context(socket.socket())
+        connected.settimeout(PATIENCE)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF) if buffer else ():
+            connected.setsockopt(socket.SOL_SOCKET, option, buffer or 0)
+        connected.connect(("127.0.0.1", self.port))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
 

@@ -44,7 +44,7 @@ def test_payload_bytes_are_never_run(server: Serve) -> None:
 
 
 def test_endless_pings_without_reading_are_throttled(server: Serve) -> None:
-    client, other = server.raw(), server.client()
+    client, other = server.raw(buffer=65_536), server.client()
     other.ping()
     before = server.memory()
     client.settimeout(1)
