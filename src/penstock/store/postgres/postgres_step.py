@@ -51,8 +51,6 @@ class PostgresStep(ServerStep):
 
     #: Whether the flush skips locked rows, on which another process works.
     passing = False
-    #: Whether such a flush changed some rows; more may remain.
-    moved = False
 
     def __init__(self, database: PostgresStore, *, write: bool, held: bool, now: int | None) -> None:
         super().__init__(database, write=write, held=held, now=now)
@@ -156,8 +154,8 @@ class PostgresStep(ServerStep):
 
     @property
     def soon(self) -> int:
-        """When to retry passed deadlines: now if this step applied some, later if another client is applying them."""
-        return self.now if self.moved else self.now + BUSY_MS
+        """When to retry passed deadlines that remain: another client may be applying them."""
+        return self.now + BUSY_MS
 
     # sessions
 
