@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 from penstock.core.options import Tube
 from penstock.core.results import Description
-from penstock.core.task import Entry, Record
 from penstock.engine.store import Store, finish_drops
 from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import Listener
@@ -30,6 +29,7 @@ class PostgresStore(ServerStore):
     server: PostgresServer
     watcher: Listener | None
     fold_chance = 0.002  # stats and capacity then read about a thousand rows
+    plain_put = plain_put
 
     def __init__(
         self, server: PostgresServer, identity: str, clock: Callable[[], int] | None, listener: Listener | None
@@ -42,9 +42,6 @@ class PostgresStore(ServerStore):
     ) -> PostgresStep:
         # A check of the whole store, or its repair, is one transaction.
         return PostgresStep(self, write=write, held=not tubes and size > 1, now=now)
-
-    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self, tube, entry)
 
     def fold(self, tube: Tube) -> None:
         self.server.send([self.queries.fold.call({})], safe=True)
