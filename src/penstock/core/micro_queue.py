@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.task import QUEUED
+from penstock.core.task import QUEUED, Record
 
 
 class MicroQueueState(msgspec.Struct):
@@ -58,3 +58,12 @@ class MicroQueueState(msgspec.Struct):
 def next_turn(turn: int, now: int) -> int:
     """The turn of a micro-queue that was served or became non-empty: after all that were served before."""
     return max(now, turn + 1)
+
+
+def mark_queued(records: list[Record], heads: int) -> list[Record]:
+    """Mark all but the first `heads` ready tasks of micro-queues as queued. Only the database knows the real heads."""
+    marked = []
+    for record in records:
+        heads -= record.state == "r"
+        marked.append(msgspec.structs.replace(record, state=QUEUED) if record.state == "r" and heads < 0 else record)
+    return marked

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from penstock.core.lifecycle import UNDONE
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import NotFound
@@ -127,6 +130,16 @@ class Counts(msgspec.Struct, frozen=True):
 STATE_COUNTER = {
     "r": "ready", "q": "ready", "t": "taken", "~": "delayed", "g": "delayed", "!": "buried", "-": "done",
 }  # fmt: skip
+
+
+@cache
+def weights(before: str, after: str, events: tuple[str, ...]) -> Counter[str]:
+    """What a change of a task adds to the counters of its tube, of which `before` and `after` count its states."""
+    counts = Counter(event for event in events if event not in ("put", UNDONE))
+    counts["take"] -= events.count(UNDONE)
+    counts[before] -= 1
+    counts[after] += 1
+    return counts
 
 
 class Presence(msgspec.Struct, frozen=True):

@@ -20,6 +20,8 @@ Seconds = float | timedelta
 MAX_PRI = MAX_WHOLE
 # Tolerance for sums of floats: a hundred times 0.01 is 1.0000000000000007.
 ROUNDING = 1e-9
+# Seconds without a heartbeat after which a session lapses. Below a few, every slow query would end a session.
+_LAPSE, _SHORTEST_LAPSE, _LONGEST_LAPSE = 15, 3, 86_400
 
 
 def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
@@ -64,6 +66,18 @@ def span_ms(what: str, value: object) -> int:
     """Convert seconds, 0 or more, to whole milliseconds."""
     # Rounded first: 16.1 s are 16100.000000000002 ms in floating point, not 16101.
     return math.ceil(round(_seconds(what, value, "0 or more") * 1000, 3))
+
+
+def lapse_ms(variable: str, text: str | None) -> int:
+    """Convert the seconds in an environment variable, or the default if it is empty, to milliseconds."""
+    try:
+        seconds = float(text or _LAPSE)
+    except ValueError:
+        seconds = 0.0
+    if not _SHORTEST_LAPSE <= seconds <= _LONGEST_LAPSE:
+        wanted = f"give one from {_SHORTEST_LAPSE} to {_LONGEST_LAPSE}"
+        raise BadValue(f"{variable} {shown(text)} is not a number of seconds: {wanted}")
+    return round(seconds * 1000)
 
 
 def timeout(value: object) -> float | None:

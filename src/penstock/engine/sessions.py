@@ -13,17 +13,14 @@ from contextlib import suppress
 
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import came_back, lost, undone
-from penstock.core.names import shown
 from penstock.core.results import ADVANCE_STEP, Effects
 from penstock.core.task import Record
+from penstock.core.values import lapse_ms
 from penstock.engine.port import LostTake, Step
 from penstock.engine.work import Work
 from penstock.errors import BadValue
 
 _VARIABLE = "PENSTOCK_LAPSE"
-_DEFAULT = 15_000
-# Seconds. Below a few, every slow query would end a session.
-_SHORTEST, _LONGEST = 3, 86_400
 # Seconds. A request may reach its server after we searched for its leases, so each heartbeat searches again for this
 # long.
 LOOK_SECONDS = 60.0
@@ -31,22 +28,11 @@ LOOK_SECONDS = 60.0
 
 def read_lapse() -> int:
     """Read PENSTOCK_LAPSE (seconds). Returns it in milliseconds; raises BadValue if it is invalid."""
-    given = os.environ.get(_VARIABLE)
-    if not given:
-        return _DEFAULT
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = 0.0
-    if not _SHORTEST <= seconds <= _LONGEST:
-        raise BadValue(
-            f"{_VARIABLE} {shown(given)} is not a number of seconds: give one from {_SHORTEST} to {_LONGEST}"
-        )
-    return round(seconds * 1000)
+    return lapse_ms(_VARIABLE, os.environ.get(_VARIABLE))
 
 
 #: A session of this process lapses after this time without a heartbeat. The variable is read once, at import.
-LAPSE_MS = _DEFAULT
+LAPSE_MS = lapse_ms(_VARIABLE, None)
 with suppress(BadValue):  # `connect` raises it again, where the program can handle it
     LAPSE_MS = read_lapse()
 

@@ -16,12 +16,13 @@ from penstock.core.entry import new_record
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import Move
+from penstock.core.micro_queue import mark_queued
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, require
 from penstock.store.mysql.wire import Raw, Rows, fill, joined, literal
-from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
+from penstock.store.sql.sql_step import RowClasses, first_pk, group_values
 
 # Columns that are omitted if no task of the put has a value, so that the server need not parse them.
 _OPTIONAL = {

@@ -15,6 +15,7 @@ from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import Move
+from penstock.core.micro_queue import mark_queued
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
@@ -23,7 +24,7 @@ from penstock.errors import StoreError
 from penstock.store.postgres.postgres_queries import WEIGHTS
 from penstock.store.postgres.wire import Call, Row
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import RowClasses, first_pk, group_values, mark_queued
+from penstock.store.sql.sql_step import RowClasses, first_pk, group_values
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_step import PostgresStep

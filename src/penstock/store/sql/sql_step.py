@@ -21,7 +21,7 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.ids import needed_mark
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.lifecycle import UNDONE, round_wait_ms
+from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import (
@@ -33,9 +33,10 @@ from penstock.core.results import (
     Presence,
     SessionRecord,
     lapsed,
+    weights,
 )
 from penstock.core.select import Deliveries, Find, Holders
-from penstock.core.task import QUEUED, Record
+from penstock.core.task import Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
 from penstock.engine.port import GroupRow, Handed, Loaded, LostTake, Request
@@ -547,15 +548,6 @@ class SqlStep:
         separate sequences for them."""
 
 
-def mark_queued(records: list[Record], heads: int) -> list[Record]:
-    """Mark all but the first `heads` ready tasks of micro-queues as queued. Only the database knows the real heads."""
-    marked = []
-    for record in records:
-        heads -= record.state == "r"
-        marked.append(replace(record, state=QUEUED) if record.state == "r" and heads < 0 else record)
-    return marked
-
-
 class RowClasses:
     """Groups rows that change the counters alike. A statement multiplies the weights of a class by its changed rows."""
 
@@ -566,15 +558,7 @@ class RowClasses:
         numbers = {key: number for number, key in enumerate(self.sizes)}
         self.of_rows = [numbers[key] for key in keys]
         #: What a row of each class adds to each counter.
-        self.weights = [_weights(*key) for key in self.sizes]
-
-
-def _weights(before: str, after: str, events: tuple[str, ...]) -> Counter[str]:
-    weights = Counter(event for event in events if event not in ("put", UNDONE))
-    weights["take"] -= events.count(UNDONE)
-    weights[before] -= 1
-    weights[after] += 1
-    return weights
+        self.weights = [weights(*key) for key in self.sizes]
 
 
 def group_values(row: GroupRow) -> dict[str, object]:

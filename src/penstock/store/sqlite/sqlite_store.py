@@ -36,7 +36,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
-from penstock.store.sql.sql_step import Looked, SqlStep, first_pk, group_values
+from penstock.store.sql.sql_step import Looked, RowClasses, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
@@ -507,18 +507,15 @@ class SqliteStep(SqlStep):
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if a single task has changed since."""
         base, no, per_utube, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
             before, after = row.before, row.after
-            was, state = STATE_COUNTER[before.state], after.state
+            state = after.state
             seen: tuple[object, ...] = (base | before.id,)
             if alone:
                 seen = (*seen, before.lease, before.state == "t", before.at, before.errors is not None)
-            counts[was] = counts.get(was, 0) - 1
-            for name in (STATE_COUNTER[state], *row.events):
-                counts[name] = counts.get(name, 0) + 1
             if state == "-":
                 deleted.append(seen)
                 highest = max(highest, before.id)
@@ -543,6 +540,10 @@ class SqliteStep(SqlStep):
             return None
         if outcomes:
             insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
+        classes = RowClasses(rows)
+        for size, weights in zip(classes.sizes.values(), classes.weights, strict=True):
+            for name, weight in weights.items():
+                counts[name] += size * weight
         self.add_counts(tube, counts, highest)
         if not per_utube:
             return readied
