@@ -32,6 +32,7 @@ LOADS = {
 }  # fmt: skip
 # In the order in which a packet runs them; variables are passed from one to the next.
 PACKETS = {
+    "take one": ("look", "find_one", "lease_one", "count_takes", "show_one"),
     "take many": ("look", "find_many", "lease_many", "count_takes", "show_many"),
     "take some": ("look", "find_cancelled", "find_some", "lock_some", "lease_many", "show_many"),
     "take heads": ("look", "find_many", "lease_many", "serve_queues", "count_takes", "show_many"),
@@ -159,7 +160,7 @@ def must_read_little(own: Connection, tube: int, handle: str, name: str) -> None
 
 def test_finding_heads_reads_few_rows(own: Connection, tube: int) -> None:
     labels = [f"u{number}".encode().hex().upper() for number in range(50)]
-    own.cursor().execute(f"SET @p_t={tube},@p_l=2,@p_fair=0,@p_gained=0,@p_us='{json.dumps(labels)}'")
+    own.cursor().execute(f"SET @p_t={tube},@p_l=2,@p_fair=0,@p_over=1,@p_gained=0,@p_us='{json.dumps(labels)}'")
     for query in [Q.forget_empty_queues, Q.find_heads, Q.make_heads] * 2:
         assert reads(own, query) <= MOST, query[:80]
     cursor = own.cursor()

@@ -38,12 +38,12 @@ def _grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     return groups
 
 
-def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int]) -> list[str]:
-    """Lock micro-queues, and add to one of their counts."""
+def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool = False) -> list[str]:
+    """Lock micro-queues, and add to one of their counts. `overtaking`: a waiting task may precede a head."""
     queues = sorted((label.encode().hex().upper(), count) for label, count in counts.items())
     rows = ",".join(f"({tube.no},X'{name}',{count},@p_fair*@p_now)" for name, count in queues)
     names = msgspec.json.encode([name for name, _ in queues]).decode()
-    numbers = f"@p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_gained=0"
+    numbers = f"@p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_over={int(overtaking)},@p_gained=0"
     return [f"SET {numbers},@p_us='{names}'", fill(Q.enter_queues, column=Raw(column), rows=Raw(rows))]
 
 
@@ -121,7 +121,7 @@ class NewTasks:
         waiting = Counter[str]()
         if self._per_utube:
             waiting = Counter(entry.utube or NO_UTUBE for entry in self.entries if not (entry.unstarted or entry.delay))
-            statements += _enter_queues(self.tube, "waiting", waiting)
+            statements += _enter_queues(self.tube, "waiting", waiting, overtaking=self.tube.kind.order[0] != "id")
         statements += [self._find_name(number) for number in self._names]
         statements += self._inserts()
         if self._per_utube:
@@ -249,7 +249,7 @@ class Flush:
         queues = Counter(row.before.utube or NO_UTUBE for row in moved)
         statements: list[str] = []
         if moved:
-            statements += _enter_queues(tube, "waiting", dict.fromkeys(queues, 0))
+            statements += _enter_queues(tube, "waiting", dict.fromkeys(queues, 0), overtaking=True)
         changes = zip(map(self._change, rows, self._classes.of_rows), rows, strict=True)
         for (number, state, new), alike in _grouped(changes).items():
             ids = pks(alike)

@@ -110,6 +110,10 @@ class MysqlStep(ServerStep):
     def _take_packet(self, request: Request, call: int) -> list[str]:
         blocked, head = request.blocked, f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
         packet: list[str] = []
+        if _is_simple(request):
+            clock = f"SET @p_now={self.moment},@p_id=NULL,@p_got=0,@p_held=1,@p_fair=0"
+            single = [Q.look, clock, Q.find_one, Q.lease_one, Q.count_takes, Q.show_one]
+            return [f"{head},@p_t={request.tubes[0].no},@p_forced=0", *single]
         for place, tube in enumerate(request.tubes):
             packet.append(f"{'SET ' if packet else head + ','}@p_t={tube.no},@p_forced={int(place < request.forced)}")
             packet += _take_from(tube, request, request.wanted(place), self.moment, forced=place < request.forced)
@@ -203,6 +207,12 @@ class MysqlStep(ServerStep):
 
     def set_serial(self, tube: Tube, serial: int) -> None:
         self.change(Q.raise_serial, tube=tube.no, serial=serial)
+
+
+def _is_simple(request: Request) -> bool:
+    """Return whether a take is for one task of one plain tube, the first in its order, and its caller does not wait."""
+    kind, others = request.tubes[0].kind, len(request.tubes) > 1 or request.forced or request.blocked
+    return request.count == 1 and kind.leased and not (kind.per_utube or others or request.max_pri is not None)
 
 
 def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bool) -> list[str]:

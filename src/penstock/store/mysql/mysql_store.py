@@ -53,7 +53,7 @@ class MysqlStore(ServerStore):
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        make, reserve = record_maker(entry), Q.reserve.using(str(tube.no), "1")
+        make, reserve = record_maker(entry), Q.reserve_one.using(str(tube.no))
         place = tube.no, tube.no << ID_BITS, float(entry.rank1.base), float(entry.rank2.base), entry.pri
         head = tuple(map(literal, (*place, entry.ttl, entry.ttl, entry.ttr, entry.extra)))
 
