@@ -5,6 +5,10 @@
 $blob
 -- fragment: link_name
 $blob
+-- fragment: among_ids
+IN %s
+-- fragment: among_names
+IN %s
 -- fragment: add
 INSERT INTO
 -- fragment: unless_known
@@ -63,11 +67,11 @@ DELETE FROM penstock_pool_task WHERE tube = %s
 DELETE FROM penstock_pool_link WHERE tube = %s
 -- by the primary key, as all queries below
 -- name: read_data
-SELECT id, data FROM penstock_pool_task WHERE tube = %s AND id IN
+SELECT id, data FROM penstock_pool_task WHERE tube = %s AND id $among_ids
 -- name: remove_tasks
-DELETE FROM penstock_pool_task WHERE tube = %s AND id IN
+DELETE FROM penstock_pool_task WHERE tube = %s AND id $among_ids
 -- name: remove_links
-DELETE FROM penstock_pool_link WHERE tube = %s AND name IN
+DELETE FROM penstock_pool_link WHERE tube = %s AND name $among_names
 -- name: scan_tasks
 SELECT id, record FROM penstock_pool_task WHERE tube = %s AND id > %s ORDER BY id LIMIT %s
 -- name: scan_links

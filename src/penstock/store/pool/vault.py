@@ -22,8 +22,6 @@ Rows = list[tuple[Any, ...]]
 # The layout of the tables and records. A pool with another layout is refused, because it would be misread.
 FORMAT = 6
 LAYOUTS = [Migration(FORMAT, "layout", "")]
-# Ids in one statement: few enough for every server's limit of parameters.
-_CHUNK = 500
 # How often a write is tried that other transactions interfere with.
 _TRIES = 6
 # A version in the vault: the epoch, and below it this many bits of the version in Redis.
@@ -198,10 +196,6 @@ class Vault:
 
         return bool(self.locked(no, write))
 
-    def _remove(self, session: Session, query: str, no: int, keys: Sequence[int] | Sequence[bytes]) -> None:
-        for some in _chunks(keys):
-            session.later(_among(query, some), [(no, *some)])
-
     # tasks
 
     def write(self, no: int, beside: bytes, pages: Sequence[Changes], *, known: int, version: int) -> int | None:
@@ -231,16 +225,15 @@ class Vault:
             session.later(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
         if changes.links:
             session.later(self._ask.save_links, [(no, *link) for link in changes.links])
-        self._remove(session, self._ask.remove_tasks, no, changes.gone)
-        self._remove(session, self._ask.remove_links, no, changes.unlinked)
+        if changes.gone:
+            session.later(self._ask.remove_tasks, [(no, changes.gone)])
+        if changes.unlinked:
+            session.later(self._ask.remove_links, [(no, changes.unlinked)])
 
     def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
         """The data of these tasks by id, without those that are not stored."""
-        found: dict[int, bytes] = {}
-        for some in _chunks(ids):
-            rows = self._db.read(_among(self._ask.read_data, some), (no, *some))
-            found.update((id, bytes(data)) for id, data in rows if data is not None)
-        return found
+        rows = self._db.read(self._ask.read_data, (no, list(ids)))
+        return {id: bytes(data) for id, data in rows if data is not None}
 
     def count(self) -> int:
         """The number of tasks in all tubes."""
@@ -277,11 +270,3 @@ def vault_version(epoch: int, version: int) -> int:
 def epoch_of(version: int) -> int:
     """The epoch of a version of the vault."""
     return version >> _VERSION_BITS
-
-
-def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
-
-
-def _among(sql: str, values: Sequence[object]) -> str:
-    return f"{sql} ({', '.join(['%s'] * len(values))})"

@@ -121,7 +121,7 @@ def this_process() -> str:
 
 
 class PostgresServer(Server[Link]):
-    """The server of one store or, if `bare`, of a pool's database, which needs no settings."""
+    """The server of one store or, if `bare`, of a pool's database."""
 
     errors = (psycopg.Error,)
     _silent_until = 0.0
@@ -179,11 +179,10 @@ class PostgresServer(Server[Link]):
 
     def _begin(self, link: Link) -> None:
         """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
-        if self._bare:
-            return
         if self.location.notify:
             link.run([self._set(SETTINGS, local=False)])
-        link.run([self.queries.mend.call({})])
+        if not self._bare:
+            link.run([self.queries.mend.call({})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction. Returns the rows of each that has columns. Raises Conflict if a

@@ -295,7 +295,7 @@ class Link(psycopg.Connection[Row], Wire):
         calls: list[Call] = []
         if guard:
             sql, arguments = guard
-            calls += [_BEGIN, _vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
+            calls += [_vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
@@ -304,7 +304,9 @@ class Link(psycopg.Connection[Row], Wire):
                 calls.append(_vault_call(f"{head}SELECT * FROM unnest({types}){tail[0]}", columns))
             else:
                 calls += [_vault_call(sql, row) for row in rows]
-        self.run([*calls, _COMMIT])
+        if self.pgconn.transaction_status == TransactionStatus.INTRANS:
+            calls.append(_COMMIT)  # else the statements are a transaction by themselves
+        self.run(calls)
 
 
 def command(sql: str) -> Call:
@@ -324,7 +326,7 @@ def _vault_call(sql: str, arguments: Sequence[object]) -> Call:
 
 @lru_cache(maxsize=64)
 def _vault_query(sql: str) -> Query:
-    """Return the query of a statement. It is prepared unless it has a list of ids or no parameters (CREATE TABLE)."""
+    """Return the query of a statement. It is prepared unless it has no parameters (CREATE TABLE)."""
     first, *others = sql.split("%s")
     text = first + "".join(f":a{place}{part}" for place, part in enumerate(others))
-    return Query(text, "" if " IN (" in sql or not others else f"vault_{hash(sql):x}")
+    return Query(text, f"vault_{hash(sql):x}" if others else "")

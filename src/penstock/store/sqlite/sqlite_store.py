@@ -204,18 +204,26 @@ class _Session:
         self._db = db
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[object, ...]]:
-        return self._db.execute(sql.replace("%s", "?"), tuple(arguments)).fetchall()
+        return self._db.execute(sql.replace("%s", "?"), _bound(arguments)).fetchall()
 
     def change(self, sql: str, arguments: Sequence[Any] = ()) -> int:
         self.rows(sql, arguments)
         return self._db.changes()
 
     def later(self, sql: str, rows: Sequence[Any]) -> None:
-        self._db.executemany(sql.replace("%s", "?"), rows)
+        self._db.executemany(sql.replace("%s", "?"), map(_bound, rows))
 
     def must_change(self, sql: str, arguments: Sequence[Any]) -> None:
         if not self.change(sql, arguments):
             raise port.Conflict
+
+
+def _bound(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arguments with lists, of ids or of names, as JSON."""
+    return tuple([
+        as_json([each.hex() if isinstance(each, bytes) else each for each in value]) if isinstance(value, list) else value
+        for value in arguments
+    ])  # fmt: skip
 
 
 class SqliteVault:
@@ -224,6 +232,7 @@ class SqliteVault:
     queries: SimpleNamespace = load_queries("penstock.store.pool", fragments={
         "int": "INTEGER", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "for_update": "",
         "table_end": ") STRICT", "keyed_end": ") STRICT, WITHOUT ROWID",
+        "among_ids": "IN (SELECT value FROM json_each(%s))", "among_names": "IN (SELECT unhex(value) FROM json_each(%s))",
     })  # fmt: skip
     # SQLite's limit for a row, less room for its other columns.
     most_bytes = 10**9 - 10**6
