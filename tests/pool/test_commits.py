@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -13,10 +13,10 @@ import penstock
 from penstock.core.options import Tube
 from penstock.store.pool.index import PAGE, Mirror
 from penstock.store.pool.pool_store import PoolStore
+from penstock.store.pool.vault import Changes
 from tests.pool.conftest import Connect
 
 THREADS = 8
-COLLECT = "collect_changes"
 
 
 def pool_of(broker: penstock.Broker) -> PoolStore:
@@ -39,32 +39,37 @@ def scripts_of(broker: penstock.Broker, then: Callable[[str], object] = lambda n
     return names
 
 
-def put_together(broker: penstock.Broker, error: BaseException | None = None) -> None:
-    """Put from several threads; the first write waits until all have run their scripts, and may fail."""
-    store, tube, first = pool_of(broker), broker.tube("t"), threading.Lock()
-    collect = store._mirror._collect
+def put_together(broker: penstock.Broker, error: BaseException | None = None) -> list[int]:
+    """Put from several threads; the first write waits until all have run their scripts, and may fail. Returns how many
+    tasks each write stored."""
+    store, tube, first, sizes = pool_of(broker), broker.tube("t"), threading.Lock(), list[int]()
+    write, vault_write = store._mirror._write, store._vault.write
 
-    def collect_all(*arguments: Any) -> Any:
+    def write_all(*arguments: Any) -> None:
         if first.acquire(blocking=False):
             while cast(int, store._runner.command(1, "marks", b"ZCARD")) < THREADS:
                 pass
             if error is not None:
                 raise error
-        return collect(*arguments)
+        write(*arguments)
 
-    store._mirror._collect = collect_all  # type: ignore[method-assign,assignment]
+    def counted(no: int, beside: bytes, pages: Sequence[Changes], **versions: int) -> int | None:
+        sizes.append(sum(len(changes.tasks) for changes in pages))
+        return vault_write(no, beside, pages, **versions)
+
+    store._mirror._write = write_all  # type: ignore[method-assign,assignment]
+    store._vault.write = counted  # type: ignore[method-assign]
     threads = [threading.Thread(target=tube.put, args=(place,)) for place in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return sizes
 
 
 def test_threads_that_put_at_the_same_time_share_a_commit(broker: penstock.Broker, connect: Connect) -> None:
     broker.tube("t").put("first")
-    scripts = scripts_of(broker)
-    put_together(broker)
-    assert scripts.count(COLLECT) == 1
+    assert put_together(broker) == [1, THREADS - 1]
     taken = connect().tube("t").take_many(THREADS + 1)
     assert {task.data for task in taken} == {"first", *range(THREADS)}
 
@@ -74,16 +79,14 @@ def test_a_thread_that_is_interrupted_leaves_the_commit_to_the_others(
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     broker.tube("t").put("first")
-    scripts = scripts_of(broker)
-    put_together(broker, KeyboardInterrupt())
-    assert scripts.count(COLLECT) == 1
+    assert put_together(broker, KeyboardInterrupt()) == [THREADS]
     assert len(broker.tube("t")) == THREADS + 1
 
 
 def test_what_another_process_has_written_is_not_written_again(connect: Connect) -> None:
     one, two = connect().tube("t"), connect()
-    one.put("a")
     tube = two.tube("t")
+    tube.put("a")
 
     def write_first(name: str) -> None:
         """The turn ends, and the other one puts and writes what both have marked."""
@@ -100,7 +103,7 @@ def test_what_another_process_has_written_is_not_written_again(connect: Connect)
 def test_a_commit_has_all_pages_of_what_others_marked_meanwhile(connect: Connect) -> None:
     one, two = connect(), connect()
     tube, other = one.tube("t"), two.tube("t")
-    pool_of(two)._mirror.write_all = lambda dirty: None  # type: ignore[method-assign]  # as if it died before its commit
+    pool_of(two)._mirror.write_all = lambda changes: None  # type: ignore[method-assign]  # as if it died before its commit
     many = 2 * PAGE + 1
     put_many = [partial(other.put_many, range(many))]
     # After the script of the put and before its commit.
@@ -127,16 +130,16 @@ def test_what_a_process_waits_for_is_written_by_the_one_whose_turn_it_is(connect
     one, two = crowd(connect)
     first, second = pool_of(one)._mirror, pool_of(two)._mirror
     stored, epoch = one.tube("t").stored, str(pool_of(one)._servers.epoch)
-    begin_turn(first, stored, pool_of(one)._runner.client(epoch))
+    begin_turn(first, stored, "writing")
     second._vault = None  # type: ignore[assignment]  # it must not write
     waiting = threading.Thread(target=two.tube("t").put, args=("waited for",))
     waiting.start()
     while not pool_of(one)._runner.command(stored.no, "waiting", b"ZCARD"):
         pass
-    one.tube("t").put("after")
+    first.write(stored, epoch, client="writing")
     waiting.join()
     assert one.check() == []
-    assert [task.data for task in one.tube("t").take_many(9)][4:] == ["waited for", "after"]
+    assert [task.data for task in one.tube("t").take_many(9)][4:] == ["waited for"]
 
 
 def test_a_turn_of_a_process_that_died_ends(connect: Connect) -> None:

@@ -15,8 +15,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import inf
 from typing import NamedTuple, cast
@@ -25,9 +24,9 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
-from penstock.store.pool.runner import OTHER_EPOCH, Dirty, Interrupted, PoolRunner, WatchedServer
+from penstock.store.pool.runner import OTHER_EPOCH, Change, Interrupted, PoolRunner, WatchedServer, list_of
 from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
-from penstock.store.redis.encoding import decode, task_id, task_key
+from penstock.store.redis.encoding import payload_place, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
@@ -66,13 +65,6 @@ class Page(NamedTuple):
     values: list[bytes]
 
 
-class Batch(Future[None]):
-    """A write that several threads wait for, at least up to `version`; `whole`: even if nothing is marked."""
-
-    version = 0.0
-    whole = False
-
-
 class Mirror:
     """Writes the index of one pool to its vault."""
 
@@ -80,24 +72,14 @@ class Mirror:
         self._runner = runner
         self._vault = vault
         self._looked: dict[int, float] = {}
-        # By tube and epoch, a version that the vault has.
-        self._written: dict[tuple[int, str], int] = {}
         #: Replaces the index of an epoch, after the vault has lost changes.
         self.replace: Callable[[int], object] = lambda epoch: None
-        self.reset()
 
-    def reset(self) -> None:
-        """Create the locks by which threads of this process wait for each other; in a forked child, no thread waits."""
-        self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-        self._lock = threading.Lock()
-        self._joining: dict[tuple[int, str], Batch] = {}
-        self._runner.reset()
-
-    def write_all(self, dirty: Dirty) -> None:
+    def write_all(self, changes: Iterable[Change]) -> None:
         """Write what a call changed. Raises OutcomeUnknown unless all of it is certainly written."""
-        for tube, epoch, version, page in dirty.values():
+        for tube, epoch, version, client, told in changes:
             try:
-                self.write(tube, epoch, version, page=page)
+                self.write(tube, epoch, version, client=client, told=told)
             except Interrupted as error:
                 raise OutcomeUnknown(
                     f"the index of tube {tube.name} was lost during the call, which may or may not be stored: "
@@ -109,110 +91,63 @@ class Mirror:
                     "the database is back, unless Redis is lost first; check before retrying"
                 ) from error
 
-    def write_later(self, dirty: Dirty) -> bool:
+    def write_later(self, changes: Iterable[Change]) -> bool:
         """Write side effects of a call, which does not fail if they cannot be written now: they stay marked.
 
         Returns False if the changes were lost with the index, as if they had never been made.
         """
         try:
-            self.write_all(dirty)
+            self.write_all(changes)
         except PenstockError as error:
             log.warning("changes of the pool not written to its database yet (%s); the next call writes them", error)
             return not isinstance(error.__cause__, Interrupted)
         return True
 
     def write(
-        self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False, page: bytes | None = None
-    ) -> None:
-        """Write what is marked in a tube, at least up to `version`.
+        self, tube: Tube, epoch: str, version: float = inf, *, whole: bool = False, client: str = "",
+        told: bytes | None = None,
+    ) -> None:  # fmt: skip
+        """Write what is marked in a tube, at least up to `version`, unless another client does it.
 
-        `whole`: write what the tube stores besides its tasks even if nothing is marked. `page`: see Change.
+        `whole`: write what the tube stores besides its tasks even if nothing is marked. `client`, `told`: see Change.
         """
-        lock, place = self._locks[tube.no], (tube.no, epoch)
-        if page is not None and lock.acquire(blocking=False):
-            try:
-                last = self._write(tube, epoch, version, page=page)
-            finally:
-                lock.release()
-            return self._clear(tube, epoch, last)
-        while True:
-            with self._lock:
-                joined = self._joining.get(place)
-                batch = self._joining.setdefault(place, Batch())
-                batch.version, batch.whole = max(batch.version, version), batch.whole or whole
-            try:
-                return self._lead(tube, epoch, batch) if joined is None else batch.result()
-            except CancelledError:
-                continue  # the thread that led this batch was interrupted
-
-    def _lead(self, tube: Tube, epoch: str, batch: Batch) -> None:
-        """Wait for the write in progress, then write for all threads that have joined the batch by then."""
-        place, last = (tube.no, epoch), None
-        try:
-            with self._locks[tube.no]:
-                with self._lock:
-                    del self._joining[place]  # threads that mark something from now on need another batch
-                if batch.whole or self._written.get(place, 0) < batch.version:
-                    last = self._write(tube, epoch, batch.version, whole=batch.whole)
-            batch.set_result(None)
-        except BaseException as error:
-            with self._lock:
-                if self._joining.get(place) is batch:
-                    del self._joining[place]
-            if isinstance(error, Exception):
-                batch.set_exception(error)
-            else:
-                batch.cancel()
-            raise
-        self._clear(tube, epoch, last)
-
-    def _clear(self, tube: Tube, epoch: str, last: int | None) -> None:
-        """End the turn in which this process has written up to a version, and remove the marks; None: it had none."""
-        with suppress(StoreError):  # a later write removes the marks that remain
-            more = last is not None
-            while more:
-                words = last or 0, PAGE, self._runner.client(epoch)
-                more = self._on_marks("clear_changes", tube, epoch, *words)[0] == 1
-
-    def _write(
-        self, tube: Tube, epoch: str, version: float, *, whole: bool = False, page: bytes | None = None
-    ) -> int | None:
-        """Wait for this process's turn, then write marked changes. Returns the version that the vault then has; None
-        if another process has written `version`."""
-        pages = self._collect(tube, epoch, version, whole, page)
+        client = client or self._runner.new_client()
+        pages = self._collect(tube, epoch, client, version, whole, told)
         if not pages:
-            return None
-        last, changes = pages[-1].last, [_changes(found.values) for found in pages]
-        known = max(pages[0].written, self._written.get((tube.no, epoch), 0))
-        if len(pages[0].values) == 1 and not whole:
-            return known
-        oldest, newest = (vault_version(int(epoch), each) if each else 0 for each in (known, last))
-        stored = self._vault.write(tube.no, pages[-1].values[0], changes, known=oldest, version=newest)
+            return
+        if len(pages[0].values) > 1 or whole:
+            self._write(tube, epoch, pages)
+        with suppress(StoreError):  # a later write removes the marks that remain
+            while self._on_marks("clear_changes", tube, epoch, pages[-1].last, PAGE, client)[0] == 1:
+                pass
+
+    def _write(self, tube: Tube, epoch: str, pages: list[Page]) -> None:
+        """Write pages to the vault in one commit. Raises Interrupted if the index is lost."""
+        known, last = (vault_version(int(epoch), each) if each else 0 for each in (pages[0].written, pages[-1].last))
+        changes = [_changes(page.values) for page in pages]
+        stored = self._vault.write(tube.no, pages[-1].values[0], changes, known=known, version=last)
         if stored is None:
             raise self._runner.missing(tube)
-        if stored < oldest:
+        if stored < known:
             log.warning("%s lacks changes that it had stored; rebuilding the index from what it has", self._vault.label)
             self.replace(int(epoch))
-        if stored < newest or epoch_of(stored) > int(epoch):
+        if stored < last or epoch_of(stored) > int(epoch):
             raise Interrupted
-        self._written[tube.no, epoch] = last
-        return last
 
-    def _collect(self, tube: Tube, epoch: str, version: float, whole: bool, found: bytes | None) -> list[Page]:
-        """Wait for this process's turn, and read everything that is marked, in pages; `found` is the first, if it was
-        read before. Returns no page if another process has written `version` meanwhile."""
-        called = self._runner.keys.name(tube.no, f"turn:{self._runner.client(epoch)}")
-        pages: list[Page] = []
+    def _collect(
+        self, tube: Tube, epoch: str, client: str, version: float, whole: bool, told: bytes | None
+    ) -> list[Page]:
+        """Wait for the client's turn, and read everything that is marked, in pages; `told` is the first, if it was read
+        before. Returns no page if another client has written `version` meanwhile."""
+        called, pages = list_of(self._runner.keys, tube, client), list[Page]()
         while True:
-            if found is None:
-                after = pages[-1].more if pages else self._written.get((tube.no, epoch), 0)
-                words = self._runner.client(epoch), inf if pages or whole else version, after, int(whole and not pages)
-                found = cast(bytes, self._on_marks("collect_changes", tube, epoch, *words)[1])
-            if not found:  # another process writes
-                popped = cast("list[bytes] | None", self._runner.servers.send(called, b"BLPOP", called, 1))
-                pages, found = [], popped[1] if popped else None
+            if told is None:
+                words = client, inf if pages or whole else version, pages[-1].more if pages else 0
+                told = cast(bytes, self._on_marks("collect_changes", tube, epoch, *words, int(whole and not pages))[1])
+            if not told:  # another client writes
+                pages, told = [], self._runner.servers.wait_at(called)
                 continue
-            page, found = _read_page(found), None
+            page, told = _read_page(told), None
             if pages and page.written > pages[0].written:
                 pages = []  # the turn has ended in between: others may have written newer changes
             elif page.values:
@@ -269,10 +204,10 @@ def _add_task(changes: Changes, id: int, value: bytes) -> None:
         changes.gone.append(id)
         return
     try:
-        data = decode(id, value).payload
+        place = payload_place(value)
     except StoreCorrupt:  # not written by penstock: store it unchanged; the next call that reads it buries it
-        data = b""
-    changes.tasks.append((id, value[: len(value) - len(data)], data or None))
+        place = len(value)
+    changes.tasks.append((id, value[:place], value[place:] or None))
 
 
 class Index:

@@ -120,8 +120,7 @@ class PoolOutbox(Outbox):
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
         epoch = str(self._pool_runner.servers.epoch)
         tube = super()._receive(source, name, batch, effects, now)
-        version, page = self._pool_runner.servers.marked
-        self._mirror.write_all({tube.no: Change(tube, epoch, version or inf, page)})
+        self._mirror.write_all([Change(tube, epoch, self._pool_runner.servers.marked[0] or inf)])
         if tube.no != source:
             self._pool_runner.written(tube)
         return tube
@@ -203,7 +202,7 @@ class PoolStore(RedisStore):
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._mirror.reset()
+        self._runner.reset()
         self._index.reset()
 
     def rebuild(self, progress: Progress | None = None) -> None:
@@ -235,22 +234,22 @@ class PoolStore(RedisStore):
 
     def _step(
         self, call: Callable[[], T], tube: Tube | None = None, *, data: bool = True,
-        known: Mapping[int, bytes] | None = None, lost: T | None = None,
+        known: Mapping[int, bytes] | None = None, lost: T | None = None, waits: bool = False,
     ) -> T:  # fmt: skip
         """Make a call that changes something, and return once the vault has the changes. `data`: the records and events
-        of its answer need their data, except that of `known`, by id.
+        of its answer need their data, except that of `known`, by id. `waits`: see Dirty.
 
         With `lost`, the call applies deadlines or ends sessions, and does not fail if the vault cannot be written now.
         If the changes were lost with the index, as if never made, it returns `lost`.
         """
-        with self._runner.gathering() as dirty:
+        with self._runner.gathering(waits=waits) as dirty:
             answer = call()
             with suppress(StoreError):  # then the write below fails too, and reports it
                 if data:
                     self._fill(answer, tube, known)
             if lost is None:
-                self._mirror.write_all(dirty)
-            elif not self._mirror.write_later(dirty):
+                self._mirror.write_all(dirty.values())
+            elif not self._mirror.write_later(dirty.values()):
                 return lost
             return answer
 
@@ -318,7 +317,7 @@ class PoolStore(RedisStore):
             dirty.pop(tube.no, None)
             if replies:
                 self._outbox.drain(tube.no, effects, None)
-            self._mirror.write_all(dirty)
+            self._mirror.write_all(dirty.values())
         return effects
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
@@ -329,7 +328,7 @@ class PoolStore(RedisStore):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         self._must_fit(*(entry.payload for entry in entries))
-        return self._step(partial(super().put, tube, entries, now=now), tube)
+        return self._step(partial(super().put, tube, entries, now=now), tube, waits=True)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if not stands_alone(tube, entry):
@@ -339,16 +338,16 @@ class PoolStore(RedisStore):
         def put(payload: bytes) -> Record:
             self._must_fit(payload)
             run = partial(self._runner.on_tube, "put_plain", tube, *words, payload)
-            created, id = cast("list[int]", self._step(run, data=False))
+            created, id = cast("list[int]", self._step(run, data=False, waits=True))
             return make(id, created, payload)
 
         return put
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        """See `Store.settle`. With `brief`, the same scripts run, but unneeded data is not read."""
         self._must_fit(*(move.result for move in moves))
         known = {move.id: move.seen.payload for move in moves if move.seen is not None}
-        return self._step(partial(super().settle, tube, moves, now=now), tube, data=not brief, known=known)
+        settle = partial(super().settle, tube, moves, brief=brief, now=now)
+        return self._step(settle, tube, data=not brief, known=known, waits=True)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
         swept = self._step(partial(super().sweep, tube, sweep, now=now), tube)
@@ -378,9 +377,9 @@ class PoolStore(RedisStore):
             taken = super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
             self._complete(taken, now)
             if taken.tube is not None and not taken.tube.kind.leased:
-                self._mirror.write_all(dirty)
+                self._mirror.write_all(dirty.values())
             else:
-                self._mirror.write_later(dirty)
+                self._mirror.write_later(dirty.values())
             return taken
 
     def _complete(self, taken: Taken, now: int | None) -> None:

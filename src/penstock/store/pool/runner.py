@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from itertools import count
 from math import inf
 from typing import NamedTuple, TypeVar, cast
 from uuid import uuid4
@@ -19,9 +20,18 @@ from penstock.core.options import Tube
 from penstock.errors import NoSuchTube, StoreUnavailable
 from penstock.store.redis.durability import parse_info
 from penstock.store.redis.location import Location
-from penstock.store.redis.redis_connection import Argument, Command, Connection, Reply, exchange_on
+from penstock.store.redis.redis_connection import (
+    AnswerLost,
+    Argument,
+    Command,
+    Connection,
+    Connections,
+    Reply,
+    exchange_on,
+    packed,
+)
 from penstock.store.redis.runner import Keys, Runner
-from penstock.store.redis.scripts import Script, load_script
+from penstock.store.redis.scripts import WAITED, Script, load_script
 from penstock.store.redis.servers import Request, Servers, exchange_scripts, unwrap
 
 T = TypeVar("T")
@@ -32,17 +42,29 @@ _TUBE_KEY = re.compile(rb"^\{.*:(\d+)\}:")
 
 
 class Change(NamedTuple):
-    """What a call changed in a tube: the epoch, and a version that includes it. `page`: what ask_turn of pool.lua
-    returned, if the last script that changed the tube called it."""
+    """What a call changed in a tube: the epoch, and a version that includes it. `client`: the name by which the call
+    takes turns to write, if it has one; `told`: what its list had if it waited there for this change, see pool.lua."""
 
     tube: Tube
     epoch: str
     version: float
-    page: bytes | None = None
+    client: str = ""
+    told: bytes | None = None
 
 
-# The changes of a call, by tube.
-Dirty = dict[int, Change]
+class Dirty(dict[int, Change]):
+    """The changes of a call by tube, and the name by which the call takes turns to write them."""
+
+    def __init__(self, client: str, *, waits: bool = False) -> None:
+        super().__init__()
+        self.client = client
+        #: Whether the next script may wait until the vault has its changes.
+        self.waits = waits
+
+
+def list_of(keys: Keys, tube: Tube, client: str) -> bytes:
+    """The list that ends a client's wait."""
+    return keys.name(tube.no, f"turn:{client}")
 
 
 class Interrupted(StoreUnavailable):
@@ -69,7 +91,9 @@ class WatchedServer(Servers):
         self.recover: Callable[[], object] | None = None
         self.restore: Callable[[int], bool] = lambda no: True
         self._thread = threading.local()
-        self._connections.on_connect = self._check_run
+        # Calls that wait for a write hold their connections, which must not keep the writer from its own.
+        self._waits = Connections(self._connections.open_new, self.label)
+        self._connections.on_connect = self._waits.on_connect = self._check_run
 
     def trusted(self) -> AbstractContextManager[None]:
         """A context in which this thread may connect to a server with another run id; recovery needs this."""
@@ -92,6 +116,23 @@ class WatchedServer(Servers):
     def strict(self) -> bool:
         """Whether this thread is in the context `strictly`."""
         return getattr(self._thread, "strict", False)
+
+    def close(self) -> None:
+        super().close()
+        self._waits.close()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._waits.after_fork()
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._waits.reset()
+
+    def wait_at(self, called: bytes) -> bytes | None:
+        """Wait at a list for at most a second. Returns what came."""
+        reply = self._retry(lambda: unwrap(exchange_scripts(self._waits, [_wait_at(called)])[0]))
+        return None if reply is None else cast("list[bytes]", reply)[1]
 
     def run_now(self) -> str:
         """The run id of the server."""
@@ -122,8 +163,17 @@ class WatchedServer(Servers):
     @property
     def marked(self) -> tuple[float, bytes | None]:
         """The version of the last mark that the last script of this thread made; 0 if it marked nothing, infinite if
-        that is unknown. Then what ask_turn returned to it."""
+        that is unknown. Then what its list had, if it waited."""
         return cast("tuple[float, bytes | None]", self._thread.marked)
+
+    @contextmanager
+    def waiting(self, called: bytes) -> Iterator[None]:
+        """A context in which a script of this thread waits at a list, in the same round trip."""
+        self._thread.waits = _wait_at(called)
+        try:
+            yield
+        finally:
+            self._thread.waits = None
 
     def run(self, request: Request, *, idempotent: bool) -> Reply:
         attempt = partial(self._exchange, request, [])
@@ -131,10 +181,20 @@ class WatchedServer(Servers):
 
     def _exchange(self, request: Request, tries: list[Request]) -> Reply:
         tries.append(request)
-        reply = unwrap(exchange_scripts(self._connections, [request])[0])
-        version, reply, page = _answer(request, reply)
+        waits: Request | None = getattr(self._thread, "waits", None)
+        try:
+            if waits is None:
+                replies = exchange_scripts(self._connections, [request])
+            else:
+                replies = exchange_scripts(self._waits, [request, waits])
+        except AnswerLost as lost:
+            if not lost.replies:
+                raise
+            replies = list(lost.replies)
+        version, reply = _answer(request, unwrap(replies[0]))
+        told = cast("list[bytes] | None", replies[1]) if len(replies) > 1 else None
         # An earlier try may have changed something.
-        self._thread.marked = version or (0 if len(tries) == 1 else inf), page
+        self._thread.marked = version or (0 if len(tries) == 1 else inf), told and told[1]
         return reply
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
@@ -158,11 +218,15 @@ class WatchedServer(Servers):
             raise Interrupted
 
 
-def _answer(request: Request, reply: Reply) -> tuple[int, Reply, bytes | None]:
-    """The version of a script's last mark, 0 for none; its answer; what ask_turn returned."""
+def _wait_at(called: bytes) -> Request:
+    return Request(None, (called,), b"*3\r\n" + packed(b"BLPOP", called, 1))
+
+
+def _answer(request: Request, reply: Reply) -> tuple[int, Reply]:
+    """The version of a script's last mark, 0 for none; its answer."""
     if request.script is None or not request.script.pooled:
-        return 0, reply, None
-    return cast("tuple[int, Reply, bytes | None]", reply)
+        return 0, reply
+    return cast("tuple[int, Reply]", reply)
 
 
 class PoolRunner(Runner):
@@ -175,13 +239,14 @@ class PoolRunner(Runner):
         self.reset()
 
     def reset(self) -> None:
-        """Choose the name by which this process takes turns to write; a forked child needs another."""
+        """Choose the name by which calls of this process take turns to write; a forked child needs another."""
         self._thread = threading.local()
-        self._name = uuid4().hex
+        self._name, self._calls = uuid4().hex, count()
+        self._loaded: set[Script] = set()
 
-    def client(self, epoch: str) -> str:
-        """The name of this process in an epoch."""
-        return f"{self._name}.{epoch}"
+    def new_client(self) -> str:
+        """The name of a new call."""
+        return f"{self._name}.{next(self._calls)}"
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
@@ -190,26 +255,36 @@ class PoolRunner(Runner):
         dirty = cast("Dirty | None", getattr(self._thread, "dirty", None))
         while True:
             epoch = str(self.servers.epoch)
-            client = "" if dirty is None else self.client(epoch)
             try:
-                reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now, client=client)
+                if dirty is not None and dirty.waits and name in WAITED and self._is_loaded(name, tube):
+                    dirty.waits = False
+                    with self.servers.waiting(list_of(self.keys, tube, dirty.client)):
+                        reply = self.in_epoch(epoch, name, tube, *arguments, now=now, client=dirty.client)
+                else:
+                    reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now)
             except (Interrupted, NoSuchTube):
                 if self.servers.strict:
                     raise
                 if not self.servers.restore(tube.no) or self.frozen(tube) is not None:
                     raise self.missing(tube) from None
                 continue
-            version, page = self.servers.marked
+            version, told = self.servers.marked
             if version and dirty is not None:
-                dirty[tube.no] = Change(tube, epoch, version, page)
+                dirty[tube.no] = Change(tube, epoch, version, dirty.client, told)
             return reply
+
+    def _is_loaded(self, name: str, tube: Tube) -> bool:
+        """Whether the server had this script before. If it does not know a script, the caller would wait in vain."""
+        script = self.script(name, self.shape(tube).sort)
+        known = script in self._loaded
+        self._loaded.add(script)
+        return known
 
     def in_epoch(
         self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None,
         client: str = "",
     ) -> list[Reply]:  # fmt: skip
-        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended. The script asks for a turn of
-        `client` to write what it changes, unless that is ''."""
+        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended. `client`: see pool.lua."""
         self._thread.caller = client, epoch
         try:
             return super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
@@ -230,10 +305,9 @@ class PoolRunner(Runner):
         return load_script(name, sort=sort, modern=self.modern, pooled=True)
 
     @contextmanager
-    def gathering(self) -> Iterator[Dirty]:
-        """A context that collects the tubes that this thread changes."""
-        dirty: Dirty = {}
-        self._thread.dirty = dirty
+    def gathering(self, *, waits: bool = False) -> Iterator[Dirty]:
+        """A context that collects the tubes that this thread changes. `waits`: see Dirty."""
+        self._thread.dirty = dirty = Dirty(self.new_client(), waits=waits)
         try:
             yield dirty
         finally:

@@ -109,7 +109,8 @@ def promise(fsync: str, commit: str) -> str:
 
 _VAULT = {
     "int": "bigint", "blob": "bytea", "serial": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "table_end": ")",
-    "keyed_end": ")", "for_update": "FOR UPDATE", "among_ids": "= ANY (%s::bigint[])", "among_names": "= ANY (%s::bytea[])",
+    "keyed_end": ")", "for_update": "FOR UPDATE", "among_ids": "= ANY (%s::bigint[])",
+    "among_names": "= ANY (%s::bytea[])",
 }  # fmt: skip
 
 

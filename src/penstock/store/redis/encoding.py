@@ -107,6 +107,13 @@ def _decode(id: int, value: bytes) -> Record:
     )  # fmt: skip
 
 
+def payload_place(value: bytes) -> int:
+    """Where the payload of a stored task begins. Raises StoreCorrupt for bytes that penstock did not write."""
+    if len(value) > 1 and value[1] < len(_NUMBERS) and value[0] in _STATES:
+        return _NUMBERS_AT + _NUMBERS[value[1]].size
+    return len(value) - len(decode(0, value).payload)
+
+
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
     """The record for bytes that penstock did not write, which are its data. See `unreadable` in lua/tasks.lua."""
     state, reason = ("!", UNREADABLE) if leased else ("r", None)

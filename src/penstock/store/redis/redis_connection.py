@@ -22,7 +22,9 @@ class NotSent(Exception):
 
 
 class AnswerLost(Exception):
-    """The command was sent, but its answer never came."""
+    """The command was sent, but its answer never came. `replies`: those of the commands before it."""
+
+    replies: Sequence[object] = ()
 
 
 # Answers of a server that refused temporarily, and did nothing.
@@ -207,7 +209,9 @@ def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Rep
         except redis.exceptions.AuthenticationError:  # a ConnectionError in redis-py, but the server did answer
             raise
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            raise AnswerLost from error
+            lost = AnswerLost()
+            lost.replies = replies
+            raise lost from error
         except redis.RedisError as error:
             replies.append(error)
     return replies

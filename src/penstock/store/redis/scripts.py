@@ -28,6 +28,8 @@ _OPTIONAL = {
     "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
     "encode": (MICRO_QUEUES,), "decode": (MICRO_QUEUES,), "tasks": (MICRO_QUEUES,),
 }  # fmt: skip
+# The scripts of a pool whose callers may wait for the database in the same round trip.
+WAITED = ("put", "put_related", "put_plain", "ack", "ack_related", "delete", "apply")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 
@@ -58,7 +60,8 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
     if pooled:
         names.insert(names.index("tube" if "tube" in names else "now") + 1, "pool_epoch")
     parts = [_section(part) for part in names]
-    before = [_section("turns")] if pooled else []
+    waited = "_waited" if name in WAITED else ""
+    before = [_section("turns")] if pooled and waited else []
     keys = tuple(dict.fromkeys(key for text in (*parts, own, *before) for key in _words("KEYS", text)))
     named = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
@@ -67,7 +70,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
     if pooled or "tasks" in names:
         # A closure finds a local of the function around it by a walk through all captured ones, those from further out
         # at once. So a large script takes some 8 of 22 microseconds less to define its parts.
-        answer = _section("pool_answer") if pooled else "return run()"
+        answer = _section(f"pool_answer{waited}") if pooled else "return run()"
         lines = ["local function begin()", _SHARED, *before, "local function run()", *parts, own, "end", answer, "end"]
         lines.append("return begin()")
     if pooled:

@@ -219,11 +219,12 @@ class _Session:
 
 
 def _bound(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return arguments with lists, of ids or of names, as JSON."""
-    return tuple([
-        as_json([each.hex() if isinstance(each, bytes) else each for each in value]) if isinstance(value, list) else value
-        for value in arguments
-    ])  # fmt: skip
+    """Return arguments with lists of ids or of names as JSON, names in hexadecimal."""
+    lists = {place: value for place, value in enumerate(arguments) if isinstance(value, list)}
+    bound = list(arguments)
+    for place, value in lists.items():
+        bound[place] = as_json([each.hex() if isinstance(each, bytes) else each for each in value])
+    return tuple(bound)
 
 
 class SqliteVault:
@@ -232,7 +233,8 @@ class SqliteVault:
     queries: SimpleNamespace = load_queries("penstock.store.pool", fragments={
         "int": "INTEGER", "blob": "BLOB", "serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "for_update": "",
         "table_end": ") STRICT", "keyed_end": ") STRICT, WITHOUT ROWID",
-        "among_ids": "IN (SELECT value FROM json_each(%s))", "among_names": "IN (SELECT unhex(value) FROM json_each(%s))",
+        "among_ids": "IN (SELECT value FROM json_each(%s))",
+        "among_names": "IN (SELECT unhex(value) FROM json_each(%s))",
     })  # fmt: skip
     # SQLite's limit for a row, less room for its other columns.
     most_bytes = 10**9 - 10**6

@@ -108,6 +108,9 @@ end
 call_with('HDEL', k_tasks, gone)
 call_with('ZREM', k_taken, gone)
 if timed then call_with('ZREM', k_due, gone) end
+if mark_changed then
+  for _, key in ipairs(gone) do mark_changed('t' .. key) end
+end
 removed = #gone
 count('taken', -removed)
 count('ack', removed)

@@ -16,7 +16,6 @@ local function keep_outcome(key, address, ending, until_, errors)
     status, result = status .. '!', struct.pack('>I4', #errors) .. errors .. result
   end
   local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
-  if mark_changed then mark_changed('o' .. key) end
   new_outcomes[#new_outcomes + 1], outcome_keys[#outcome_keys + 1] = key, key
   new_outcomes[#new_outcomes + 1] = stored
 end
@@ -34,6 +33,9 @@ save_outcomes = function()
   new_outcomes, outcome_keys = {}, {}
   forget_expired(2 * #keys)
   call_with('HSET', k_outcomes, kept)
+  if mark_changed then
+    for _, key in ipairs(keys) do mark_changed('o' .. key) end
+  end
   for first = 1, #keys, 100 do
     redis.call('ZADD', k_kept, struct.unpack('>I6', kept[2]), 'o' .. table.concat(keys, '', first, math.min(first + 99, #keys)))
   end

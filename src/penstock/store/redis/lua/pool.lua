@@ -4,6 +4,7 @@
 -- Refuses to run in another epoch than the caller's, EPOCH, and marks changes that are yet to be written to the database.
 -- marks: `t` and key of a task, `x` and key of its errors, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
 -- The database has everything that is not marked. `version` of meta is the last version; `epoch` that of the tube's load.
+-- KEYS: meta marks
 if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
 
 mark_changed = function(name)
@@ -16,12 +17,19 @@ end
 lease_floor = (tonumber(EPOCH) or 1) * 1024 - 1024
 
 -- part: pool_answer
--- Ends a script in an epoch. It returns the version of its last mark, 0 for none; its answer; and, if CLIENT is not '' and
--- no other call of the client writes or waits, what ask_turn returns.
+-- Ends a script in an epoch. It returns the version of its last mark, 0 for none; and its answer.
 local answer = run()
-local asks = CLIENT ~= '' and marked > 0 and redis.call('GET', k_turn) ~= CLIENT
-  and not redis.call('ZSCORE', k_waiting, CLIENT)
-return { marked, answer, asks and ask_turn(CLIENT, marked) }
+return { marked, answer }
+
+-- part: pool_answer_waited
+-- As pool_answer, for a script whose caller, unless CLIENT is '', then waits at the list of CLIENT: for a page that it is to
+-- write, for the version that another client has written, or for nothing if nothing is marked.
+local answer = run()
+if CLIENT ~= '' then
+  local page = marked > 0 and ask_turn(CLIENT, marked)
+  if marked == 0 or page then tell(CLIENT, page or '') end
+end
+return { marked, answer }
 
 -- script: begin_index
 -- Create the empty index of a new tube.
@@ -32,6 +40,7 @@ return 1
 
 -- script: reset_index
 -- Empty a tube's index and close it to all clients but the one that loads it, unless it is of a later epoch.
+-- KEYS: turn waiting
 -- ARGV: epoch, what the tube stores besides its tasks if anything: see read_changes
 -- Returns: 0 if another client builds it or has built it, 1, or 2 if its outbox may have entries
 -- WITH: contents
@@ -75,10 +84,16 @@ notify()
 return { now }
 
 -- part: turns
--- One of the clients with changes writes for all; the others wait here, not for the tube's row in the database.
+-- One of the clients with changes writes for all; the others wait here, not for the tube's row in the database. A client is
+-- one call; its name is used once.
 -- turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
--- turn:<name>: list that ends a client's wait: of changes, which it is to write, or only the version that is written.
+-- turn:<name>: list that ends a client's wait: has changes, which it is to write, or only the version that is written.
 -- KEYS: meta tasks outcomes groups outbox inbox marks errors turn waiting
+
+local function tell(name, page)
+  redis.call('RPUSH', k_turn .. ':' .. name, page)
+  redis.call('EXPIRE', k_turn .. ':' .. name, 5)
+end
 
 -- The versions of a page and its values, in one string: the length of what precedes the values in four bytes, versions and
 -- lengths as msgpack, the values.
@@ -113,20 +128,14 @@ local function read_changes(after)
   return pack_page({ tonumber(version or 0), tonumber(written or 0), more }, values)
 end
 
-local function begin_turn(name)
-  redis.call('ZREM', k_waiting, name)
-  redis.call('SET', k_turn, name, 'PX', 1000)
-end
-
 -- Begin or continue a client's turn and return a page of changes; or, if another has the turn, let the client wait for a
--- version, and return ''.
+-- version.
 local function ask_turn(name, version, after)
   if (redis.call('GET', k_turn) or name) ~= name then
     redis.call('ZADD', k_waiting, version, name)
-    redis.call('EXPIRE', k_waiting, 5)
-    return ''
+    return
   end
-  begin_turn(name)
+  redis.call('SET', k_turn, name, 'PX', 1000)
   return read_changes(after or 0)
 end
 
@@ -142,7 +151,7 @@ if epoch ~= ARGV[1] then return { -3 } end
 written = tonumber(written or 0)
 if written >= tonumber(ARGV[3]) then return { 0, pack_page({ 0, written, 0 }, {}) } end
 if ARGV[5] == '1' then redis.call('HINCRBY', k_meta, 'version', 1) end
-return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) }
+return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) or '' }
 
 -- script: clear_changes
 -- End a client's turn. Removes the marks up to a version that the database has, and the payloads of these tasks. Wakes the
@@ -152,30 +161,25 @@ return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) }
 -- WITH: encode decode turns
 -- FLAGS: allow-oom
 if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return { -3 } end
-local function call(name, page)
-  redis.call('RPUSH', k_turn .. ':' .. name, page)
-  redis.call('EXPIRE', k_turn .. ':' .. name, 5)
-end
-
 local written = math.max(tonumber(ARGV[2]), tonumber(redis.call('HGET', k_meta, 'written') or 0))
 redis.call('HSET', k_meta, 'written', written)
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)) do
-  call(name, pack_page({ 0, written, 0 }, {}))
-end
-redis.call('ZREMRANGEBYSCORE', k_waiting, '-inf', written)
+local waited = redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)
+for _, name in ipairs(waited) do tell(name, pack_page({ 0, written, 0 }, {})) end
+if #waited > 0 then redis.call('ZREM', k_waiting, unpack(waited)) end
 if (redis.call('GET', k_turn) or ARGV[4]) == ARGV[4] then
-  local next = redis.call('ZRANGE', k_waiting, 0, 0)[1]
+  local next = redis.call('ZPOPMIN', k_waiting)[1]
   redis.call('DEL', k_turn)
-  if next then call(next, ask_turn(next)) end
+  if next then tell(next, ask_turn(next)) end
 end
-local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', written, 'LIMIT', 0, ARGV[3])
+local names, records = redis.call('ZRANGEBYSCORE', k_marks, '-inf', written, 'LIMIT', 0, ARGV[3]), {}
 for _, name in ipairs(names) do
   local key = string.sub(name, 2)
   local value = string.sub(name, 1, 1) == 't' and redis.call('HGET', k_tasks, key)
-  local rec = value and decode(value)
-  if rec and rec.payload ~= '' then
-    redis.call('HSET', k_tasks, key, string.sub(value, 1, #value - #rec.payload))
+  local place = value and payload_place(value)
+  if place and place <= #value then
+    records[#records + 1], records[#records + 2] = key, string.sub(value, 1, place - 1)
   end
 end
+if #records > 0 then redis.call('HSET', k_tasks, unpack(records)) end
 if #names > 0 then redis.call('ZREM', k_marks, unpack(names)) end
 return { #names == tonumber(ARGV[3]) and 1 or 0 }

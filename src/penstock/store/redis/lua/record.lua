@@ -128,6 +128,14 @@ local function decode(value)
   return good and rec.state ~= '' and string.find('rqt~g!', rec.state, 1, true) and rec
 end
 
+-- The position of the payload; nil for bytes that penstock did not write.
+local function payload_place(value)
+  local flags = string.byte(value, 2)
+  if flags and flags < 16 then return texts_place(flags) end
+  local rec = decode(value)
+  return rec and #value - #rec.payload + 1
+end
+
 local function id_of(key) return (struct.unpack('>I6', key, #key - 5)) end
 
 local function key_in(member) return string.sub(member, -6) end
