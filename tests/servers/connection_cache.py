@@ -96,38 +96,38 @@ class _KeptPostgres(PostgresLink):
 
 
 class _KeptMysql(MysqlLink):
-    """The same for MySQL."""
+    """The same for MySQL. A place is the text of a location, which has no hash."""
 
-    place: Location | None = None
+    place = ""
 
     @classmethod
     def open(cls, location: Location) -> MysqlLink:
-        while (kept := _mysql.find(location)) is not None:
+        while (kept := _mysql.find(repr(location))) is not None:
             with contextlib.suppress(pymysql.MySQLError, OSError):  # the server was restarted
                 if kept.rows("SELECT 'kept'") == [("kept",)]:  # and no answer to an interrupted call
                     return kept
             MysqlLink.close(kept)
         made = super().open(location)
         assert isinstance(made, cls)
-        made.place = location
+        made.place = repr(location)
         return made
 
     def close(self) -> None:
-        if self.place is not None and _mysql.has_room(self.place) and self.prepares and self.undone():
+        if _mysql.has_room(self.place) and self.prepares and self.undone():
             _mysql.add(self.place, self)
         else:
             super().close()
 
 
 _postgres = _Cache[str, _KeptPostgres]()
-_mysql = _Cache[Location, _KeptMysql]()
+_mysql = _Cache[str, _KeptMysql]()
 
 
 def keep_connections(url: str) -> str:
     """Keep connections to this URL from now on. Returns the URL."""
     if url.startswith("mysql"):
         mysql_connection.Link = _KeptMysql  # type: ignore[misc]
-        _mysql.keep(parse(url))
+        _mysql.keep(repr(parse(url)))
     else:
         postgres_connection.Link = _KeptPostgres  # type: ignore[attr-defined]
         _postgres.keep(locate(url).conninfo)
