@@ -74,6 +74,9 @@ class Location(msgspec.Struct, frozen=True):
     pool_size: int
     login: dict[str, Any]
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 def parse(url: str) -> Location:
     """Parse a URL. Raises BadValue, which says what is wrong with it."""
