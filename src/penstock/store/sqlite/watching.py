@@ -42,10 +42,11 @@ class Watch:
         """Sleep. Returns True once another connection has committed; False if woken, or if the time is up."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            if self._pause < _LAST_LOOK or not isinstance(wake, Wake) or not self._sees_writes():
-                woken = wake.wait(min(left, self._pause))
-            else:
+            # inotify is asked from the first poll on, so that no write comes between the last poll and the sleep.
+            if isinstance(wake, Wake) and self._sees_writes() and self._pause >= _LAST_LOOK:
                 woken = self._sleep(wake, left)
+            else:
+                woken = wake.wait(min(left, self._pause))
             if woken:
                 return False
             if (version := self._look()) != self._seen:
