@@ -71,7 +71,6 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "ready_since": (NAMED, (f"{_READY})", f"{_READY} AND rank1=?)")),
     # ack and flush
     "ack_alone": ((KEY | 1, 1, 1, NOW), (_PK,)),
-    "ack_one": ((KEY | 1, 1, 1, NOW, 1), (_PK, _ACKED_GROUP)),
     "ack_many": ((f"[{KEY | 1}]", 1, 1, NOW, 1), (_PK, _ACKED_GROUP)),
     "delete": ((KEY | 1, NOW), (_PK,)),
     "count_down": ((1, 1), (_GROUP,)),

@@ -110,8 +110,6 @@ AND g.remaining > ?5))
 -- name: ack_alone
 -- One task without address and group, in no micro-queue: needs no RETURNING, which costs a tenth of an ack.
 DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND address IS NULL AND group_no IS NULL;
--- name: ack_one
-DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND $not_the_last RETURNING pk, utube, address, group_no;
 -- name: ack_many
 -- By the primary key.
 DELETE FROM penstock_task WHERE pk IN (SELECT value FROM json_each(?1)) AND $acked AND $not_the_last

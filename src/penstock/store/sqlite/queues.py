@@ -67,8 +67,7 @@ class Queues:
                 changed.append((no, label, row.taken, row.heads, row.waiting, row.turn))
         gained = sum(rooms.values())
         insert_rows(self._db, SET_QUEUE, changed)
-        if empty:
-            self._db.executemany(Q.forget_queue, empty)
+        self._db.executemany(Q.forget_queue, empty)
         while rooms:  # promotes the first waiting task of each
             self._db.execute(Q.promote_many, (no, as_json(list(rooms)), fair))
             rooms = {label: room - 1 for label, room in rooms.items() if room > 1}

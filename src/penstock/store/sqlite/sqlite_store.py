@@ -331,12 +331,6 @@ class SqliteStep(SqlStep):
             self.add_counts(tube, {"delayed": delayed})
         return records, states["r"] + queues.settle()
 
-    def _write(self, query: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if len(rows) == 1:
-            self.execute(query, rows[0])
-        elif rows:
-            self.db.executemany(query, rows)
-
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Give entries of an unleased kind their public ids. In a round tube, only a reply comes without one."""
         count = len(entries)
@@ -403,7 +397,7 @@ class SqliteStep(SqlStep):
         if tube.fair:
             move_tasks(self.db, tube, now, [(record.utube or NO_UTUBE, "r", "t") for record in records])
         elif tube.kind.per_utube:
-            self._write(Q.serve_queue, [(tube.no, record.utube) for record in records])
+            self.db.executemany(Q.serve_queue, [(tube.no, record.utube) for record in records])
 
     def _hand_over(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
         """Hand out tasks of a kind without leases; `new`: for the first time."""
@@ -415,7 +409,7 @@ class SqliteStep(SqlStep):
             dispatched(record, now) if is_clock else delivered(record, now, serial + place)
             for place, record in enumerate(records, 1)
         ]
-        self._write(Q.hand_out, [(base | record.id, record.state, record.rank1, now) for record in handed])
+        self.db.executemany(Q.hand_out, [(base | record.id, record.state, record.rank1, now) for record in handed])
         return handed
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
@@ -468,8 +462,7 @@ class SqliteStep(SqlStep):
         base, gone = first_pk(tube), list[tuple[Any, ...]]()
         for (session, lease), alike in groupby(moves, _guard):  # tasks of one take have the same guard
             pks = [base | move.id for move in alike if 0 < move.id <= ID_MASK]
-            query, which = (Q.ack_one, pks[0]) if len(pks) == 1 else (Q.ack_many, as_json(pks))
-            gone += self.execute(query, (which, session, lease, self.now, len(moves))).fetchall()
+            gone += self.execute(Q.ack_many, (as_json(pks), session, lease, self.now, len(moves))).fetchall()
         return gone
 
     def _acked(self, tube: Tube, gone: list[tuple[Any, ...]], moves: Sequence[Move]) -> Acked:
@@ -478,7 +471,7 @@ class SqliteStep(SqlStep):
         self._count_acks(tube, keys)
         readied = leave(self.db, tube, self.now, [row[1] for row in gone]) if tube.kind.per_utube else 0
         if grouped := [row[3] for row in gone if row[3] is not None]:
-            self._write(Q.count_down, list(Counter(grouped).items()))
+            self.db.executemany(Q.count_down, list(Counter(grouped).items()))
         addressed = [row for row in gone if row[2] is not None]
         if addressed:
             results, until = {move.id: move.result for move in moves}, self.now + tube.retention
@@ -546,7 +539,7 @@ class SqliteStep(SqlStep):
                 rewritten.append((*_rewritten(after), *seen))
         written = (queries.DELETE, deleted), (queries.UPDATE_STATE, updated), (queries.UPDATE_RECORD, rewritten)
         for query, values in written:
-            self._write(query + AS_SEEN if alone else query, values)
+            self.db.executemany(query + AS_SEEN if alone else query, values)
         if not self.db.changes():
             return None
         if outcomes:
