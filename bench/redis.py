@@ -27,7 +27,7 @@ _BULLMQ = (Target("T3", 4, "× BullMQ"),)
 _MEMORY = {
     "fifo": Target("T5", 300, "bytes", at_most=True),
     "fifottl": Target("T5", 400, "bytes", at_most=True),
-    "reliable": Target("T5", 400, "bytes", at_most=True),
+    "reliable": Target("T5", 212, "bytes", at_most=True),
 }
 
 

@@ -12,7 +12,7 @@ COUNT = 50_000
 
 @pytest.mark.parametrize(
     ("kind", "options", "most"),
-    [("fifo", {}, 350), ("fifottl", {}, 450), ("fifottl", {"ttl": 3600, "ttr": 60}, 450), ("reliable", {}, 450)],
+    [("fifo", {}, 350), ("fifottl", {}, 450), ("fifottl", {"ttl": 3600, "ttr": 60}, 450), ("reliable", {}, 212)],
 )
 def test_a_queued_task_is_small(own_server: Redis, kind: str, options: dict[str, float], most: int) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:

@@ -8,13 +8,14 @@ rewrites tasks whose entries are wrong, which indexes them again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import cast
 
 from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.audit import EARLY_OUTCOME, Audit, Problem, audit_of, queue_problems
-from penstock.core.ids import needed_mark, shown_mark
+from penstock.core.ids import needed_mark, read_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import Finding
@@ -191,8 +192,16 @@ class Look:
                 self.again |= {id: self._records[id]} if id in self._records else {}
 
     def _compare_addresses(self) -> None:
-        stored, found = self.stored["addresses"], self._records.items()
-        wanted = {record.address.encode(): task_key(id) for id, record in found if record.address is not None}
+        stored, wanted = self.stored["addresses"], dict[bytes, bytes]()
+        # All messages of a millisecond share one entry.
+        spans = {ms: span for ms, span in stored.items() if self.tube.kind.hand_out == DELIVER and ms.isdigit()}
+        for id, record in self._records.items():
+            mark = read_mark(record.address or "") if spans else None
+            span = mark and spans.get(b"%d" % mark[0])
+            if mark and span and task_id(span[:6]) + mark[1] == id:
+                wanted[b"%d" % mark[0]] = span
+            elif record.address is not None:
+                wanted[record.address.encode()] = task_key(id)
         ended = {name: key for name, key in stored.items() if key in self.stored["outcomes"]}
         what = "address {} belongs to no task and to no outcome, or to another task"
         self._compare("addresses", {**ended, **wanted}, what, "correct its entry")
@@ -230,6 +239,11 @@ class Look:
         if self.tube.kind.hand_out == DELIVER:
             mark = needed_mark(self._counters.mark, self.audit.newest)
             numbers |= {} if mark is None else {"ms": mark[0], "seq": mark[1]}
+            waiting = min((record.id for record in self._records.values() if record.state == "r"), default=inf)
+            if waiting <= int(meta.get(b"handed", 0)):
+                what = f"messages up to {meta[b'handed'].decode()} count as handed out, but not all were"
+                self._problems.append((None, what, "hand them out"))
+                numbers["handed"] = int(waiting) - 1
         for name, number in numbers.items() if self.quiet else ():
             if int(meta.get(name.encode(), 0)) != number:
                 self.fields["meta", name.encode()] = b"%d" % number

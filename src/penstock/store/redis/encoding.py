@@ -10,7 +10,7 @@ flag  part
 4     `at`, 48 bits, if the task is not taken and `at` differs from expires
 8     rank1 and rank2, doubles, and pri, 32 bits
 16    utube, one byte of length before it
-32    address, the same
+32    address, the same; of a message, a zero byte replaces its time and the hyphen
 64    number of the group, 48 bits, its name and reply_to, one byte of length each; 0 and empty for none
 128   progress, a double (infinite: none), reason and extra, two bytes of length each
 
@@ -23,9 +23,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from math import inf
 
+from msgspec.structs import replace
+
 from penstock.core import group as rules
 from penstock.core.ending import Ending
 from penstock.core.group import Group
+from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
 from penstock.core.transfer import Kept
@@ -89,6 +92,8 @@ def _decode(id: int, value: bytes) -> Record:
             utube, end = _text(value, end, 1)
         if flags & 32:
             address, end = _text(value, end, 1)
+            if address[:1] == "\0":
+                address = f"{_int(value[2:8], 'big')}-{address[1:]}"
         if flags & 64:
             group_no = _int(value[end : end + 6], "big") or None
             group, end = _text(value, end + 6, 1)
@@ -137,6 +142,9 @@ def encode(record: Record) -> bytes:
     if record.rank1 or record.rank2 or record.pri:
         flags |= 8
         numbers += [record.rank1, record.rank2, record.pri]
+    lead, address = f"{record.created}-", record.address
+    if address is not None and address.startswith(lead):
+        record = replace(record, address="\0" + address[len(lead) :])
     more, texts = pack_texts(record, record.reason, record.progress if record.state == "t" else None)
     head = record.state.encode() + bytes([flags | more]) + task_key(record.created)
     return head + _NUMBERS[flags].pack(*numbers) + texts + record.payload
@@ -257,7 +265,7 @@ def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple
     """The index entries that a task must have: index, member, score. `second`: a second rank orders the tube."""
     key, state = task_key(record.id), record.state
     one, two = sortable(record.rank1), sortable(record.rank2) if second else b""
-    if state in "!r":
+    if state == "!" or (state == "r" and tube.kind.hand_out != DELIVER):
         yield "ready" if state == "r" else "buried", two + key, record.rank1
     elif state == "t":
         yield ("taken", key, record.owner or 0) if tube.kind.leased else ("delivered", key, record.rank1)

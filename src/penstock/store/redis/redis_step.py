@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.ending import KEEP_EXPIRY, kept_under
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK
+from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
@@ -113,6 +113,8 @@ class RedisStep:
             case port.Buried(limit):
                 return self._read(tube, "buried", 0, limit) if limit else Loaded([], {})
             case Deliveries(start, limit, delivered):
+                if not delivered and tube.kind.hand_out == DELIVER:
+                    return self._undelivered(tube, select)
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
             case port.Members(group, limit, unstarted):
                 lead, letter = task_key(group), b"u" if unstarted else b"m"
@@ -136,6 +138,20 @@ class RedisStep:
                 return Loaded(sorted(held, key=lambda record: (record.taken or 0, record.id))[:limit], {})
             case _:
                 raise NotImplementedError(select)
+
+    def _undelivered(self, tube: Tube, wanted: Deliveries) -> Loaded:
+        """Messages that were not handed out; if none of them was removed, their places follow from their ids."""
+        handed, counters = self._handed(tube), self.counters(tube)
+        ready = counters.counts.ready
+        start = wanted.start + ready if wanted.start < 0 else wanted.start
+        if start < 0:
+            return Loaded([], {})
+        skip = start if ready == counters.last_id - handed else 0
+        return Loaded(self._find(tube, "r", handed + skip, wanted.limit + start - skip)[start - skip :], {})
+
+    def _handed(self, tube: Tube) -> int:
+        """The id up to which all messages of a reliable tube were handed out or removed."""
+        return int(cast("bytes | None", self._runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)
 
     def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
         """Tasks in these states above an id. Tries all ids in order or, if few exist, lists the existing ids first."""
@@ -246,6 +262,8 @@ class RedisStep:
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """See `Step.ahead`."""
+        if tube.kind.hand_out == DELIVER:
+            return min(max(0, record.id - self._handed(tube) - 1), _AHEAD_LIMIT)
         key, rank = self._runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
         like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
         before, alike = self._runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])

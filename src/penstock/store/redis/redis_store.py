@@ -82,7 +82,7 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A store with another layout is refused, because it would be misread.
-SCHEMA = 15
+SCHEMA = 14
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 

@@ -17,8 +17,8 @@ _SHARED = (
     "local band, fair, limit, update_micro_queue, enter_micro_queue, load_micro_queues, take_head, ack_taken, "
     "ack_related, save_acked, acks_kept, settle_micro_queues, save_micro_queues, forget_idle, queue_place, lease, "
     "save_last, task_removed, cancelled, moving_groups, join_group, save_groups, group_rows, "
-    "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, delivered, "
-    "name_entries, given_mark, next_hand_out, log_value, "
+    "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, key_named, "
+    "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
     "bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.

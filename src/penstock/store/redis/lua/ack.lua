@@ -49,6 +49,7 @@ ack_related = function(place, key, value, flags)
   if flags % 64 >= 32 then
     address = sub(value, at, at + byte(value, at))
     at = at + #address
+    if byte(address, 2) == 0 then address = with_length(full_name(sub(address, 2), (struct.unpack('>I6', value, 3)))) end
   end
   if flags % 128 >= 64 and not leave_group(key, value, at) then return false end
   if address then

@@ -6,14 +6,15 @@
 -- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or `members`, lowest, highest and how many; or
 --   another index, the place to begin at (negative: from its end) and how many
 -- Returns: now, then what with_groups returns
--- WITH: now tube encode decode groups read_groups with_groups
+-- WITH: now tube encode decode unleased? groups read_groups with_groups
 -- FLAGS: no-writes
 local from, keys = ARGV[4], {}
 if from == 'tasks' then
   for i = 5, #ARGV do keys[i - 4] = ARGV[i] end
 elseif from == 'addresses' then
   for i = 5, #ARGV do
-    keys[#keys + 1] = redis.call('HGET', k_addresses, ARGV[i]) or nil
+    local key = key_named and key_named(ARGV[i]) or redis.call('HGET', k_addresses, ARGV[i])
+    keys[#keys + 1] = key or nil
   end
 elseif from == 'members' then
   for i, name in ipairs(redis.call('ZRANGEBYLEX', k_members, ARGV[5], ARGV[6], 'LIMIT', 0, ARGV[7])) do keys[i] = key_in(name) end
@@ -85,10 +86,10 @@ return answer
 
 -- script: ready_since
 -- When the longest-waiting ready task was put or last taken, judged by two tasks only: the one that is taken next, and the
--- first with the highest first rank.
+-- first with the highest first rank. For messages, that of the first message that was not handed out.
 -- KEYS: tasks ready
 -- Returns: now, that time or 0 if none is ready
--- WITH: now tube encode decode
+-- WITH: now tube encode decode unleased?
 -- FLAGS: no-writes
 local since = 0
 local function look(key)
@@ -96,6 +97,14 @@ local function look(key)
   local rec = value and decode(value)
   local at = rec and math.max(rec.created, rec.taken or 0)
   if at and (since == 0 or at < since) then since = at end
+end
+if in_order then
+  local id = tonumber(redis.call('HGET', k_meta, 'handed') or 0)
+  local top = math.min(tonumber(meta[1]), id + 1000) -- others may have been removed
+  while since == 0 and id < top do
+    id = id + 1
+    look(key_of(id))
+  end
 end
 local last = redis.call('ZRANGE', k_ready, -1, -1, 'WITHSCORES')[2]
 if last then
@@ -208,7 +217,7 @@ local function write_group(row)
 end
 
 for i, row in ipairs(rows) do
-  keys[i] = type(row[1]) ~= 'string' and key_of(row[1]) or redis.call('HGET', k_addresses, row[1]) or ''
+  keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
   if row[9] == '-' then leaving[keys[i]], going = true, going + 1 end
 end
 prefetch(keys)

@@ -115,29 +115,43 @@ end
 -- For kinds without leases: hands out whole batches with few commands.
 if clocked then top = clock_limit() end
 
+-- Messages are handed out in the order of their keys, after this id. Keys of removed messages are passed only once.
+local passed_id, last_id = tonumber(in_order and redis.call('HGET', k_meta, 'handed') or 0), tonumber(meta[1])
+
+local function next_keys(most)
+  local keys = {}
+  for i = 1, math.min(last_id - passed_id, math.max(100, most)) do keys[i] = key_of(passed_id + i) end
+  return keys
+end
+
 -- Hand out up to `most` of these elements or messages.
 local function hand_batch(names, values, most)
   local keys, recs, out = {}, {}, {}
   for i, name in ipairs(names) do
     if #keys == most then break end
     local rec = values[i] and decode(values[i])
-    if rec and expired(rec) then
+    if in_order then passed_id = passed_id + 1 end
+    if not rec then
+      out[#out + 1] = name
+    elseif expired(rec) then
       passed = passed + 1
-    else
-      if rec then keys[#keys + 1], recs[#recs + 1] = name, rec end
-      if not (rec and clocked) then out[#out + 1] = name end
+    elseif clocked or rec.state == 'r' then
+      keys[#keys + 1], recs[#recs + 1] = name, rec
     end
   end
-  call_with('ZREM', k_ready, out)
+  if clocked then call_with('ZREM', k_ready, out) end
   hand_over(keys, recs, leased)
 end
 
 lease = function(wanted)
   while #leased < 2 * wanted and may_skip() do
     local most = math.min(wanted - #leased / 2, 1000)
-    local names = candidates(most)
+    local names = in_order and next_keys(most) or candidates(most)
     if #names == 0 then break end
     hand_batch(names, redis.call('HMGET', k_tasks, unpack(names)), most)
   end
-  if not clocked then count('taken', #leased / 2) end
+  if in_order then
+    redis.call('HSET', k_meta, 'handed', passed_id)
+    count('taken', #leased / 2)
+  end
 end

@@ -79,6 +79,7 @@ end
 
 -- Write the counters, and notify other processes if their callers wait for what changed.
 local function finish()
+  if save_names then save_names() end
   for name, by in pairs(counted) do
     if by ~= 0 then redis.call('HINCRBY', k_meta, name, by) end
   end

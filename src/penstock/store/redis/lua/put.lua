@@ -10,7 +10,8 @@ local by_two = string.find(ARGV[2], '2', 1, true) ~= nil
 -- Add runs, [[spec, number of entries], ...], whose tails follow a place; `logged`: also log the new tasks.
 local function add_entries(runs, tails, place, logged)
   local tasks, ready, due, members, names, delayed = {}, {}, {}, {}, {}, 0
-  local stamp, from, name_of = key_of(now), place, name_entries and name_entries(#tails - place)
+  local stamp, from, name_of, spanned = key_of(now), place, nil, false
+  if name_entries then name_of, spanned = name_entries(#tails - place, last) end
   local micro_queues_of = load_micro_queues and load_micro_queues(tails, place)
   for _, run in ipairs(runs) do
     local spec, rec, body, start = run[1], nil, nil, nil
@@ -51,7 +52,7 @@ local function add_entries(runs, tails, place, logged)
       end
       if unnamed then
         address = name_of(place - from, key)
-        tail = with_length(address) .. tail
+        tail = with_length(in_order and short_name(address, now) or address) .. tail
       elseif addressed then
         address, at = text_at(tail, at)
       end
@@ -60,8 +61,10 @@ local function add_entries(runs, tails, place, logged)
       tasks[n + 1], tasks[n + 2] = key, value
       if state == 'r' then
         readied = readied + 1
-        n = #ready
-        ready[n + 1], ready[n + 2] = score, by_two and sortable(rec.rank2) .. key or key
+        if not in_order then
+          n = #ready
+          ready[n + 1], ready[n + 2] = score, by_two and sortable(rec.rank2) .. key or key
+        end
       elseif state ~= 'q' then
         delayed = delayed + 1
       end
@@ -74,7 +77,7 @@ local function add_entries(runs, tails, place, logged)
         members[n + 1], members[n + 2] = '0', member .. key
         if waits then members[n + 3], members[n + 4] = '0', waits .. key end
       end
-      if address then
+      if address and not spanned then
         n = #names
         names[n + 1], names[n + 2] = address, key
       end
@@ -107,6 +110,7 @@ if ARGV[4] ~= '' and count_tasks() + #ARGV - 6 > tonumber(ARGV[4]) then
   return { now, -1, count_tasks() }
 end
 if keep_relations then keep_relations(runs, ARGV[5]) end
+if pass_all then pass_all(count_tasks()) end
 add_entries(runs, ARGV, 6)
 save_last()
 if save_micro_queues then save_micro_queues() end

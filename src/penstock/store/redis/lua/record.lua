@@ -7,6 +7,16 @@ local function key_of(id) return struct.pack('>I6', id) end
 -- A text of up to 255 bytes, preceded by its length.
 local function with_length(text) return string.char(#text) .. text end
 
+-- The address of a message begins with its time and a hyphen. A zero byte replaces both.
+local function short_name(address, created)
+  local lead = string.format('%.0f-', created)
+  return string.sub(address, 1, #lead) == lead and '\0' .. string.sub(address, #lead + 1) or address
+end
+
+local function full_name(address, created)
+  return string.byte(address) == 0 and string.format('%.0f-', created) .. string.sub(address, 2) or address
+end
+
 -- The flags and bytes of the numbers between a task's hand-out and its texts.
 local function pack_numbers(rec)
   local flags, packed = 0, ''
@@ -34,7 +44,7 @@ local function encode(rec)
     flags, texts = flags + 16, with_length(rec.utube)
   end
   if rec.address then
-    flags, texts = flags + 32, texts .. with_length(rec.address)
+    flags, texts = flags + 32, texts .. with_length(in_order and short_name(rec.address, rec.created) or rec.address)
   end
   if rec.reply_to or rec.group_no then
     flags, texts = flags + 64, texts .. key_of(rec.group_no or 0) .. with_length(rec.group or '')
@@ -108,7 +118,10 @@ local function read(value)
   if band(flags, 4) ~= 0 then rec.at, place = struct.unpack('>I6', value, place) end
   if band(flags, 8) ~= 0 then rec.rank1, rec.rank2, rec.pri, place = struct.unpack('>ddI4', value, place) end
   if band(flags, 16) ~= 0 then rec.utube, place = struct.unpack('>Bc0', value, place) end
-  if band(flags, 32) ~= 0 then rec.address, place = struct.unpack('>Bc0', value, place) end
+  if band(flags, 32) ~= 0 then
+    rec.address, place = struct.unpack('>Bc0', value, place)
+    rec.address = full_name(rec.address, rec.created)
+  end
   if band(flags, 64) ~= 0 then
     rec.group_no, rec.group, rec.reply_to, place = struct.unpack('>I6Bc0Bc0', value, place)
     rec.group_no, rec.group, rec.reply_to = given(rec.group_no), given(rec.group), given(rec.reply_to)

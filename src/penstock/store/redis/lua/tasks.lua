@@ -71,7 +71,7 @@ local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried
 
 local function leave(key, rec)
   if rec.state == 'r' then
-    remove_from('ZREM', k_ready, member(key, rec))
+    if not in_order then remove_from('ZREM', k_ready, member(key, rec)) end
   elseif rec.state == '!' then
     remove_from('ZREM', k_buried, member(key, rec))
   elseif rec.state == 't' then
@@ -84,7 +84,7 @@ end
 
 local function enter(key, rec)
   if rec.state == 'r' then
-    add_to('ZADD', k_ready, rec.rank1, member(key, rec))
+    if not in_order then add_to('ZADD', k_ready, rec.rank1, member(key, rec)) end
     readied = readied + 1
   elseif rec.state == '!' then
     add_to('ZADD', k_buried, rec.rank1, member(key, rec))

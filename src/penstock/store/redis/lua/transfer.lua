@@ -108,7 +108,12 @@ for i = split + 1, #ARGV, 2 do
       rec.owner = NOBODY
       redis.call('ZADD', k_ends, 0, NOBODY)
     end
-    if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
+    if in_order then redis.call('HSETNX', k_meta, 'handed', id_of(key) - 1) end
+    if rec.address and add_name then
+      add_name(key, rec.address)
+    elseif rec.address then
+      redis.call('HSET', k_addresses, rec.address, key)
+    end
     if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
     fetched[key] = rec
     if update_micro_queue then update_micro_queue(key, rec) end

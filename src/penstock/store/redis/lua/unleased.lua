@@ -1,18 +1,67 @@
 -- Kinds without leases: round (elements) and reliable (messages).
 
 -- part: unleased
--- Public ids are texts. addresses: public id -> key. `ms` and `seq` of meta are the last message id given, so that none is
--- given twice. No session holds tasks that were handed out. delivered: messages by the serial number of their last hand-out.
--- KEYS: addresses delivered
+-- Public ids are texts. addresses: public id -> key. Messages are named in the order of their keys, so all messages of a
+-- millisecond share one entry: ms -> difference of key and second number, how many messages are left. An imported message
+-- that does not fit has its own entry.
+-- `ms` and `seq` of meta are the last message id given, so that none is given twice. Messages up to the key `handed` of
+-- meta were handed out or removed: the ready ones follow it, and need no ready index. No session holds tasks that were
+-- handed out. delivered: messages by the serial number of their last hand-out.
+-- KEYS: tasks addresses delivered
 local clocked = string.find(ARGV[2], 'c', 1, true) ~= nil
+local spans, split_name = {}, '^(%d+)%-(%d+)$'
+in_order = not clocked
+
+local function span_of(ms)
+  if spans[ms] == nil then
+    local stored = in_order and redis.call('HGET', k_addresses, ms)
+    spans[ms] = stored and { struct.unpack('>I6I4', stored) } or false
+  end
+  return spans[ms]
+end
+
+key_named = function(name)
+  local ms, seq = string.match(name, split_name)
+  local span = ms and span_of(ms)
+  local key = span and key_of(span[1] + seq)
+  local value = key and redis.call('HGET', k_tasks, key)
+  local rec = value and decode(value)
+  if rec and rec.address == name then return key end
+  return redis.call('HGET', k_addresses, name) or ''
+end
+
+-- Add `wanted` messages to the entry of their millisecond; one of them has this id and name. Returns whether they fit.
+local function add_to_span(id, ms, seq, wanted)
+  local span = span_of(ms)
+  if span and span[1] ~= id - seq then return false end
+  if id < seq then return false end
+  spans[ms] = { id - seq, (span and span[2] or 0) + wanted, changed = true }
+  return true
+end
+
+add_name = function(key, name)
+  local ms, seq = string.match(name, split_name)
+  if in_order and ms and add_to_span(id_of(key), ms, tonumber(seq), 1) then return end
+  redis.call('HSET', k_addresses, name, key)
+end
+
+save_names = function()
+  for ms, span in pairs(spans) do
+    if span and span.changed and span[2] > 0 then
+      redis.call('HSET', k_addresses, ms, struct.pack('>I6I4', span[1], span[2]))
+    elseif span and span.changed then
+      redis.call('HDEL', k_addresses, ms)
+    end
+  end
+end
 
 -- Returns a function that names new tasks as penstock.core.ids defines it: messages by time and number, replies in round tubes
--- by their key.
-name_entries = function(wanted)
+-- by their key. The caller must list the names in `addresses`, unless the second result is true.
+name_entries = function(wanted, last)
   if clocked then
     return function(_, key)
       local name = string.format('reply-%.0f', (struct.unpack('>I6', key)))
-      while redis.call('HEXISTS', k_addresses, name) == 1 do name = name .. '-' end
+      while key_named(name) ~= '' do name = name .. '-' end
       return name
     end
   end
@@ -22,14 +71,28 @@ name_entries = function(wanted)
   redis.call('HSET', k_meta, 'ms', ms, 'seq', seq + wanted)
   given_mark = { ms, seq }
   local lead = string.format('%.0f-', ms)
-  return function(place) return lead .. string.format('%.0f', seq + place) end
+  local spanned = add_to_span(last + 1, string.sub(lead, 1, -2), seq + 1, wanted)
+  return function(place) return lead .. string.format('%.0f', seq + place) end, spanned
+end
+
+-- If no message waits to be handed out, let hand-outs continue with the messages that are put next.
+pass_all = function(there)
+  if in_order and there == tonumber(redis.call('HGET', k_meta, 'taken') or 0) then
+    redis.call('HSET', k_meta, 'handed', meta[1])
+  end
 end
 
 local period = tonumber(ARGV[3])
 delivered = k_delivered
 
-task_removed = function(_, rec)
-  if rec.address then remove_from('HDEL', k_addresses, rec.address) end
+task_removed = function(key, rec)
+  local ms, seq = string.match(rec.address or '', split_name)
+  local span = ms and span_of(ms)
+  if span and span[1] + seq == id_of(key) then
+    span[2], span.changed = span[2] - 1, true
+  elseif rec.address then
+    remove_from('HDEL', k_addresses, rec.address)
+  end
 end
 
 -- The highest first rank that may be handed out now; an element that never was has rank 0.
