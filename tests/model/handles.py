@@ -16,13 +16,14 @@ import penstock
 from penstock import Outcome, Progress, SessionInfo, Status, TubeInfo, TubeStats
 from penstock.broker.stats import CallCounts, TaskCounts
 from tests.model import naive
-from tests.model.naive import BURIED, LAPSE, TAKEN, Item, Model, ms
+from tests.model.naive import BURIED, TAKEN, Item, Model, ms
 
+LAPSE = 15_000
 OnChange = Callable[[Any, str], object]
 
 
-def _seconds(moment: float | None) -> float | None:
-    return None if moment in (None, inf) else moment / 1000
+def _seconds(moment: float) -> float | None:
+    return None if moment == inf else moment / 1000
 
 
 class Task:
@@ -34,8 +35,8 @@ class Task:
         self.address = item.address if home.stored.leased else None
         self.status, self.data, self.tube = item.status, item.data, home.name
         self.pri, self.utube, self.attempts, self.lease = item.pri, item.utube, item.attempts, item.lease
-        self.created, self.taken, self.expires = _seconds(item.created), _seconds(item.taken), _seconds(item.expires)
-        self.due = None if item.unstarted else _seconds(item.due)
+        self.created, self.expires = _seconds(item.created), _seconds(item.expires)
+        self.taken, self.due = _seconds(item.taken or inf), None if item.unstarted else _seconds(item.due)
         self.reason, self.group = item.reason, None if item.group is None else item.group.name
 
     def _settle(self, verb: str, *values: object) -> None:
@@ -63,13 +64,15 @@ class Session:
 
     def join(self, ttr: float, session: naive.Session | None) -> None:
         """Join a new session, or a live one."""
+        self.broker.begins()
+        self.model.end_sessions()
         if session is None:
             session = naive.Session(ms(ttr))
             self.model.sessions.append(session)
-        elif session not in self.model.sessions or session.end <= self.model.clock():
+        elif session not in self.model.sessions:
             raise penstock.NotFound
         self.id, self.handle, self.lost = session, object(), False
-        session.until, session.handles[self.handle] = None, self.model.clock() + LAPSE
+        session.until, session.handles[self.handle] = inf, self.model.clock() + LAPSE
         if self not in self.broker.members:
             self.broker.members.append(self)
 
@@ -163,10 +166,12 @@ class Broker(Session):
 
     def sessions(self) -> list[SessionInfo]:
         """The sessions that are alive or can still be joined."""
+        self.begins()
+        self.model.end_sessions()
+        lapses = [max(session.handles.values(), default=session.last_seen) for session in self.model.sessions]
         return [
-            SessionInfo("", "", 0, (session.lapse - LAPSE) / 1000, self._held(session), [])
-            for session in self.model.sessions
-            if session.end > self.model.clock()
+            SessionInfo("", "", 0, (lapse - LAPSE) / 1000, self._held(session), [])
+            for session, lapse in zip(self.model.sessions, lapses, strict=True)
         ]
 
     def _held(self, session: naive.Session) -> list[tuple[str, int]]:
@@ -184,13 +189,13 @@ class Tube:
 
     def __init__(self, session: Session, stored: naive.Tube) -> None:
         self.session, self.stored, self.name = session, stored, stored.name
-        self.max_pri: int | None = None
+        self.max_pri: float = inf
 
     @contextmanager
     def step(self) -> Iterator[naive.Tube]:
         """Make one call; put replies and group work before it ends."""
         self.session.broker.begins()
-        if self.stored.dropped:
+        if self.session.model.tubes.get(self.name) is not self.stored:
             raise penstock.NoSuchTube
         yield self.stored
         self.session.model.put_works()
@@ -235,7 +240,7 @@ class Tube:
     def take_many(self, count: int, *, max_pri: int | None = None) -> list[Task]:
         if max_pri is not None and (self.stored.order[0] != "pri" or "aging" in self.stored.options):
             raise penstock.UnsupportedOption
-        self.max_pri = max_pri
+        self.max_pri = inf if max_pri is None else max_pri
         return self.session.take_tasks([self], count)
 
     # settling
@@ -292,6 +297,8 @@ class Tube:
         if verb != "truncate":
             self.must_have(verb)
         with self.step() as stored:
+            if verb != "truncate":
+                stored.advance()
             counted: int = getattr(stored, verb)(*values)
             return counted
 
@@ -322,7 +329,8 @@ class Tube:
         tasks, counts = Counter(item.status.name.lower() for item in self.stored.items), self.stored.counts
         here = {name: tasks[name] for name in ("ready", "taken", "delayed", "buried")}
         calls = {name: counts[name] for name in CallCounts.__struct_fields__}
-        return TubeStats(TaskCounts(**here, done=counts["done"], total=tasks.total()), CallCounts(**calls))
+        total = len(self.stored.items)
+        return TubeStats(TaskCounts(**here, done=counts["put"] - total, total=total), CallCounts(**calls))
 
     def _there(self, id: object) -> Item | None:
         item = self._find(id)

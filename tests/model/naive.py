@@ -17,8 +17,8 @@ import penstock
 from penstock import Outcome, Status
 from penstock.core.kind import find_kind
 
-LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
+ENDS = {"ack": "done", "fail": "failed", "delete": "deleted", "cancel": "cancelled", "ttl": "expired"}
 
 
 def ms(seconds: float | None) -> int:
@@ -31,20 +31,12 @@ class Session:
 
     ttr: int
     handles: dict[object, int] = field(default_factory=dict)
-    until: int | None = None
+    until: float = inf
     last_seen: int = 0  # when the last handle lapsed, or would lapse
 
     def part(self, handle: object, moment: int) -> None:
         self.last_seen = self.handles.pop(handle)
-        self.until = None if self.handles else moment + self.ttr
-
-    @property
-    def lapse(self) -> int:
-        return max(self.handles.values(), default=self.last_seen)
-
-    @property
-    def end(self) -> int:
-        return self.lapse + self.ttr if self.until is None else self.until
+        self.until = inf if self.handles else moment + self.ttr
 
 
 @dataclass(eq=False)
@@ -77,13 +69,13 @@ class Item:
     created: int = 0
     expires: float = inf
     due: float = inf  # the end of its delay or of its lease
-    ranks: tuple[float, ...] = ()
+    ranks: list[float] = field(default_factory=list)  # its place among the tasks of its tube; ids break all ties
     attempts: int = 0
     lease: int = 0
-    taken: int | None = None
+    taken: int = 0
+    delivery: int = 0  # the number of its last delivery in its tube
     owner: Session | None = None
     reason: str | None = None
-    clock: int = 0  # round: its last delivery; reliable: the number of its last delivery
 
     @property
     def pri(self) -> int:
@@ -91,21 +83,20 @@ class Item:
 
     @property
     def unstarted(self) -> bool:
-        return self.status == DELAYED and self.group is not None and self.group.state == "open"
+        return self.group is not None and self.group.state == "open"
 
     @property
     def moment(self) -> float:
         """Its deadline. A taken task does not end by its ttl."""
-        return self.expires if self.due == inf and self.status != TAKEN else self.due
+        return self.due if self.status == TAKEN else min(self.due, self.expires)
 
 
 class Model:
     """Everything that a store holds. `on_change` is called with every change: the tube, the event and the task."""
 
-    on_change: Callable[[Tube, str, Item], object]
-
     def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
+        self.on_change: Callable[[Tube, str, Item], object] = lambda tube, event, item: None
         self.tubes: dict[str, Tube] = {}
         self.sessions: list[Session] = []  # oldest first
         self.works: list[tuple[str, object]] = []  # replies and group work that this call must put: tube and data
@@ -123,9 +114,9 @@ class Model:
             for handle, lapse in sorted(session.handles.items(), key=lambda known: known[1]):
                 if lapse <= self.clock():
                     session.part(handle, lapse)
-        over = [session for session in self.sessions if session.until is not None and session.until <= self.clock()]
-        self.sessions = [session for session in self.sessions if session not in over]
-        for session in sorted(over, key=lambda session: session.end):
+        over = [session for session in self.sessions if session.until <= self.clock()]
+        for session in sorted(over, key=lambda session: session.until):
+            self.sessions.remove(session)
             for _, tube in sorted(self.tubes.items()):
                 for item in [item for item in tube.items if item.owner is session]:
                     tube.give_back(item, "release")
@@ -139,23 +130,18 @@ class Tube:
         declared = find_kind(kind)  # tests/core/test_kind.py has the declarations of the built-in kinds
         self.accepts, self.order, self.per_utube = declared.accepts, declared.order, declared.per_utube
         self.leased = kind not in ("round", "reliable")
-        self.fair = bool(options.get("fair"))
+        self.retention = ms(options.get("retention", 7 * 24 * 3600))
         self.items: list[Item] = []
         self.groups: list[Group] = []
-        self.outcomes: dict[str, tuple[Outcome, float]] = {}  # by address, with the time at which it is forgotten
-        self.turns: dict[str | None, int] = {}  # of fair micro-queues
+        self.outcomes: dict[str | None, tuple[Outcome, float]] = {}  # by address, each until a time
+        self.turns: Counter[str | None] = Counter()  # of fair micro-queues
         self.counts: Counter[str] = Counter()
-        self.last_id, self.last_mark = 0, (0, 0)  # the mark is kind reliable's
-        self.paused = self.dropped = False
+        self.last_mark = (0, 0)  # of kind reliable
+        self.paused = False
 
     @property
     def now(self) -> int:
         return self.model.clock()
-
-    @property
-    def forgets(self) -> int:
-        """When an outcome stored now is forgotten."""
-        return self.now + ms(self.options.get("retention", 7 * 24 * 3600))
 
     def item(self, data: object, given: dict[str, Any]) -> Item:
         """A new task, with the tube's options as defaults."""
@@ -169,60 +155,52 @@ class Tube:
 
     def put(self, items: Sequence[Item]) -> list[Item]:
         """Put all tasks or, if this raises, none."""
-        there: dict[str | None, Item] = {item.address: item for item in self.items if item.address is not None}
-        lapsed = [there.pop(new.address) for new in items if new.address in there and self.expired(there[new.address])]
+        wanted = {item.address for item in items} - {None}
+        lapsed = [item for item in self.items if item.address in wanted and self.expired(item)]
+        there: dict[object, Item] = {item.address: item for item in self.items if item not in lapsed}
         fresh: list[Item] = []
         renewed: dict[Item, Item] = {}
         answer: list[Item] = []
         for item in items:
-            known, then = there.get(item.address), item.options.get("on_duplicate", "error")
-            if known is None:
+            known = there.setdefault(item if item.address is None else item.address, item)
+            then = item.options.get("on_duplicate", "error")
+            if known is item:
                 fresh.append(item)
-                if item.address is not None:
-                    there[item.address] = item
-            elif then == "replace" and known in fresh:
-                self.renew(known, item)
-            elif then == "replace" and (known.status in (READY, DELAYED) or self.kind == "round"):
+            elif then == "replace" and (known in fresh or known.status in (READY, DELAYED)):
                 renewed[known] = item
             elif then != "ignore" and self.kind != "round":
                 raise penstock.DuplicateAddress
-            answer.append(known or item)
+            answer.append(known)
         if any(item.group is not None and not item.group.live for item in fresh):
             raise penstock.NotFound
         if fresh:
             self.must_hold(len(fresh) - len(lapsed))
-        for item in sorted(lapsed, key=lambda item: item.no):
+        for item in lapsed:
             self.remove(item, "ttl")
+        for known, item in renewed.items():
+            known.data = item.data
+            if self.kind != "round":  # which replaces only the data
+                known.options |= {name: item.options.get(name) for name in ("pri", "ttl", "delay")}
         for item in fresh:
             self.store(item)
-        for known, item in renewed.items():
-            self.renew(known, item)
+        for known in [known for known in renewed if known not in fresh]:
             if self.kind != "round":
                 self.settle_in(known)
-            self.tell(known, "put", count=0)
+            self.model.on_change(self, "put", known)
         return answer
 
     def must_hold(self, more: int) -> None:
         if len(self.items) + more > self.options.get("capacity", inf):
             raise penstock.TubeFull
 
-    def renew(self, known: Item, item: Item) -> None:
-        """Replace the content of a stored task; of an element of kind round only its data."""
-        known.data = item.data
-        if self.kind != "round":
-            known.options |= {name: item.options.get(name) for name in ("pri", "ttl", "delay")}
-
     def store(self, item: Item) -> None:
-        self.last_id += 1
-        item.no = self.last_id
+        item.no = self.counts["put"] + 1
         if self.kind == "round" and item.address is None:  # a reply
             item.address = f"reply-{item.no}"
-            while any(other.address == item.address for other in self.items):
-                item.address += "-"
         if self.kind == "reliable":
             last, seq = self.last_mark
-            self.last_mark = (self.now, 1) if self.now > last else (last, seq + 1)
-            item.address = f"{self.last_mark[0]}-{self.last_mark[1]}"
+            self.last_mark = last, seq = max((self.now, 1), (last, seq + 1))
+            item.address = f"{last}-{seq}"
         if "group" in item.options:
             item.group = self.open_group(item.options["group"])
         if item.group is not None:
@@ -236,76 +214,69 @@ class Tube:
         ttl, delay = item.options.get("ttl"), ms(item.options.get("delay"))
         item.created = self.now
         item.expires = inf if ttl is None else self.now + ms(ttl) + delay
-        item.ranks = tuple(self.rank(item, key) for key in self.order)
-        self.move(item, DELAYED if delay else READY, self.now + delay if delay else inf)
-
-    def rank(self, item: Item, key: str) -> float:
-        if key == "pri" and "aging" in self.options:
-            return item.pri * ms(self.options["aging"]) + item.created
-        return {"pri": item.pri, "-id": -item.no, "expires": item.expires}.get(key, 0)  # ids break all ties
+        pri = item.pri * ms(self.options["aging"]) + self.now if "aging" in self.options else item.pri
+        keys = {"pri": pri, "-id": -item.no, "expires": item.expires}
+        item.ranks = [keys.get(key, 0) for key in self.order]
+        self.move(item, DELAYED if delay else READY, delay)
 
     # changes of a task
 
-    def move(self, item: Item, status: Status, due: float = inf) -> None:
+    def move(self, item: Item, status: Status, lasts: int = 0) -> None:
         """Change a status: a task that would be ready waits for its group, and fair micro-queues take turns."""
         busy = any(other.utube == item.utube and other.status in (READY, TAKEN) for other in self.items)
-        served = item.status == READY and status == TAKEN
-        if status == READY and item.group is not None and item.group.state == "open":
+        if status == READY and item.unstarted:
             status = DELAYED
-        item.status, item.due = status, due
-        if status != TAKEN:
-            item.owner = None
-        if self.fair and (served or (status == READY and not busy)):
-            self.turns[item.utube] = max(self.now, self.turns.get(item.utube, 0) + 1)
+        item.status, item.due = status, self.now + lasts if lasts else inf
+        item.owner = None
+        if "fair" in self.options and (status == TAKEN or (status == READY and not busy)):
+            self.turns[item.utube] = max(self.now, self.turns[item.utube] + 1)
 
-    def tell(self, item: Item, *events: str, count: int = 1) -> None:
+    def tell(self, item: Item, *events: str) -> None:
         for event in events:
-            self.counts[event] += count
+            self.counts[event] += 1
             self.model.on_change(self, event, item)
 
     def expired(self, item: Item) -> bool:
         return item.status != TAKEN and item.expires <= self.now
 
-    def remove(self, item: Item, *events: str, outcome: Outcome | None = None) -> None:
+    def remove(self, item: Item, verb: str, value: Any = None) -> None:
         """Remove a task: store its outcome, queue its reply, and perhaps end its group."""
         self.items.remove(item)
         self.move(item, DONE)
         item.reason = None
-        self.counts["done"] += 1
-        self.tell(item, *events)
-        ended = outcome or Outcome("expired" if "ttl" in events else "deleted")
-        if item.address is not None and self.leased:
-            self.outcomes[item.address] = (ended, self.forgets)
+        self.tell(item, "delete" if verb == "cancel" else verb)
+        ended = Outcome(ENDS[verb], value) if verb == "ack" else Outcome(ENDS[verb], error=value)
+        self.outcomes[item.address] = (ended, self.now + self.retention)
         self.reply(item, ended)
         if item.group is not None:
-            item.group.failed += "fail" in events
+            item.group.failed += verb == "fail"
             self.end_group(item.group)
 
     def reply(self, item: Item, ended: Outcome) -> None:
         if "reply_to" in item.options:
-            reply: dict[str, object] = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
-            reply |= {"id": item.no, "address": item.address, "status": ended.status}
+            reply: dict[str, object] = {"id": item.no, "address": item.address, "status": ended.status}
+            reply |= {"result": ended.result} if ended.status == "done" else {"error": ended.error}
             self.model.works.append((item.options["reply_to"], reply))
 
     def give_back(self, item: Item, event: str, delay: int = 0) -> None:
         """End a lease, by release, ttr or the end of its session."""
         if item.expires <= self.now:
-            self.remove(item, event, "ttl")
+            self.remove(item, "ttl")
+            self.tell(item, event)
         elif item.attempts >= item.options.get("max_attempts", inf):
             item.reason = item.reason or f"handed out {item.attempts} times without an ack"
             self.move(item, BURIED)
             self.tell(item, *(("ttr", "bury") if event == "ttr" else ("bury",)))
         else:
             item.expires += delay
-            self.move(item, DELAYED if delay else READY, self.now + delay if delay else inf)
+            self.move(item, DELAYED if delay else READY, delay)
             self.tell(item, event)
 
     def advance(self) -> None:
         """Apply what is due, in the order of the deadlines."""
         self.model.end_sessions()
-        for item in sorted(self.items, key=lambda item: (item.moment, item.no)):
-            if item.moment > self.now:
-                break
+        due = [item for item in self.items if item.moment <= self.now]
+        for item in sorted(due, key=lambda item: item.moment):
             if item.status == TAKEN:
                 self.give_back(item, "ttr")
             elif self.expired(item):
@@ -327,12 +298,8 @@ class Tube:
         mine = item.owner is session or self.kind == "reliable"
         if not ((alive or lease is None) if verb in ("bury", "delete", "cancel") else (alive and mine)):
             return False
-        ends = {
-            "ack": Outcome("done", value), "fail": Outcome("failed", error=value), "delete": Outcome("deleted"),
-            "cancel": Outcome("cancelled", error=value),
-        }  # fmt: skip
-        if verb in ends:
-            self.remove(item, "delete" if verb == "cancel" else verb, outcome=ends[verb])
+        if verb in ENDS:
+            self.remove(item, verb, value)
         elif verb == "release":
             self.give_back(item, "release", ms(value))
         else:
@@ -345,8 +312,7 @@ class Tube:
         return True
 
     def kick(self, count: int) -> int:
-        self.advance()
-        kicked = sorted((item for item in self.items if item.status == BURIED), key=self.old_place)[:count]
+        kicked = sorted((item for item in self.items if item.status == BURIED), key=lambda item: item.ranks)[:count]
         for item in kicked:
             item.attempts, item.reason = 0, None
             self.move(item, READY)
@@ -354,7 +320,6 @@ class Tube:
         return len(kicked)
 
     def release_all(self) -> int:
-        self.advance()
         taken = [item for item in self.items if item.status == TAKEN]
         for item in taken:
             self.give_back(item, "release")
@@ -362,18 +327,15 @@ class Tube:
 
     def truncate(self) -> int:
         """Remove all tasks; those that wait behind the heads of a micro-queue first."""
-        heads = self.takeable()
-        order = sorted(self.items, key=lambda item: item.status != READY or item in heads)
-        events = ["ttl" if self.expired(item) else "delete" for item in order]
-        for item, event in zip(order, events, strict=True):
-            self.remove(item, event)
-        return events.count("delete")
+        deleted, heads = 0, self.takeable()
+        for item in sorted(self.items, key=lambda item: item.status != READY or item in heads):
+            deleted += not self.expired(item)
+            self.remove(item, "ttl" if self.expired(item) else "delete")
+        return deleted
 
     def drop(self) -> None:
-        self.advance()
         if any(item.status == TAKEN for item in self.items):
             raise penstock.TubeBusy
-        self.dropped = True
         del self.model.tubes[self.name]
         for item in self.items:
             if item.options.get("reply_to") != self.name:
@@ -381,55 +343,41 @@ class Tube:
 
     # taking
 
-    def old_place(self, item: Item) -> tuple[float, ...]:
-        return (*item.ranks, item.no)
-
-    def place(self, item: Item) -> tuple[float, ...]:
-        if self.kind == "round":
-            return (item.clock, item.no)
-        return (item.ranks[0], self.turns[item.utube], item.no) if self.fair else self.old_place(item)
-
     def takeable(self) -> list[Item]:
         """All tasks that may be handed out, in order; of each micro-queue the first ones within its limit."""
-        ready = sorted((item for item in self.items if item.status == READY), key=self.place)
+        ready = [item for item in self.items if item.status == READY]
         if self.kind == "round":
-            return [item for item in ready if item.clock <= max(0, self.now - ms(self.options["period"]))]
+            rested = [item for item in ready if item.taken + ms(self.options["period"]) <= self.now]
+            return sorted(rested, key=lambda item: item.taken)
         busy = Counter(item.utube for item in self.items if item.status == TAKEN)
         heads = []
-        for item in ready:
+        for item in sorted(ready, key=lambda item: (item.ranks[0], self.turns[item.utube], item.ranks)):
             busy[item.utube] += 1
             if not self.per_utube or busy[item.utube] <= self.options.get("utube_limit", 1):
                 heads.append(item)
         return heads
 
-    def take(self, count: int, session: Session, max_pri: int | None) -> list[Item]:
+    def take(self, count: int, session: Session, max_pri: float) -> list[Item]:
         taken: list[Item] = []
-        while len(taken) < count and not self.paused and (heads := self.takeable()):
-            if max_pri is not None and heads[0].pri > max_pri:
-                break
+        while len(taken) < count and not self.paused and (heads := self.takeable()) and heads[0].pri <= max_pri:
             taken.append(self.hand_out(heads[0], session))
         return taken
 
     def hand_out(self, item: Item, session: Session | None) -> Item:
         item.attempts += 1
-        item.taken = self.now
-        if self.kind == "round":
-            item.clock = self.now
-        elif self.kind == "reliable":
-            item.clock = self.counts["take"] + 1
-            self.move(item, TAKEN)
-        else:
-            item.lease += 1
-            item.owner = session
-            self.move(item, TAKEN, self.now + ms(item.options["ttr"]) if "ttr" in item.options else inf)
+        item.taken, item.delivery = self.now, self.counts["take"]
+        if self.kind != "round":
+            self.move(item, TAKEN, ms(item.options.get("ttr")))
+        if self.leased:
+            item.lease, item.owner = item.lease + 1, session
         self.tell(item, "take")
         return item
 
     def delivered(self) -> list[Item]:
-        return sorted((item for item in self.items if item.status == TAKEN), key=lambda item: item.clock)
+        return sorted((item for item in self.items if item.status == TAKEN), key=lambda item: item.delivery)
 
     def recover(self, count: int, elapsed: float) -> list[Item]:
-        old = takewhile(lambda item: (item.taken or 0) + ms(elapsed) <= self.now, self.delivered())
+        old = takewhile(lambda item: item.taken + ms(elapsed) <= self.now, self.delivered())
         return [self.hand_out(item, None) for item in list(old)[: 0 if self.paused else count]]
 
     # groups
@@ -447,15 +395,15 @@ class Tube:
         """Start or cancel a group; a second time does nothing."""
         if not group.live or group.state == to:
             return
-        if to in group.works and not self.members(group):
+        members = self.members(group)
+        if to in group.works and not members:
             self.must_hold(1)
         group.state = to
-        for item in self.members(group) if to == "cancelling" else sorted(self.members(group), key=self.old_place):
+        for item in members if to == "cancelling" else sorted(members, key=lambda item: item.ranks):
             if to == "cancelling":
-                self.remove(item, "delete", outcome=Outcome("cancelled"))
-            elif item.status == DELAYED:
-                waits = self.now < item.due < inf
-                self.move(item, DELAYED if waits else READY, item.due if waits else inf)
+                self.remove(item, "cancel")
+            elif item.status == DELAYED and not self.now < item.due < inf:
+                self.move(item, READY)
         self.end_group(group)
 
     def end_group(self, group: Group) -> None:
@@ -464,4 +412,4 @@ class Tube:
             if group.state in group.works:
                 self.model.works.append((self.name, group.works[group.state]))
             group.state = "done" if group.state == "started" else "cancelled"
-            group.until = self.forgets
+            group.until = self.now + self.retention

@@ -46,9 +46,7 @@ class ShardedMachine(RuleBasedStateMachine):
         self.broker = self.opened.enter_context(penstock.connect(url, clock=self.clock))
         kind, limits = ("utubettl", {"utube_limit": limit}) if per_utube else ("fifottl", {})
         self.tube = self.broker.create_tube("t", kind, ttr=TTR, shards=shards, utube_limit=limit if per_utube else None)
-        model = Model(self.clock)
-        model.on_change = lambda tube, event, item: None
-        self.model = naive.Tube(model, "t", kind, {"ttr": TTR, **limits})
+        self.model = naive.Tube(Model(self.clock), "t", kind, {"ttr": TTR, **limits})
         self.session = Session(0)
         self.numbers = count()
         self.tasks: list[penstock.Task] = []
