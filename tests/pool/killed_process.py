@@ -46,7 +46,7 @@ def _live(step: int, front: str, database: str, scenario: Scenario, writing: int
 def _count_down(broker: penstock.Broker, step: int) -> None:
     """Every script and every commit is a step, and starts only if any are left."""
     store, left = cast(PoolStore, broker.runtime.store), [step]
-    script, transact = store._servers.run, store._vault._db.run
+    script, transact, write = store._servers.run, store._vault._db.run, store._vault._db.write
 
     def run(*arguments: Any, **options: Any) -> Any:
         _step(left)
@@ -60,8 +60,13 @@ def _count_down(broker: penstock.Broker, step: int) -> None:
 
         return transact(worked, **options)
 
+    def stepped_write(guard: Any, writes: Any) -> None:
+        _step(left)
+        write(guard, writes)
+
     store._servers.run = run  # type: ignore[method-assign]
     store._vault._db.run = commit  # type: ignore[method-assign]
+    store._vault._db.write = stepped_write  # type: ignore[method-assign]
 
 
 def _step(left: list[int]) -> None:

@@ -33,18 +33,20 @@ def store_of(broker: penstock.Broker) -> PoolStore:
 def killable(broker: penstock.Broker, death: KillPoint) -> Iterator[None]:
     """Make every script and every commit of the broker a step at which it may be killed."""
     store = store_of(broker)
-    script, transact = store._servers.run, store._vault._db.run
+    script, transact, write = store._servers.run, store._vault._db.run, store._vault._db.write
 
     def commit(work: Callable[[Any], Any], **options: Any) -> Any:
         return transact(lambda session: death.meet(lambda answer: answer, work(session)), **options)
 
     store._servers.run = lambda *words, **options: death.meet(script, *words, **options)  # type: ignore[method-assign]
     store._vault._db.run = commit  # type: ignore[method-assign]
+    store._vault._db.write = lambda *words: death.meet(write, *words)  # type: ignore[method-assign]
     try:
         yield
     finally:
         store._servers.run = script  # type: ignore[method-assign]
         store._vault._db.run = transact  # type: ignore[method-assign]
+        store._vault._db.write = write  # type: ignore[method-assign]
 
 
 def test_a_move_killed_at_any_step_can_be_resumed(server: Redis, databases: Callable[[], str], clock: Clock) -> None:

@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.store.mysql.mysql_queries import Q, require
 from penstock.store.mysql.wire import Answer, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
+from penstock.store.sql.sql_queries import Write
 from penstock.store.wake import READABLE, Selector
 
 # How long the server may take to accept a connection.
@@ -185,8 +186,6 @@ class Link:
         values of VARBINARY columns as bytes."""
         return ask(self._connection, _filled(sql, arguments) + "; COMMIT" * alone, raw=True)[0][0]
 
-    vault_rows = rows
-
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
         return ask(self._connection, _filled(sql, arguments))[1][0].changed
@@ -208,19 +207,16 @@ class Link:
             return False
         return True
 
-    def finish_with(
-        self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
-    ) -> None:
-        """Run each statement for each of its rows and commit, in one round trip. INSERTs have as many rows as
-        possible. The statement `guard` must change a row."""
-        statements = [_filled(*guard), require("ROW_COUNT() > 0")] if guard else []
+    def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
+        """See `store.pool.vault.Database`. INSERTs have as many rows as possible."""
+        statements = [_filled(*guard), require("ROW_COUNT() > 0")]
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
                 statements += [f"{head}VALUES {part}{tail[0]}" for part in joined(map(literal, rows))]
             else:
                 statements += [_filled(sql, row) for row in rows]
-        self.send([*statements, "COMMIT"], commit=False)
+        self.send(statements)
 
     def hung_up(self) -> bool:
         """Return whether there is something to read: an idle connection can only receive its end. No round trip."""

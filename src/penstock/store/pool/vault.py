@@ -16,6 +16,7 @@ import msgspec
 from penstock.engine.port import Conflict
 from penstock.errors import StoreBusy
 from penstock.store.sql.migrations import Migration, must_fit
+from penstock.store.sql.sql_queries import Write
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -37,12 +38,6 @@ class Session(Protocol):
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
 
-    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement once for each of these rows; they are sent with the commit."""
-
-    def must_change(self, sql: str, arguments: Sequence[object]) -> None:
-        """As `later`, before all others: the transaction raises Conflict unless this statement changes a row."""
-
 
 class Database(Protocol):
     """What a vault needs from PostgreSQL, MySQL or SQLite."""
@@ -57,9 +52,12 @@ class Database(Protocol):
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:
         """Run one query without waiting for locks. Returns its rows."""
 
-    def run(self, work: Callable[[Session], T], *, restart: bool = True) -> T:
-        """Call `work` in one transaction, again if the transaction is retried. Without `restart`, raise Conflict if
-        another transaction interfered."""
+    def run(self, work: Callable[[Session], T]) -> T:
+        """Call `work` in one transaction, again if the transaction is retried."""
+
+    def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
+        """Run a statement and these writes as one transaction, in one round trip. Raises Conflict if the statement
+        changes no row, or if another transaction interfered."""
 
     def promise(self) -> str:
         """Describe what a commit survives with the database's current settings."""
@@ -204,15 +202,11 @@ class Vault:
         Returns `version`. If the vault has another one that is not between the two, writes nothing and returns that;
         None if there is no such tube.
         """
-
-        def apply(session: Session) -> None:
-            session.must_change(self._ask.set_beside, (beside, version, no, known, version))
-            for changes in pages:
-                self._apply(session, no, changes)
-
+        guard = self._ask.set_beside, (beside, version, no, known, version)
+        writes = [write for changes in pages for write in self._writes(no, changes)]
         for _ in range(_TRIES):
             try:
-                self._db.run(apply, restart=False)
+                self._db.write(guard, writes)
                 return version
             except Conflict:
                 shelf = self.tube(no)
@@ -220,15 +214,15 @@ class Vault:
                     return None if shelf is None else shelf.written
         raise StoreBusy(f"{self.label} has rows that other transactions kept locked: try again")
 
-    def _apply(self, session: Session, no: int, changes: Changes) -> None:
+    def _writes(self, no: int, changes: Changes) -> Iterator[Write]:
         if changes.tasks:
-            session.later(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
+            yield self._ask.save_tasks, [(no, *task) for task in changes.tasks]
         if changes.links:
-            session.later(self._ask.save_links, [(no, *link) for link in changes.links])
+            yield self._ask.save_links, [(no, *link) for link in changes.links]
         if changes.gone:
-            session.later(self._ask.remove_tasks, [(no, changes.gone)])
+            yield self._ask.remove_tasks, [(no, changes.gone)]
         if changes.unlinked:
-            session.later(self._ask.remove_links, [(no, changes.unlinked)])
+            yield self._ask.remove_links, [(no, changes.unlinked)]
 
     def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
         """The data of these tasks by id, without those that are not stored."""

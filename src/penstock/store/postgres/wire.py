@@ -24,6 +24,7 @@ from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import wait
 
+from penstock.store.sql.sql_queries import Write
 from penstock.store.wake import until_readable
 
 Row = tuple[Any, ...]
@@ -276,26 +277,17 @@ class Link(psycopg.Connection[Row], Wire):
 
     # for the database of a pool
 
-    def vault_rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
-        """Run one statement with values for its `%s`. Returns its rows, or how many rows it changed. With `alone`, the
-        statement is its own transaction; otherwise it begins one."""
-        begun = alone or self.pgconn.transaction_status == TransactionStatus.INTRANS
-        call = _vault_call(sql, arguments)
-        return self.run([call] if begun else [_BEGIN, call])[-1]
+    def rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> list[Row]:
+        """Run one statement with values for its `%s`. Returns its rows, or how many rows it changed."""
+        return self.run([_vault_call(sql, arguments)])[0]
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
         """Run one statement. Returns how many rows it changed."""
-        return int(self.vault_rows(sql, arguments)[0][0] or 0)
+        return int(self.rows(sql, arguments)[0][0] or 0)
 
-    def finish_with(
-        self, writes: Sequence[tuple[str, Sequence[Sequence[object]]]], guard: tuple[str, Sequence[object]] | None
-    ) -> None:
-        """Run each statement for each of its rows and commit, in one round trip. One INSERT inserts all of its rows.
-        The statement `guard` must change a row."""
-        calls: list[Call] = []
-        if guard:
-            sql, arguments = guard
-            calls += [_vault_call(f"WITH c AS ({sql} RETURNING 1) SELECT 1 / count(*) FROM c", arguments)]
+    def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
+        """See `store.pool.vault.Database`. One INSERT inserts all of its rows."""
+        calls = [_vault_call(f"WITH c AS ({guard[0]} RETURNING 1) SELECT 1 / count(*) FROM c", guard[1])]
         for sql, rows in writes:
             head, *tail = _VALUES.split(sql)
             if tail:
@@ -304,8 +296,6 @@ class Link(psycopg.Connection[Row], Wire):
                 calls.append(_vault_call(f"{head}SELECT * FROM unnest({types}){tail[0]}", columns))
             else:
                 calls += [_vault_call(sql, row) for row in rows]
-        if self.pgconn.transaction_status == TransactionStatus.INTRANS:
-            calls.append(_COMMIT)  # else the statements are a transaction by themselves
         self.run(calls)
 
 

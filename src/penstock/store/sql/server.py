@@ -22,6 +22,7 @@ from penstock.errors import (
 )
 from penstock.store.forks import reset_in_child
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
+from penstock.store.sql.sql_queries import Write
 
 # How long a call waits for a connection: long enough for a server to restart.
 WAIT_SECONDS = 5.0
@@ -297,22 +298,9 @@ class Server(ABC, Generic[C]):
         self.pool.reset()
 
 
-class _VaultSession:
-    def __init__(self, link: Any) -> None:
-        self.rows, self.change = link.vault_rows, link.change
-        self.guard: tuple[str, Sequence[object]] | None = None
-        self.writes: list[tuple[str, Sequence[Sequence[object]]]] = []
-
-    def later(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        self.writes.append((sql, rows))
-
-    def must_change(self, sql: str, arguments: Sequence[object]) -> None:
-        self.guard = sql, arguments
-
-
 class ServerVault:
     """A server as a pool's database: implements `store.pool.vault.Database`, except for `queries` and `promise`. Its
-    connections have `vault_rows`, `change` and `finish_with`."""
+    connections have `rows`, `change` and `write`."""
 
     def __init__(self, server: Server[Any], label: str, most_bytes: int) -> None:
         self._server = server
@@ -320,13 +308,16 @@ class ServerVault:
         self.close = server.close
 
     def read(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self._server.attempt(lambda link: link.vault_rows(sql, arguments, alone=True), safe=True)
+        return self._server.attempt(lambda link: link.rows(sql, arguments, alone=True), safe=True)
 
-    def run(self, work: Callable[[_VaultSession], T], *, restart: bool = True) -> T:
+    def run(self, work: Callable[[Any], T]) -> T:
         def transaction(link: Any) -> T:
-            session = _VaultSession(link)
-            done = work(session)
-            link.finish_with(session.writes, session.guard)
+            link.begin(snapshot=False)
+            done = work(link)
+            link.finish()
             return done
 
-        return self._server.attempt(transaction, safe=True, restart=restart)
+        return self._server.attempt(transaction, safe=True, restart=True)
+
+    def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
+        self._server.attempt(lambda link: link.write(guard, writes), safe=True)

@@ -7,6 +7,7 @@ comment lines, such as the index that a query relies on, are not sent. Parameter
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -14,6 +15,9 @@ from penstock.core.ending import KEEP_EXPIRY, Ending
 from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.engine.port import MUTABLE
+
+# A statement of a pool's vault, and the rows of values to run it with: at least one.
+Write = tuple[str, Sequence[Sequence[object]]]
 
 _HEADER = re.compile(r"^-- (name|fragment): (\w+)\s*$")
 # A task's pk is tube << ID_BITS | id.

@@ -35,7 +35,7 @@ from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Reque
 from penstock.engine.store import Store, finish_drops
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, load_queries
+from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, Write, load_queries
 from penstock.store.sql.sql_step import Looked, RowClasses, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
@@ -210,21 +210,15 @@ class _Session:
         self.rows(sql, arguments)
         return self._db.changes()
 
-    def later(self, sql: str, rows: Sequence[Any]) -> None:
-        self._db.executemany(sql.replace("%s", "?"), map(_bound, rows))
-
-    def must_change(self, sql: str, arguments: Sequence[Any]) -> None:
-        if not self.change(sql, arguments):
-            raise port.Conflict
-
 
 def _bound(arguments: Sequence[Any]) -> tuple[Any, ...]:
     """Return arguments with lists of ids or of names as JSON, names in hexadecimal."""
-    lists = {place: value for place, value in enumerate(arguments) if isinstance(value, list)}
-    bound = list(arguments)
-    for place, value in lists.items():
-        bound[place] = as_json([each.hex() if isinstance(each, bytes) else each for each in value])
-    return tuple(bound)
+    return tuple(
+        as_json([each.hex() if isinstance(each, bytes) else each for each in value])
+        if isinstance(value, list)
+        else value
+        for value in arguments
+    )
 
 
 class SqliteVault:
@@ -247,9 +241,16 @@ class SqliteVault:
         with self._connection.reading as db:
             return _Session(db).rows(sql, arguments)
 
-    def run(self, work: Callable[[_Session], T], *, restart: bool = True) -> T:
+    def run(self, work: Callable[[_Session], T]) -> T:
         with self._connection.durable as db:
             return work(_Session(db))
+
+    def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
+        with self._connection.durable as db:
+            if not _Session(db).change(*guard):
+                raise port.Conflict
+            for sql, rows in writes:
+                db.executemany(sql.replace("%s", "?"), map(_bound, rows))
 
     def promise(self) -> str:
         return PROMISES[self._connection.durable.synced]
