@@ -120,7 +120,6 @@ class _Connection(pymysql.Connection):
 class Link:
     """One connection. Only one thread uses it at a time."""
 
-    returned = 0.0  # when it became idle
     prepares = False  # whether statements are prepared
     joins = True  # whether a packet may contain several statements
 
@@ -276,6 +275,7 @@ class MysqlServer(Server[Link]):
     """The server of one store."""
 
     errors = (pymysql.MySQLError, OSError)
+    queries = Q
 
     def __init__(self, location: Location) -> None:
         self.location = location

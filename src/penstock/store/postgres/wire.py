@@ -249,7 +249,6 @@ class Link(psycopg.Connection[Row], Wire):
     """A connection that penstock opened."""
 
     each: Sequence[Call] = ()  # statements that every transaction begins with
-    returned = 0.0  # when it became idle
 
     def __init__(self, pgconn: PGconn) -> None:
         psycopg.Connection.__init__(self, pgconn)

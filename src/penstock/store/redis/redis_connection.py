@@ -101,11 +101,10 @@ class Connection(Protocol):
 class Link:
     """A pooled connection, with a cheap test of whether the server has closed it."""
 
-    __slots__ = ("_unread", "connection", "returned")
+    __slots__ = ("_unread", "connection")
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.returned = 0.0
         sock = cast(socket.socket, connection._sock)
         self._unread: Callable[[], object]
         if hasattr(select, "poll"):  # not through `selectors`, which costs more than the system call

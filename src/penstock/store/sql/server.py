@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.engine.port import Conflict
@@ -29,8 +30,6 @@ WAIT_SECONDS = 5.0
 # How long a call is retried after a deadlock or a broken connection. A deadlock costs little, and one of the two sides
 # always wins; a timed-out wait for a lock has already cost two seconds.
 RETRY_SECONDS = 5.0
-# An idle connection is closed after this time.
-IDLE_SECONDS = 600.0
 
 # The meaning of a server's error: the exception to raise, and its message after the server's name.
 Meaning = tuple[type[StoreError], str]
@@ -47,8 +46,6 @@ T = TypeVar("T")
 
 class Pooled(Protocol):
     """A connection that only one thread uses at a time."""
-
-    returned: float  # when it became idle
 
     def hung_up(self) -> bool:
         """Return whether the server has closed the idle connection. No round trip."""
@@ -115,15 +112,14 @@ class Pool(Generic[L]):
             self._permits.put(None)
             raise
 
-    def _pop(self, place: int = -1) -> L | None:
+    def _pop(self) -> L | None:
         try:
-            return self.idle.pop(place)
+            return self.idle.pop()
         except IndexError:  # another thread took it
             return None
 
     def give_back(self, link: L, *, usable: bool) -> None:
         """Return a connection to the pool. It is closed unless it is `usable`, that is, outside of any transaction."""
-        link.returned = time.monotonic()
         if usable:
             self.idle.append(link)
         else:
@@ -131,10 +127,6 @@ class Pool(Generic[L]):
         self._permits.put(None)
         if self._closed:
             self.close()
-        elif len(self.idle) > 1 and link.returned - self.idle[0].returned > IDLE_SECONDS:
-            oldest = self._pop(0)
-            if oldest is not None:
-                oldest.close()
 
     def close(self) -> None:
         """Close the pool. Connections in use are closed when they are returned."""
@@ -154,6 +146,8 @@ class Server(ABC, Generic[C]):
 
     #: Whether calls are part of the caller's own transaction (`Store.bind`).
     bound = False
+    #: The named queries of the store.
+    queries: SimpleNamespace
     #: The exceptions that the driver raises.
     errors: tuple[type[Exception], ...]
 
