@@ -35,7 +35,7 @@ from penstock.core.results import (
     lapsed,
     weights,
 )
-from penstock.core.select import Deliveries, Find, Holders
+from penstock.core.select import Deliveries, Find
 from penstock.core.task import Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
@@ -50,12 +50,6 @@ BUSY_MS = 20
 _FOREVER = 2**62
 # How many tasks an audit reads at a time.
 _PAGE = 1000
-# The query for each type of selection.
-_LOADS: dict[type, str] = {
-    port.Due: "due", port.Buried: "buried", port.Members: "members", port.Page: "page",
-    Holders: "holders",
-}  # fmt: skip
-_FOUND = {None: "find_all", "r": "find_ready", "~": "find_delayed", "!": "find_buried"}
 
 
 class Looked(msgspec.Struct, gc=False):
@@ -244,13 +238,13 @@ class SqlStep:
             case Find("t"):
                 return Q.find_taken if tube.kind.leased else Q.find_delivered, values
             case Find(status):
-                return getattr(Q, _FOUND[status]), values
+                return getattr(Q, f"find_{STATE_COUNTER[status] if status else 'all'}"), values
             case Deliveries(start, limit, delivered) if start < 0:
                 values |= {"start": max(-start - limit, 0), "limit": min(limit, -start)}
                 return Q.delivered_back if delivered else Q.undelivered_back, values
             case Deliveries():
                 return Q.delivered if select.delivered else Q.undelivered, values
-        return getattr(Q, _LOADS[type(select)]), values
+        return getattr(Q, type(select).__name__.lower()), values  # due, buried, members, page or holders
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
