@@ -100,7 +100,7 @@ def test_uncommitted_counters_block_nobody(broker: penstock.Broker, held: tuple[
     tube = broker.tube("t")
     tube.put_many(range(200))
     step, server = held
-    step._database.fold(tube.stored)
+    step.db.fold(tube.stored)
     for task in begin(lambda: tube.take_many(100)).result(30):
         begin(task.ack).result(30)
     server.end(commit=True)

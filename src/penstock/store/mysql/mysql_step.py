@@ -37,11 +37,7 @@ _DELIVER: list[str] = [Q.serials, Q.hand_out_delivered]
 class MysqlStep(ServerStep):
     """A step on MySQL or MariaDB: sends packets. With `held`, the whole step is one transaction."""
 
-    Q = Q
-
-    def __init__(self, database: MysqlStore, now: int | None, *, write: bool, held: bool = False) -> None:
-        super().__init__(database, write=write, held=held, now=now)
-        self._server = database.server
+    db: MysqlStore
 
     @property
     def moment(self) -> str:
@@ -51,7 +47,7 @@ class MysqlStep(ServerStep):
     def send(self, *statements: str, safe: bool = False) -> Answer:
         """Send one packet, as one transaction or as part of the open one."""
         if self.link is None:
-            return self._server.send(statements, safe=safe)
+            return self.db.server.send(statements, safe=safe)
         answer: Answer = self.link.send(statements, commit=False)
         return answer
 
@@ -88,7 +84,7 @@ class MysqlStep(ServerStep):
 
     def _reading(self, query: str) -> str:
         """Make a query of a bound write a locking read: the caller's snapshot may be too old for a plain read."""
-        return f"{query} FOR UPDATE" if self._server.bound and self.write else query
+        return f"{query} FOR UPDATE" if self.db.server.bound and self.write else query
 
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
         return super()._groups(self._reading(query), tube, **values)
@@ -196,7 +192,7 @@ class MysqlStep(ServerStep):
 
     def audit(self, tube: Tube) -> Audit:
         """Audit a tube. If it is to be repaired, lock it first against puts, takes and flushes."""
-        if self.write and not self._server.bound:
+        if self.write and not self.db.server.bound:
             self._stack.close()  # the transaction of the previous tube
             self._stack.enter_context(self.together())
             self.send(REPEATABLE)

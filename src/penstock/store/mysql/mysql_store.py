@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
@@ -43,12 +43,8 @@ class MysqlStore(ServerStore):
     """The store in one database of a server."""
 
     server: MysqlServer
+    step_type = MysqlStep
     fold_chance = 1 / 64
-
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> MysqlStep:
-        return MysqlStep(self, now, write=write, held=not write and size > 1)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):

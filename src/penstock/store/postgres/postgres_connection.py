@@ -165,7 +165,10 @@ class PostgresServer(Server[Link]):
         link = self.open(seconds)
         try:
             with self.translating():
-                self._begin(link)
+                if self.location.notify:
+                    link.run([self._set(SETTINGS, local=False)])
+                if not self._bare:  # repair temporary tubes whose tasks were lost in a server crash
+                    link.run([self.queries.mend.call({})])
         except BaseException:
             link.close()
             raise
@@ -176,13 +179,6 @@ class PostgresServer(Server[Link]):
         """Return the statement that sets a connection's settings; with `local`, only for its current transaction."""
         query: Query = self.queries.set
         return query.call({"name": list(settings), "setting": list(settings.values()), "local": local})
-
-    def _begin(self, link: Link) -> None:
-        """Apply settings to a new connection, and repair temporary tubes whose tasks were lost in a server crash."""
-        if self.location.notify:
-            link.run([self._set(SETTINGS, local=False)])
-        if not self._bare:
-            link.run([self.queries.mend.call({})])
 
     def send(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction. Returns the rows of each that has columns. Raises Conflict if a

@@ -47,15 +47,10 @@ _LOOKED = 7
 class PostgresStep(ServerStep):
     """Sends statements together. With `held`, the whole step is one transaction on one connection."""
 
+    db: PostgresStore
     settling_ms = 25
-
     #: Whether the flush skips locked rows, on which another process works.
     passing = False
-
-    def __init__(self, database: PostgresStore, *, write: bool, held: bool, now: int | None) -> None:
-        super().__init__(database, write=write, held=held, now=now)
-        self.db = database
-        self.Q = database.queries
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction or as part of the open one. Returns the rows of each that has

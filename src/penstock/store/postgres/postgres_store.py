@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from penstock.core.options import Tube
@@ -11,6 +11,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import Listener
 from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate
+from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.wire import Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
@@ -27,21 +28,11 @@ class PostgresStore(ServerStore):
     """The store in one schema."""
 
     server: PostgresServer
+    queries: Queries
     watcher: Listener | None
+    step_type = PostgresStep
     fold_chance = 0.002  # stats and capacity then read about a thousand rows
     plain_put = plain_put
-
-    def __init__(
-        self, server: PostgresServer, identity: str, clock: Callable[[], int] | None, listener: Listener | None
-    ) -> None:
-        super().__init__(server, identity, clock, listener)
-        self.queries = server.queries
-
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> PostgresStep:
-        # A check of the whole store, or its repair, is one transaction.
-        return PostgresStep(self, write=write, held=not tubes and size > 1, now=now)
 
     def fold(self, tube: Tube) -> None:
         self.server.send([self.queries.fold.call({})], safe=True)

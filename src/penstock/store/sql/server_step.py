@@ -42,6 +42,8 @@ class ServerStore(Store):
 
     shared = True
     remote = True
+    #: The class of its steps.
+    step_type: type[ServerStep]
     #: The probability that a change folds the counters, which are stored as differences.
     fold_chance: float
 
@@ -50,16 +52,21 @@ class ServerStore(Store):
     ) -> None:
         super().__init__(identity)
         self.server = server
+        self.queries = server.queries
         self.clock = clock
         self.watcher = watcher
         self.waiting = set[int]()  # the numbers of blocked takes that are registered
         self._clock_answer: tuple[int, float] | None = None  # the server's clock, and when it was read
 
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None) -> Any:
+        # A check of the whole store, or its repair, is one transaction.
+        return self.step_type(self, write=write, held=not tubes and size > 1, now=now)
+
     def now(self) -> int:
         if self.clock is not None:
             return self.clock()
         with self.step(write=False) as step:
-            return step.now
+            return int(step.now)
 
     def note_clock(self, now: int) -> None:
         """Remember the server's clock from an answer."""
@@ -101,10 +108,10 @@ class ServerStep(SqlStep):
     settling_ms: int | None = None
 
     def __init__(self, database: ServerStore, *, write: bool, held: bool, now: int | None) -> None:
+        self.db, self.Q = database, database.queries
         self.given = database.clock() if now is None and database.clock is not None else now
         self.write = write
         self.link: Any = None  # the connection of a transaction of several round trips
-        self._database = database
         self._now = self.given
         self._held = held
         self._stack = ExitStack()
@@ -123,7 +130,7 @@ class ServerStep(SqlStep):
         if self.link is not None:
             yield
             return
-        with self._database.server.transaction(snapshot=not self.write) as self.link:
+        with self.db.server.transaction(snapshot=not self.write) as self.link:
             try:
                 yield
             finally:
@@ -136,7 +143,7 @@ class ServerStep(SqlStep):
         The flush checks with the server's own clock whether a decision is still valid.
         """
         if self._now is None:
-            self._now = self._database.estimated_now()
+            self._now = self.db.estimated_now()
         if self._now is None:
             self.note_clock(int(self.rows(self.Q.clock)[0][0]))
         assert self._now is not None
@@ -150,12 +157,12 @@ class ServerStep(SqlStep):
         """Remember the server's clock from an answer."""
         if self.given is None:
             self._now = moment
-            self._database.note_clock(moment)
+            self.db.note_clock(moment)
 
     def count_changes(self, tube: Tube) -> None:
         """Sometimes fold the counters, after a call that added differences."""
         if self.link is None:
-            self._database.fold_sometimes(tube)
+            self.db.fold_sometimes(tube)
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:
         ((clock, lives),), *results = self.several([(self.Q.look_at_tube, {"tube": tube.no}), *asked])
@@ -176,14 +183,14 @@ class ServerStep(SqlStep):
             handed = self.take_once(request, call)
         except OutcomeUnknown as error:
             unsure = None if blocked is None else waiter
-            self._database.lost[call] = LostTake(request.tubes, request.handle, call, unsure)
+            self.db.lost[call] = LostTake(request.tubes, request.handle, call, unsure)
             raise Conflict from error
         if handed.records:
             self.count_changes(request.tubes[0])
         if handed.due is None and blocked is not None:
-            self._database.waiting.discard(waiter)
+            self.db.waiting.discard(waiter)
             if handed.alive and not handed.records and blocked != "unregister":
-                self._database.waiting.add(waiter)
+                self.db.waiting.add(waiter)
                 if blocked == "register" and self.settling_ms is not None:
                     settled = self.now + self.settling_ms
                     handed.next_at = settled if handed.next_at is None else min(settled, handed.next_at)
@@ -196,4 +203,4 @@ class ServerStep(SqlStep):
 
     def is_registered(self, waiter: int | None) -> bool:
         """Whether this blocked caller is registered by another take than the one whose answer was lost."""
-        return waiter is None or waiter in self._database.waiting
+        return waiter is None or waiter in self.db.waiting
