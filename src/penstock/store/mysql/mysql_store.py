@@ -18,15 +18,13 @@ from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.wire import literal
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
-from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.server_step import ServerStore, advice_on
 from penstock.store.sql.sql_queries import ID_BITS, load_queries
 
 Clock = Callable[[], int]
 MIGRATIONS = load_migrations("penstock.store.mysql")
 # A put of the default max_payload needs a bit more than twice its size.
 _LEAST_PACKET = 4 * 1024 * 1024
-# A transaction that is open for longer keeps enough removed rows to slow down takes.
-_LONG_SECONDS = 300
 # Poll interval after a change, how long it applies after the last change, and poll interval when idle.
 LOOK_SECONDS = 0.02
 ACTIVE_SECONDS = 2.0
@@ -114,18 +112,14 @@ def _describe(link: Link, server: MysqlServer) -> Description:
     """Describe the durability that the server's settings give, and advise on settings that should change."""
     location = server.location
     version, flush, log_bin, sync_binlog, connections = link.rows(Q.settings)[0]
-    advice = []
+    grants = " ".join(grant for (grant,) in link.rows("SHOW GRANTS"))
+    may_look = "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants
+    oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0) if may_look else None
+    advice = advice_on(location.pool_size, connections, oldest)
     if log_bin and sync_binlog != 1:
         advice.append("sync_binlog is not 1: after a power cut replicas may differ from this server; set it to 1")
-    if location.pool_size >= connections:
-        advice.append(f"pool_size is {location.pool_size}, max_connections {connections}: lower one or raise the other")
     if link.max_packet < _LEAST_PACKET:
         advice.append(f"max_allowed_packet is {link.max_packet}: raise it to {_LEAST_PACKET} or more, for large tasks")
-    grants = " ".join(grant for (grant,) in link.rows("SHOW GRANTS"))
-    if "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants:  # otherwise this user may not read it
-        oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
-        if oldest > _LONG_SECONDS:
-            advice.append(f"a transaction has been open for {oldest} s, so removed rows cannot be purged: end it")
     name, schema = "MariaDB" if "mariadb" in version.lower() else "MySQL", int(server.meta(link)["schema"])
     link.finish()
     return Description(name, version, location.name, promise(flush), schema, advice)

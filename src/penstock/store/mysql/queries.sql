@@ -25,13 +25,6 @@ FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = t.no AND state = 'r
 
 -- name: settings
 SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections;
--- name: ready_since
--- The highest rank1 is in a derived table, which LIMIT keeps from being merged: otherwise MySQL 9 with old statistics
--- searches for it row by row.
-SELECT $now, t.no, (SELECT GREATEST(COALESCE(taken, 0), created) $ready_of_t ORDER BY rank1, rank2, pk LIMIT 1),
-(SELECT GREATEST(COALESCE(taken, 0), created) $ready_of_t AND rank1 = t.top ORDER BY rank1, rank2, pk LIMIT 1)
-FROM (SELECT no, (SELECT rank1 $ready_of_t ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1) AS top
-    FROM penstock_tube t WHERE no $in_ids LIMIT 1000000) t;
 -- name: oldest_transaction
 SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx;
 -- name: set_meta

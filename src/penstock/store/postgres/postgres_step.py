@@ -105,20 +105,8 @@ class PostgresStep(ServerStep):
         ]
         self.run([command(text) for text in texts])
 
-    def hide_tube(
-        self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
-    ) -> tuple[bool, bool, bool] | None:
-        with self.together():
-            busy = super().hide_tube(tube, name, given, waiting=waiting)
-            if busy is None:
-                self._sequences(self.Q.drop_sequence, tube, "ids")
-        return busy
-
-    def clear_tube(self, tube: Tube, *, forget: bool) -> None:
-        with self.together():
-            super().clear_tube(tube, forget=forget)
-            if forget:
-                self._sequences(self.Q.drop_sequence, tube, "ids", "serials", "heads", "dues")
+    def drop_sequences(self, tube: Tube, *names: str) -> None:
+        self._sequences(self.Q.drop_sequence, tube, *names)
 
     def make_counters(self, row: Row) -> TubeCounters:
         _, last, ms, seq, serial, paused, _, *numbers = row

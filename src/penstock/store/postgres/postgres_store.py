@@ -16,12 +16,10 @@ from penstock.store.postgres.postgres_step import PostgresStep
 from penstock.store.postgres.wire import Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
-from penstock.store.sql.server_step import ServerStore
+from penstock.store.sql.server_step import ServerStore, advice_on
 from penstock.store.sql.sql_queries import load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
-# A transaction that is open longer keeps enough dead rows to slow down takes.
-_LONG_SECONDS = 300
 
 
 class PostgresStore(ServerStore):
@@ -70,15 +68,11 @@ def look_at_postgres(url: str) -> Schema:
 def _described(row: Row, location: Location) -> Description:
     """Describe the durability that the server's settings give, and advise on settings that should change."""
     version, fsync, commit, pages, vacuum, connections, schema, oldest, queue = row
-    advice = []
+    advice = advice_on(location.pool_size, connections, oldest)
     if fsync != "on" or pages != "on":
         advice.append("fsync or full_page_writes is off: a crash can destroy the database; switch both on")
     if vacuum != "on":
         advice.append("autovacuum is off: the queue's dead rows stay forever; switch it on")
-    if location.pool_size >= connections:
-        advice.append(f"pool_size is {location.pool_size}, max_connections {connections}: lower one or raise the other")
-    if oldest is not None and oldest > _LONG_SECONDS:
-        advice.append(f"a transaction has been open for {oldest} s and keeps dead rows from being removed: end it")
     if queue > 50:
         advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
     where = f"{location.place} schema {location.schema}"

@@ -140,15 +140,18 @@ ORDER BY rank1, pk LIMIT :limit OFFSET :start;
 -- The same from the end.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
+-- fragment: ready_of_t
+FROM penstock_task WHERE tube = t.no AND state = 'r'
 -- fragment: since
 CASE WHEN taken > created THEN taken ELSE created END
 -- name: ready_since
 -- penstock_ready, three seeks per tube: when two tasks were put or last taken, the one that is taken next and the
--- first one with the highest rank1.
-SELECT $now, t.no, (SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1),
-(SELECT $since FROM penstock_task WHERE tube = t.no AND state = 'r' AND rank1 = (SELECT rank1 FROM penstock_task
-    WHERE tube = t.no AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1)
-    ORDER BY rank1, rank2, pk LIMIT 1) FROM penstock_tube t WHERE t.no $in_ids;
+-- first one with the highest rank1. LIMIT keeps that rank in a derived table: otherwise MySQL 9 with old statistics
+-- searches for it row by row.
+SELECT $now, t.no, (SELECT $since $ready_of_t ORDER BY rank1, rank2, pk LIMIT 1),
+(SELECT $since $ready_of_t AND rank1 = t.top ORDER BY rank1, rank2, pk LIMIT 1)
+FROM (SELECT no, (SELECT rank1 $ready_of_t ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1) AS top
+    FROM penstock_tube t WHERE no $in_ids LIMIT 1000000) t;
 -- name: ahead
 -- penstock_ready
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 'r'

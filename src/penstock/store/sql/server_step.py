@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from random import random
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from penstock.core.options import Tube
 from penstock.engine import port
@@ -25,16 +25,8 @@ from penstock.store.sql.sql_step import Row, SqlStep
 
 # The server's clock is estimated from its last answer, and read again once that answer is older than this.
 CLOCK_SECONDS = 10.0
-
-
-class Watcher(Protocol):
-    """Detects changes by other processes."""
-
-    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """See `Store.wait`."""
-
-    def close(self) -> None:
-        """End the background thread, if there is one."""
+# A transaction that is open longer keeps enough removed rows to slow down takes.
+_LONG_SECONDS = 300
 
 
 class ServerStore(Store):
@@ -47,14 +39,12 @@ class ServerStore(Store):
     #: The probability that a change folds the counters, which are stored as differences.
     fold_chance: float
 
-    def __init__(
-        self, server: Server[Any], identity: str, clock: Callable[[], int] | None, watcher: Watcher | None
-    ) -> None:
+    def __init__(self, server: Server[Any], identity: str, clock: Callable[[], int] | None, watcher: Any) -> None:
         super().__init__(identity)
         self.server = server
         self.queries = server.queries
         self.clock = clock
-        self.watcher = watcher
+        self.watcher = watcher  # detects changes by other processes (`wait`, `close`); a bound store has none
         self.waiting = set[int]()  # the numbers of blocked takes that are registered
         self._clock_answer: tuple[int, float] | None = None  # the server's clock, and when it was read
 
@@ -93,12 +83,22 @@ class ServerStore(Store):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self.watcher is None:
             return super().wait(wake, seconds, watch=watch)
-        return self.watcher.wait(wake, seconds, watch=watch)
+        return bool(self.watcher.wait(wake, seconds, watch=watch))
 
     def close(self) -> None:
         if self.watcher is not None:
             self.watcher.close()
         self.server.close()
+
+
+def advice_on(pool_size: int, connections: int, open_seconds: int | None) -> list[str]:
+    """Return advice on the limit of connections, and on the transaction that has been open for longest."""
+    advice = []
+    if pool_size >= connections:
+        advice.append(f"pool_size is {pool_size}, max_connections {connections}: lower one or raise the other")
+    if open_seconds is not None and open_seconds > _LONG_SECONDS:
+        advice.append(f"a transaction has been open for {open_seconds} s and keeps removed rows on disk: end it")
+    return advice
 
 
 class ServerStep(SqlStep):

@@ -159,6 +159,7 @@ class SqlStep:
                 return busy
             self.change(self.Q.hide_counter, tube=tube.no)
             self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
+            self.drop_sequences(tube, "ids")
         return None
 
     def clear_tube(self, tube: Tube, *, forget: bool) -> None:
@@ -169,8 +170,12 @@ class SqlStep:
             if forget:
                 self.change(Q.forget_counter, tube=tube.no)
                 self.change(Q.forget_tube, tube=tube.no)
+                self.drop_sequences(tube, "ids", "serials", "heads", "dues")
             else:
                 self.set_counts(tube, {})
+
+    def drop_sequences(self, tube: Tube, *names: str) -> None:
+        """Drop sequences of a hidden tube, in a store that has any."""
 
     def must_live(self, tube: Tube) -> None:
         """Raise NoSuchTube if the tube was dropped or moved."""
