@@ -28,7 +28,7 @@ from penstock.store.mysql.mysql_queries import Q, require
 from penstock.store.mysql.wire import Answer, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.sql.sql_queries import Write
-from penstock.store.wake import READABLE, Selector
+from penstock.store.wake import until_readable
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -74,9 +74,6 @@ class Location(msgspec.Struct, frozen=True):
     name: str
     pool_size: int
     login: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
 
 def parse(url: str) -> Location:
@@ -133,8 +130,7 @@ class Link:
         self._names: dict[str, str] = {}  # of prepared statements
         # Whether prepared statements accept values; otherwise those with values are sent as text.
         self._accepts_values = "MariaDB" in connection.server_version  # type: ignore[attr-defined]
-        self._selector = Selector()
-        self._selector.register(connection._sock, READABLE)  # type: ignore[attr-defined]
+        self._unread = until_readable(connection._sock.fileno())  # type: ignore[attr-defined]
 
     @classmethod
     def open(cls, location: Location) -> Link:
@@ -219,7 +215,7 @@ class Link:
 
     def hung_up(self) -> bool:
         """Return whether there is something to read: an idle connection can only receive its end. No round trip."""
-        return self._connection._sock is None or bool(self._selector.select(0))  # type: ignore[attr-defined]
+        return self._connection._sock is None or bool(self._unread(0))  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Close the connection, after informing the server if it is reachable."""

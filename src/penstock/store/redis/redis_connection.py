@@ -5,16 +5,15 @@ If a connection breaks, the error says whether the server may have run the comma
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol, cast
 
 import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.server import Pool
+from penstock.store.wake import until_readable
 
 
 class NotSent(Exception):
@@ -105,18 +104,11 @@ class Link:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        sock = cast(socket.socket, connection._sock)
-        self._unread: Callable[[], object]
-        if hasattr(select, "poll"):  # not through `selectors`, which costs more than the system call
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            self._unread = partial(poll.poll, 0)
-        else:
-            self._unread = lambda: select.select([sock], [], [], 0)[0]
+        self._unread = until_readable(cast(socket.socket, connection._sock).fileno())
 
     def hung_up(self) -> bool:
         """Whether the connection is closed, or has something to read: its end, or a stray answer."""
-        return self.connection._sock is None or bool(self._unread())
+        return self.connection._sock is None or bool(self._unread(0))
 
     def close(self) -> None:
         """Close the connection."""
