@@ -55,9 +55,6 @@ class MysqlStep(ServerStep):
         """Return a query with its values and the clock filled in."""
         return fill(query, now=Raw(self.moment), **values)
 
-    def rows(self, query: str, **values: Any) -> list[Row]:
-        return self.send(self.sql(query, **values), safe=True).results[0]
-
     def change(self, query: str, **values: Any) -> int:
         return self.send(self.sql(query, **values), safe=True).oks[0].changed
 

@@ -66,9 +66,6 @@ class PostgresStep(ServerStep):
             values.setdefault("process", self.db.server.sender)
         return query.call(values)
 
-    def rows(self, query: str, **values: object) -> list[Row]:
-        return self.run([self.call(query, **values)], safe=True)[0]
-
     def several(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> list[list[Row]]:
         return self.run([self.call(query, **values) for query, values in asked], safe=True)
 

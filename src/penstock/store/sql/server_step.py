@@ -136,6 +136,9 @@ class ServerStep(SqlStep):
             finally:
                 self.link = None
 
+    def rows(self, query: str, **values: object) -> list[Row]:
+        return self.several([(query, values)])[0]
+
     @property
     def now(self) -> int:
         """The server's clock from the last answer, or an estimate before the first answer.
