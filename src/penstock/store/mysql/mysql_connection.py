@@ -394,6 +394,3 @@ class BoundServer(MysqlServer):
         self._link.change(statement)
         if self._link.snapshot_isolation:
             self._link.change("SET SESSION innodb_snapshot_isolation = ON")
-
-    def close(self) -> None:
-        """Do nothing: the connection belongs to the caller."""

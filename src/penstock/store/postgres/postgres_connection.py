@@ -294,9 +294,6 @@ class BoundServer(PostgresServer):
         except psycopg.Error as error:
             raise self.translated(error) from error
 
-    def close(self) -> None:
-        """Do nothing: the connection belongs to the caller."""
-
 
 def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[Any]:
     """Return a blocking connection on the same server session. The caller must not use its own one meanwhile."""

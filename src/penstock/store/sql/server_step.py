@@ -88,7 +88,8 @@ class ServerStore(Store):
     def close(self) -> None:
         if self.watcher is not None:
             self.watcher.close()
-        self.server.close()
+        if not self.server.bound:  # a bound connection belongs to the caller
+            self.server.close()
 
 
 def advice_on(pool_size: int, connections: int, open_seconds: int | None) -> list[str]:
