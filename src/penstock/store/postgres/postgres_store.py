@@ -10,10 +10,9 @@ from penstock.core.results import Description
 from penstock.engine.store import Store, finish_drops
 from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import Listener
-from penstock.store.postgres.postgres_connection import BoundServer, Location, PostgresServer, locate
+from penstock.store.postgres.postgres_connection import BoundServer, PostgresServer, locate
 from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.postgres_step import PostgresStep
-from penstock.store.postgres.wire import Row
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore, advice_on
@@ -40,8 +39,18 @@ class PostgresStore(ServerStore):
         return PostgresStore(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
+        location = self.server.location
         row = self.server.send([self.queries.describe.call({})], safe=True)[0][0]
-        return _described(row, self.server.location)
+        version, fsync, commit, pages, vacuum, connections, schema, oldest, queue = row
+        advice = advice_on(location.pool_size, connections, oldest)
+        if fsync != "on" or pages != "on":
+            advice.append("fsync or full_page_writes is off: a crash can destroy the database; switch both on")
+        if vacuum != "on":
+            advice.append("autovacuum is off: the queue's dead rows stay forever; switch it on")
+        if queue > 50:
+            advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
+        where = f"{location.place} schema {location.schema}"
+        return Description("PostgreSQL", version, where, promise(fsync, commit), schema, advice)
 
 
 def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
@@ -63,20 +72,6 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> Store:
 def look_at_postgres(url: str) -> Schema:
     """Return which schema a store has. Changes nothing."""
     return look(PostgresServer(locate(url)), MIGRATIONS)
-
-
-def _described(row: Row, location: Location) -> Description:
-    """Describe the durability that the server's settings give, and advise on settings that should change."""
-    version, fsync, commit, pages, vacuum, connections, schema, oldest, queue = row
-    advice = advice_on(location.pool_size, connections, oldest)
-    if fsync != "on" or pages != "on":
-        advice.append("fsync or full_page_writes is off: a crash can destroy the database; switch both on")
-    if vacuum != "on":
-        advice.append("autovacuum is off: the queue's dead rows stay forever; switch it on")
-    if queue > 50:
-        advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
-    where = f"{location.place} schema {location.schema}"
-    return Description("PostgreSQL", version, where, promise(fsync, commit), schema, advice)
 
 
 def promise(fsync: str, commit: str) -> str:
