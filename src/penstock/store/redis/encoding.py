@@ -168,18 +168,10 @@ def pack_texts(task: Entry | Record, reason: str | None = None, progress: float 
     return flags, texts
 
 
-def new_pieces(entry: Entry) -> tuple[bytes, bytes]:
-    """The bytes of a new ready task before `created`, and from its `expires`, if it has a ttl, to its payload."""
-    flags, texts = pack_texts(entry)
-    numbers = b"" if entry.ttl is None and entry.ttr is None else task_key(entry.ttr or 0)
-    if entry.ttl is None and entry.ttr is not None:
-        numbers = task_key(0) + numbers
-    flags |= 2 if numbers else 0
-    ranks = entry.rank1.base, entry.rank2.base, entry.pri
-    if any(ranks):
-        flags |= 8
-        numbers += _NUMBERS[8].pack(*ranks)
-    return b"r" + bytes([flags]), numbers + texts
+def new_pieces(record: Record) -> tuple[bytes, bytes]:
+    """The bytes of a new ready task before `created`, and from those after its `expires`, if any, to its payload."""
+    stored = encode(record)
+    return stored[:2], stored[14 if record.expires else 8 :]
 
 
 def _halves(number: int) -> tuple[int, int]:

@@ -120,6 +120,6 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
 def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
     """The arguments of put_plain between the limit and the data."""
     second = "2" in runner.shape(tube).letters
-    head, rest = new_pieces(entry)
+    head, rest = new_pieces(record_maker(entry)(0, 0, b""))
     ttl = "" if entry.ttl is None else entry.ttl
     return [head, ttl, rest, entry.rank1.base, sortable(entry.rank2.base) if second else b""]

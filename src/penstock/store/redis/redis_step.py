@@ -10,6 +10,7 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import cast
 
@@ -57,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 # The largest number of tasks ahead that is reported.
 _AHEAD_LIMIT = 1000
 # The stored states of a public status.
-_STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
+_STATES = {None: b"rqt~g!", "r": b"rq", "~": b"~g"}
 _ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
 # A group as scripts return it: number, record, end work, cancel work, 1 if its tasks must still follow it.
 StoredGroup = Sequence[object]
@@ -132,7 +133,7 @@ class RedisStep:
                         break
                 return self._read(tube, "tasks", *sorted(keys))
             case Find(status, after, limit):
-                return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
+                return Loaded(self._find(tube, _STATES.get(status, (status or "").encode()), after, limit), {})
             case Holders(utube, limit):
                 held = (record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube)
                 return Loaded(sorted(held, key=lambda record: (record.taken or 0, record.id))[:limit], {})
@@ -147,29 +148,30 @@ class RedisStep:
         if start < 0:
             return Loaded([], {})
         skip = start if ready == counters.last_id - handed else 0
-        return Loaded(self._find(tube, "r", handed + skip, wanted.limit + start - skip)[start - skip :], {})
+        return Loaded(self._find(tube, b"r", handed + skip, wanted.limit + start - skip)[start - skip :], {})
 
     def _handed(self, tube: Tube) -> int:
         """The id up to which all messages of a reliable tube were handed out or removed."""
         return int(cast("bytes | None", self._runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)
 
-    def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
-        """Tasks in these states above an id. Tries all ids in order or, if few exist, lists the existing ids first."""
-        records, place = list[Record](), after
-        while len(records) < limit and place < MAX_ID:
-            words = (states, place, limit - len(records), PAGE)
-            reply = self._runner.on_tube("find_tasks", tube, *words, idempotent=True, now=self._given)
-            _, place, last, stored = cast("list[int]", reply[:4])
-            records += self._with_errors(tube, read_pairs(reply[4:]))
-            left = last - place
-            if left <= 0 or not stored:
+    def _find(self, tube: Tube, states: bytes, after: int, limit: int) -> list[Record]:
+        """Readable tasks in these states above an id. Tries the next ids, then all or, if few exist, existing ones."""
+        found, last = list[Record](), self._runner.read_counters([tube])[0].last_id
+
+        def values() -> Iterator[tuple[int, bytes]]:
+            yield from self._values(tube, "tasks", range(after + 1, min(after + limit, last) + 1))
+            rest: Sequence[int] = range(after + limit + 1, last + 1)
+            if len(rest) > PAGE and len(rest) > 4 * cast(int, self._runner.command(tube.no, "tasks", b"HLEN")):
+                rest = sorted(id for id in self._runner.all_ids(tube) if id > after + limit)
+            yield from self._values(tube, "tasks", rest)
+
+        for id, value in values():
+            with suppress(StoreCorrupt):
+                record = decode(id, value) if value[:1] in states else None
+                found += [record] if record and not expired(record, self.now) else []
+            if len(found) >= limit:
                 break
-            if left > 4 * stored + PAGE:
-                ids = sorted(id for id in self._runner.all_ids(tube) if id > place)
-                found = (record for record in self._pages(tube, ids) if record.state in states)
-                more = (record for record in found if not expired(record, self.now))
-                return records + list(islice(more, limit - len(records)))
-        return records
+        return self._with_errors(tube, found[:limit])
 
     def _page(self, tube: Tube, after: int, limit: int) -> list[Record]:
         """A page of tasks for a transfer. Unreadable ones are buried with their bytes, or left out if unleased."""
@@ -188,12 +190,16 @@ class RedisStep:
             found = {task_id(field) for field, _ in self._runner.scan(tube, part)}
             listed[which] = array("Q", sorted(found))
         ids = listed[which]
-        for start in range(bisect_right(ids, after), len(ids), limit):
-            some = ids[start : start + limit]
+        yield from self._values(tube, part, memoryview(ids)[bisect_right(ids, after) :], limit)
+        listed.pop(which, None)
+
+    def _values(self, tube: Tube, part: str, ids: Sequence[int], size: int = PAGE) -> Iterator[tuple[int, bytes]]:
+        """What a hash has of these ids, read `size` at a time."""
+        for start in range(0, len(ids), size):
+            some = ids[start : start + size]
             values = self._runner.command(tube.no, part, b"HMGET", *map(task_key, some))
             pairs = zip(some, cast("list[bytes | None]", values), strict=True)
             yield from ((id, value) for id, value in pairs if value is not None)
-        listed.pop(which, None)
 
     def _pages(self, tube: Tube, ids: Sequence[int], size: int = PAGE) -> Iterator[Record]:
         for start in range(0, len(ids), size):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import islice
-from typing import NamedTuple, NoReturn, cast
+from typing import NoReturn, cast
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -93,16 +93,8 @@ _OTHER_TURN = 3
 
 # How many tasks follow their group in one take: some 3 ms. More would delay the taker, which does not need them.
 _FOLLOW_STEP = 200
-
-
-class Wanted(NamedTuple):
-    """The arguments of a take; the highest first rank and `blocked` may be ''."""
-
-    handle: str
-    most: int
-    top: int | str
-    blocked: str
-    call: int
+# The arguments of a take: handle, count, highest first rank or '', blocked or '', number of the call.
+Wanted = tuple[str, int, int | str, str, int]
 
 
 class RedisStore(Store):
@@ -276,17 +268,18 @@ class RedisStore(Store):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, waiter: int = 0, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", port.new_call())
+        call = port.new_call()
         if blocked == "register":  # before the take, because the next put sends a single notification
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()
         if self.lost:
             self._undo_lost(effects, now, again=False)
         try:
+            wanted = handle, count, "" if max_pri is None else max_pri, blocked or "", call
             return self._take(tubes, wanted, now, effects)
         except OutcomeUnknown:
             leased = [tube for tube in tubes if tube.kind.leased]
-            self.lost[wanted.call] = port.LostTake(leased, handle, wanted.call)
+            self.lost[call] = port.LostTake(leased, handle, call)
             raise
 
     def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
@@ -306,21 +299,23 @@ class RedisStore(Store):
 
     def _run_take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
         """Run the take script, again after the engine has applied due changes that the script leaves to it."""
+        handle, count, top, blocked, call = wanted
         forced, registered = 0, tuple[int, ...]()
         while True:
             met = self._runner.unreadable
-            reply = self._runner.on_tube("take", tube, *wanted, ADVANCE_STEP, forced, *registered, now=now)
+            reply = self._runner.on_tube(
+                "take", tube, handle, count, top, blocked, call, ADVANCE_STEP, forced, *registered, now=now
+            )
             rest = self._runner.read_changes(tube, reply, effects, now)
             alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
             if left:
                 self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
                 forced = 1
-            elif not (alive or registered) and (found := self._registry.enlist(wanted.handle, tube, now)):
+            elif not (alive or registered) and (found := self._registry.enlist(handle, tube, now)):
                 registered = found  # the session is alive, but the tube did not know the handle
             elif alive and not pairs and self._runner.unreadable > met:
                 # Tasks behind those that were buried may be ready. The blocked call is registered already.
-                waits = wanted.blocked in ("register", "unregister_if_found")
-                wanted = wanted._replace(blocked="unregister_if_found" if waits else "")
+                blocked = "unregister_if_found" if blocked in ("register", "unregister_if_found") else ""
             else:
                 return alive, wait_ms, pairs
 
@@ -328,14 +323,14 @@ class RedisStore(Store):
         self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
     ) -> None:
         """Unregister the caller from the tubes that registered it as waiting, after another tube had work."""
-        blocked, others = wanted.blocked, list[Tube]()
+        (handle, _, _, blocked, _), others = wanted, list[Tube]()
         if blocked in ("register", "unregister_if_found"):
             others += tubes[:found]
         if blocked in ("unregister", "unregister_if_found"):
             others += tubes[found + 1 :]
         for tube in others:
             with suppress(StoreError):  # the caller must get its tasks; it stays registered until its next take or end
-                self._run_take(tube, Wanted(wanted.handle, 0, "", "unregister", 0), now, effects)
+                self._run_take(tube, (handle, 0, "", "unregister", 0), now, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """See `Store.settle`. A single ack, where microseconds matter, calls its script directly."""

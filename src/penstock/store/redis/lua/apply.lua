@@ -57,33 +57,6 @@ for i = 5, #ARGV, 2 do
 end
 return { now, held }
 
--- script: find_tasks
--- Read a page of tasks in id order, in the given states, without those past their ttl.
--- KEYS: tasks
--- ARGV: now, shape, limit, states, after, most, how many ids to check
--- Returns: now, the last id checked, the last id given, number of tasks stored, id, record, ...
--- WITH: now tube encode decode
--- FLAGS: no-writes
-local last, id, most = tonumber(meta[1]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local top = math.min(last, id + tonumber(ARGV[7]))
-local answer = { now, 0, last, redis.call('HLEN', k_tasks) }
-while id < top and #answer < 4 + 2 * most do
-  local keys = {}
-  for i = 1, math.min(100, top - id) do keys[i] = key_of(id + i) end
-  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
-    id = id + 1
-    if value and string.find(ARGV[4], string.sub(value, 1, 1), 1, true) and #answer < 4 + 2 * most then
-      local rec = decode(value)
-      if rec and (rec.state == 't' or not rec.expires or rec.expires > now) then
-        answer[#answer + 1] = id
-        answer[#answer + 1] = value
-      end
-    end
-  end
-end
-answer[2] = id
-return answer
-
 -- script: ready_since
 -- When the longest-waiting ready task was put or last taken, judged by two tasks only: the one that is taken next, and the
 -- first with the highest first rank. For messages, that of the first message that was not handed out.

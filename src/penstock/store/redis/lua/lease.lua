@@ -8,7 +8,9 @@ local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 -- later. Skipping a thousand of each takes some 3 ms; a take that finds nothing else is retried.
 local passed, withdrawn = 0, 0
 
-local function may_skip() return passed < 1000 and withdrawn < 1000 end
+-- In a fair tube whose micro-queues may have several heads, tasks are leased one by one, because each lease decides which
+-- task comes next.
+local one_by_one = fair and limit > 1
 
 -- The next ready tasks. Once some were skipped, many are read, because more of these will follow.
 local function candidates(most)
@@ -17,8 +19,7 @@ local function candidates(most)
 end
 
 -- part: lease_leased
--- For kinds with leases: leases whole batches with few commands. In a fair tube whose micro-queues may have several heads,
--- leases tasks one by one, because each lease decides which task comes next.
+-- For kinds with leases: leases whole batches with few commands.
 local HANDED_OUT, firsts = '>I4I6I8I6I6', {}
 
 -- The next lease, as penstock.core.lease defines it: the number of the hand-out above the 28 bits of the call.
@@ -65,15 +66,13 @@ local function handed_out(key, value, session)
   return taken, deadline > 0 and deadline or nil, expires > 0
 end
 
-local one_by_one = fair and limit > 1
-
-local function lease_batch(members, values, most, session)
+local function lease_batch(members, keys, values, most, session)
   local owner = word_of(session)
   local ready, tasks, taken, due, undue = {}, {}, {}, {}, {}
   local micro_queues_of = take_head and load_micro_queues(values)
   for i, name in ipairs(members) do
     if #leased >= 2 * most then break end
-    local key = key_in(name)
+    local key = keys[i]
     local value, deadline, timed = handed_out(key, values[i], session)
     if value then
       local last = #tasks
@@ -96,19 +95,8 @@ local function lease_batch(members, values, most, session)
   call_with('ZADD', k_taken, taken)
   call_with('ZADD', k_due, due)
   call_with('ZREM', k_due, undue)
+  count('taken', #tasks / 2)
   if one_by_one then settle_micro_queues() end
-end
-
-lease = function(wanted, session)
-  while #leased < 2 * wanted and may_skip() do
-    local members = candidates(one_by_one and 1 or math.min(wanted - #leased / 2, 1000))
-    if #members == 0 then break end
-    local keys = {}
-    for i, name in ipairs(members) do keys[i] = key_in(name) end
-    local most = one_by_one and #leased / 2 + 1 or wanted
-    lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), most, session)
-  end
-  count('taken', #leased / 2)
 end
 
 -- part: lease_unleased
@@ -124,11 +112,12 @@ local function next_keys(most)
   return keys
 end
 
--- Hand out up to `most` of these elements or messages.
-local function hand_batch(names, values, most)
-  local keys, recs, out = {}, {}, {}
+if in_order then candidates = next_keys end
+
+local function lease_batch(names, _, values, most)
+  local keys, recs, out, wanted = {}, {}, {}, most - #leased / 2
   for i, name in ipairs(names) do
-    if #keys == most then break end
+    if #keys == wanted then break end
     local rec = values[i] and decode(values[i])
     if in_order then passed_id = passed_id + 1 end
     if not rec then
@@ -141,17 +130,8 @@ local function hand_batch(names, values, most)
   end
   if clocked then call_with('ZREM', k_ready, out) end
   hand_over(keys, recs, leased)
-end
-
-lease = function(wanted)
-  while #leased < 2 * wanted and may_skip() do
-    local most = math.min(wanted - #leased / 2, 1000)
-    local names = in_order and next_keys(most) or candidates(most)
-    if #names == 0 then break end
-    hand_batch(names, redis.call('HMGET', k_tasks, unpack(names)), most)
-  end
   if in_order then
     redis.call('HSET', k_meta, 'handed', passed_id)
-    count('taken', #leased / 2)
+    count('taken', #keys)
   end
 end
