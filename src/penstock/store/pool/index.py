@@ -365,7 +365,7 @@ def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> tuple[list[int]
     for _ in range(_LOOKS):
         version = runner.servers.command(meta, b"HGET", meta, b"version")
         marked = {task_id(name) for name, _ in runner.scan(tube, "marks") if name[:1] == b"t"}
-        index = runner.all_ids(tube)
+        index = set(runner.all_ids(tube))
         stored = {id for page in vault.tasks(tube.no, PAGE) for id, _ in page}
         if index == stored or version == runner.servers.command(meta, b"HGET", meta, b"version"):
             return sorted(index - stored - marked), sorted(stored - index - marked)

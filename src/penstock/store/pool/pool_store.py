@@ -161,6 +161,8 @@ class PoolStore(RedisStore):
     _tubes: PoolTubes
     _connect = WatchedServer
     _runner_type = PoolRunner
+    # Of evictions, but not of missing persistence: what Redis loses is rebuilt from the vault.
+    _warnings = staticmethod(lambda settings: durability.warnings({**settings, "aof_enabled": "1"}))
 
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
@@ -172,24 +174,15 @@ class PoolStore(RedisStore):
 
     # parts that differ from those of RedisStore
 
-    def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._vault)
-
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> PoolStep:
         """See `RedisStep`."""
         return PoolStep(self._vault, self._runner, self._outbox, tubes[0], write, now)
 
-    def _make_outbox(self) -> PoolOutbox:
-        return PoolOutbox(self._runner, self._tubes, self._mirror)
-
-    def _warnings(self, settings: durability.Settings) -> list[str]:
-        """Warn of evictions, but not of missing persistence: what Redis loses is rebuilt from the vault."""
-        return durability.warnings({**settings, "aof_enabled": "1"})
-
     def _open(self) -> str:
-        self._mirror = Mirror(self._runner, self._vault)
+        self._mirror, self._tubes = Mirror(self._runner, self._vault), PoolTubes(self._runner, self._vault)
+        self._outbox = PoolOutbox(self._runner, self._tubes, self._mirror)
         self._index = Index(self._runner, self._vault, SCHEMA)
         self._index.ensure(self._progress)
         self._servers.recover, self._servers.restore = self._index.ensure, self._index.restore

@@ -27,17 +27,12 @@ class AnswerLost(Exception):
 
 
 # Answers of a server that refused temporarily, and did nothing.
-_TEMPORARY = (
+TEMPORARY = (
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
     redis.exceptions.ClusterDownError,
 )
-
-
-def is_temporary(error: BaseException) -> bool:
-    """Whether the server refused temporarily, and did nothing."""
-    return isinstance(error, _TEMPORARY)
 
 
 def translate(error: BaseException, label: str) -> StoreError:
@@ -56,7 +51,7 @@ def translate(error: BaseException, label: str) -> StoreError:
         return StoreUnavailable(f"{label} cannot be used now ({found}): check the sentinels, and the name")
     if "DB index is out of range" in f"{text}{refused}":
         return StoreUnavailable(f"{label} has no such database ({refused}): name another number in the URL")
-    if isinstance(error, (NotSent, redis.ConnectionError, redis.TimeoutError, OSError)) or is_temporary(error):
+    if isinstance(error, (NotSent, redis.ConnectionError, redis.TimeoutError, OSError, *TEMPORARY)):
         cause = error.__cause__ or error
         return StoreUnavailable(f"{label} cannot be reached now ({cause}): check that it runs, then try again")
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in text:

@@ -162,7 +162,7 @@ class RedisStep:
             yield from self._values(tube, "tasks", range(after + 1, min(after + limit, last) + 1))
             rest: Sequence[int] = range(after + limit + 1, last + 1)
             if len(rest) > PAGE and len(rest) > 4 * cast(int, self._runner.command(tube.no, "tasks", b"HLEN")):
-                rest = sorted(id for id in self._runner.all_ids(tube) if id > after + limit)
+                rest = [id for id in self._runner.all_ids(tube) if id > after + limit]
             yield from self._values(tube, "tasks", rest)
 
         for id, value in values():
@@ -187,8 +187,7 @@ class RedisStep:
         such order, so the ids are listed once for all pages, at eight bytes each."""
         listed, which = self._runner.listed, (tube.no, part)
         if after == 0 or which not in listed:
-            found = {task_id(field) for field, _ in self._runner.scan(tube, part)}
-            listed[which] = array("Q", sorted(found))
+            listed[which] = array("Q", self._runner.all_ids(tube, part))
         ids = listed[which]
         yield from self._values(tube, part, memoryview(ids)[bisect_right(ids, after) :], limit)
         listed.pop(which, None)

@@ -103,9 +103,10 @@ class RedisStore(Store):
     shared = True
     remote = True
     remove_step = PAGE
-    # Classes that a pool replaces.
+    # What a pool replaces; and its `_open` replaces the tubes and the outbox.
     _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
     _runner_type: type[Runner] = Runner
+    _warnings: Callable[[durability.Settings], list[str]] = staticmethod(durability.warnings)
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
         self._servers = self._connect(where)
@@ -115,6 +116,8 @@ class RedisStore(Store):
             nodes = durability.read_settings(self._servers)
             modern = all(durability.is_modern(settings) for settings in nodes.values())
             self._runner = self._runner_type(self._servers, self._keys, clock, modern=modern)
+            self._tubes = Tubes(self._runner)
+            self._outbox = Outbox(self._runner, self._tubes)
             self.identity = self._open()
         except BaseException:
             self._servers.close()
@@ -122,22 +125,11 @@ class RedisStore(Store):
         for node, settings in nodes.items():
             for warning in self._warnings(settings):
                 log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
-        self._tubes = self._make_tubes()
-        self._outbox = self._make_outbox()
         self._runner.on_unreadable = self._repair_after_burial
         self.lost = LostTakes()
         self._registry = Registry(self._runner, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         reset_in_child(self)
-
-    def _make_tubes(self) -> Tubes:
-        return Tubes(self._runner)
-
-    def _make_outbox(self) -> Outbox:
-        return Outbox(self._runner, self._tubes)
-
-    def _warnings(self, settings: durability.Settings) -> list[str]:
-        return durability.warnings(settings)
 
     def _open(self) -> str:
         """Read or create the store's id. Raises SchemaMismatch for another schema, or for the index of a pool."""
@@ -354,10 +346,9 @@ class RedisStore(Store):
     def overdue(self, *, now: int | None = None) -> Overdue:
         return self._tubes.overdue(now)
 
-    def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
-        self._apply_all(tube, effects)
-
-    def _apply_all(self, tube: Tube, effects: Effects, now: int | None = None, *, closed: bool = False) -> None:
+    def _catch_up(
+        self, step: object, tube: Tube, effects: Effects, now: int | None = None, *, closed: bool = False
+    ) -> None:
         """Apply everything that is due in a stored tube. `closed`: see `RedisStep.advance`."""
         while self.step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
             pass
@@ -413,7 +404,7 @@ class RedisStore(Store):
         effects = Effects()
         for tube in self._registry.leave(handles, locus, now):
             with suppress(NoSuchTube):
-                self._apply_all(tube, effects, now, closed=locus is None)
+                self._catch_up(None, tube, effects, now, closed=locus is None)
         return effects
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
@@ -458,14 +449,14 @@ class RedisStore(Store):
     def freeze_tube(self, tube: Tube, to: str) -> None:
         self._freeze(tube, to)
 
-    def _freeze(self, stored: Tube, to: str, turn: int = 0, *, checked: bool = False) -> None:
+    def _freeze(self, tube: Tube, to: str, turn: int = 0, *, checked: bool = False) -> None:
         """Freeze a stored tube; `checked`: only while that is its turn."""
-        reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
-        refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
+        reply = self._runner.on_tag("freeze_tube", tube.no, to, turn, int(checked), idempotent=True)
+        refused = self._runner.known(tube, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:
-            raise TubeBusy(f"tube {stored.name} was paused or resumed during the move: move it again")
+            raise TubeBusy(f"tube {tube.name} was paused or resumed during the move: move it again")
         if refused:
-            raise freeze_refused(stored, refused == 1)
+            raise freeze_refused(tube, refused == 1)
 
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         for stored in reversed(self._tubes.shards(tube)):

@@ -218,9 +218,9 @@ class Runner:
             if cursor == b"0":
                 return
 
-    def all_ids(self, tube: Tube) -> set[int]:
-        """The ids of all stored tasks, read in pages."""
-        return {task_id(field) for field, _ in self.scan(tube, "tasks")}
+    def all_ids(self, tube: Tube, part: str = "tasks") -> list[int]:
+        """The ids of all stored tasks, or of what another part has, in order."""
+        return sorted({task_id(field) for field, _ in self.scan(tube, part)})
 
     def read_part(self, tube: Tube, part: str) -> dict[bytes, Any]:
         """A whole part of a tube: the values of a hash, or the scores of a sorted set."""

@@ -21,6 +21,7 @@ from redis.retry import Retry
 
 from penstock.store.redis.location import Location
 from penstock.store.redis.redis_connection import (
+    TEMPORARY,
     AnswerLost,
     Argument,
     Command,
@@ -28,7 +29,6 @@ from penstock.store.redis.redis_connection import (
     Connections,
     NotSent,
     Reply,
-    is_temporary,
     translate,
 )
 from penstock.store.redis.scripts import Script
@@ -182,8 +182,8 @@ class Servers:
             try:
                 return attempt()
             except (NotSent, AnswerLost, redis.RedisError) as error:
-                lost = (NotSent, AnswerLost) if idempotent else NotSent
-                if not (isinstance(error, lost) or is_temporary(error)) or not left or time.monotonic() > ends:
+                retried = (NotSent, AnswerLost, *TEMPORARY) if idempotent else (NotSent, *TEMPORARY)
+                if not isinstance(error, retried) or not left or time.monotonic() > ends:
                     raise translate(error, self.label) from error
             # 50, 100, 200 ms ..., or up to half less, so that many callers do not retry at the same time.
             time.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** (TRIES - 1 - left)) * random.uniform(0.5, 1))
