@@ -25,7 +25,7 @@ from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, tube_full
-from penstock.core.results import Effects
+from penstock.core.results import Effects, Event
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.stored_shard import Shard
 from penstock.core.task import Entry, Record
@@ -318,8 +318,8 @@ class RedisStep:
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
-    def add(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
-        """Store new tasks without loading anything. Returns their records, and how many of them can be taken.
+    def add(self, tube: Tube, entries: Sequence[Entry], effects: Effects) -> list[Record]:
+        """Store new tasks without loading anything.
 
         Raises Conflict if an address is in use or a group has ended. The tasks that have the addresses are loaded then.
         """
@@ -336,7 +336,11 @@ class RedisStep:
         if first == _FULL:
             raise tube_full(tube, cast(int, answer), len(entries))
         found = puts.joined_entries(entries, runs, cast("list[int]", rest[0]))
-        return puts.stored_records(tube, found, cast(int, first), cast(int, moment), rest[1:]), cast(int, answer)
+        records = puts.stored_records(tube, found, cast(int, first), cast(int, moment), rest[1:])
+        no, shown = tube.public_no, tube.shown
+        effects.events += [Event(no, "put", shown(record)) for record in records]
+        effects.readied |= {no: cast(int, answer)} if answer else {}
+        return records
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,

@@ -237,7 +237,7 @@ class RedisStore(Store):
             named = addresses(entries)
             if guess and len(set(named)) == len(named):
                 with suppress(Conflict):
-                    return self._add(cast(RedisStep, step), tube, entries, effects)
+                    return cast(RedisStep, step).add(tube, entries, effects)
             return put_linked(Work(step, tube, effects), entries, guess=False)
 
         try:
@@ -245,13 +245,6 @@ class RedisStore(Store):
         except TubeFull:
             self._subscriber.interests.add(tube.no)
             raise
-
-    def _add(self, step: RedisStep, tube: Tube, entries: Sequence[Entry], effects: Effects) -> list[Record]:
-        records, readied = step.add(tube, entries)
-        no, shown = tube.public_no, tube.shown
-        effects.events += [Event(no, "put", shown(record)) for record in records]
-        effects.readied |= {no: readied} if readied else {}
-        return records
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return puts.plain_put(self._runner, tube, entry)
@@ -505,7 +498,7 @@ class RedisStore(Store):
     def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:
         """See `Store.activate_tube`. The first shard of a sharded tube gets the counters."""
         self._activate(tube, name, counters, totals)
-        if not self._tubes.rename(tube, name, counters.last_id if tube.shards > 1 else 0):
+        if not self._tubes.name(tube.name, replace(tube, name=name), counters.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)
 
     def _activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> None:

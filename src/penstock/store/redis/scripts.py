@@ -54,14 +54,14 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
     `modern`: for servers that know script flags (7 and later); `pooled`: for the index of a pool. If it changes tasks,
     two arguments are then added: the name of the client, or '', and the epoch.
     """
-    own = _section(name)
+    own = _sections()[name]
     names = _parts(own, sort)
     pooled = pooled and "now" in names  # others change no task
     if pooled:
         names.insert(names.index("tube" if "tube" in names else "now") + 1, "pool_epoch")
-    parts = [_section(part) for part in names]
+    parts = [_sections()[part] for part in names]
     waited = "_waited" if name in WAITED else ""
-    before = [_section("turns")] if pooled and waited else []
+    before = [_sections()["turns"]] if pooled and waited else []
     keys = tuple(dict.fromkeys(key for text in (*parts, own, *before) for key in _words("KEYS", text)))
     named = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
@@ -70,7 +70,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
     if pooled or "tasks" in names:
         # A closure finds a local of the function around it by a walk through all captured ones, those from further out
         # at once. So a large script takes some 8 of 22 microseconds less to define its parts.
-        answer = _section(f"pool_answer{waited}") if pooled else "return run()"
+        answer = _sections()[f"pool_answer{waited}"] if pooled else "return run()"
         lines = ["local function begin()", _SHARED, *before, "local function run()", *parts, own, "end", answer, "end"]
         lines.append("return begin()")
     if pooled:
@@ -81,11 +81,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
 def _head(flags: list[str], modern: bool) -> list[str]:
     if modern:
         return [f"#!lua flags={','.join(flags)}" if flags else "#!lua"]
-    return [_section("redis_6"), *([_section("redis_6_allow_oom")] if "allow-oom" in flags else [])]
-
-
-def _section(name: str) -> str:
-    return _sections()[name]
+    return [_sections()["redis_6"], *([_sections()["redis_6_allow_oom"]] if "allow-oom" in flags else [])]
 
 
 @cache

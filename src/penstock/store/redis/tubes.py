@@ -134,7 +134,7 @@ class Tubes:
         tube = self.find(name)
         if tube is None:
             made = self._numbered(make_tube(0, name, kind, given))
-            if self._name("", made):
+            if self.name("", made):
                 return made
             for stored in self.shards(made):
                 self._runner.command(stored.no, "meta", b"DEL")  # another client created it first
@@ -180,11 +180,8 @@ class Tubes:
             if written == 1:
                 return self._known(tube.no, after)
 
-    def rename(self, tube: Tube, name: str, floor: int) -> bool:
-        """Give a tube another name, and its floor. Returns False if the name is in use."""
-        return self._name(tube.name, replace(tube, name=name), floor)
-
-    def _name(self, before: str, tube: Tube, floor: int = 0) -> bool:
+    def name(self, before: str, tube: Tube, floor: int = 0) -> bool:
+        """Give a tube its name, instead of the one before, and its floor. Returns False if the name is in use."""
         declared = encode_declared(Declared(tube.name, tube.kind, encode_given(tube.given).decode(), floor))
         words = before, tube.name, tube.no, b"", declared, uuid4().hex
         return bool(self._runner.on_tag("declare_tube", TUBES, *words, idempotent=True))
@@ -225,7 +222,7 @@ class Tubes:
                 what = f"no call finds tube number {tube.no} by its name"
                 findings.append(Finding(tube.name, None, what, f"give it the name {name}"))
                 if repair:
-                    self._name("", replace(tube, name=name), self.floor(tube))
+                    self.name("", replace(tube, name=name), self.floor(tube))
         return findings
 
     def stored(self) -> list[Tube]:
