@@ -84,8 +84,8 @@ class CheckStep(RedisStep):
         """Repair what the last look found, except for leases and groups."""
         look, name = self.look, self._runner.keys.name
         self._set(look.fields)
-        commands = [(name(tube.no, part), command, words) for command, part, words in look.commands]
-        self._runner.servers.command_all([(key, (command, key, *words)) for key, command, words in commands])
+        commands = [(key := name(tube.no, part), (command, key, *words)) for command, part, words in look.commands]
+        self._runner.servers.command_all(commands)
         self.rewrite(tube, list(look.again.values()))
 
     def _set(self, fields: Fields) -> None:

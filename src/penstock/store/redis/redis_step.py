@@ -156,7 +156,10 @@ class RedisStep:
 
     def _find(self, tube: Tube, states: bytes, after: int, limit: int) -> list[Record]:
         """Readable tasks in these states above an id. Tries the next ids, then all or, if few exist, existing ones."""
-        found, last = list[Record](), self._runner.read_counters([tube])[0].last_id
+        found, stored_last = list[Record](), self._runner.command(tube.no, "meta", b"HGET", b"last")
+        if stored_last is None:
+            raise self._runner.missing(tube)
+        last = int(cast(bytes, stored_last))
 
         def values() -> Iterator[tuple[int, bytes]]:
             yield from self._values(tube, "tasks", range(after + 1, min(after + limit, last) + 1))

@@ -167,20 +167,19 @@ if #due > 0 then
   return { now, readied, removed, log, 1, 0, {}, due }
 end
 
-local function lease(most, session)
-  while #leased < 2 * most and passed < 1000 and withdrawn < 1000 do
-    local names, keys = candidates(one_by_one and 1 or math.min(most - #leased / 2, 1000)), {}
-    if #names == 0 then break end
-    for i, name in ipairs(names) do keys[i] = key_in(name) end
-    lease_batch(names, keys, redis.call('HMGET', k_tasks, unpack(keys)), one_by_one and #leased / 2 + 1 or most, session)
-  end
-end
-
 local session = redis.call('HGET', k_handles, handle)
 local alive = session and tonumber(redis.call('ZSCORE', k_lapses, handle) or 0) > now
   and tonumber(redis.call('ZSCORE', k_ends, session) or 0) > now
 if alive then
-  if wanted > 0 and meta[2] ~= '1' then lease(wanted, tonumber(session)) end
+  local most = meta[2] == '1' and 0 or wanted
+  while #leased < 2 * most and passed < 1000 and withdrawn < 1000 do
+    local names = candidates(one_by_one and 1 or math.min(most - #leased / 2, 1000))
+    if #names == 0 then break end
+    local keys = in_order and names or {}
+    for i = #keys + 1, #names do keys[i] = key_in(names[i]) end
+    local values = redis.call('HMGET', k_tasks, unpack(keys))
+    lease_batch(names, keys, values, one_by_one and #leased / 2 + 1 or most, tonumber(session))
+  end
   count('take', #leased / 2)
   local came = #leased > 0
   if blocked == 'register' and not came then
