@@ -215,6 +215,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         clock, pks, *_ = answers[0][0]
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
+        step.moved = step.moved or (step.passing and bool(changed))
         flushed.note_rows(delta, changed, answers[1][0][0] if queues else None)
     for at, into, entries in puts:
         records = _stored(step, into, entries, answers[at:])

@@ -51,6 +51,8 @@ class PostgresStep(ServerStep):
     settling_ms = 25
     #: Whether the flush skips locked rows, on which another process works.
     passing = False
+    #: Whether such a flush changed some rows; more may remain.
+    moved = False
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction or as part of the open one. Returns the rows of each that has
@@ -134,8 +136,8 @@ class PostgresStep(ServerStep):
 
     @property
     def soon(self) -> int:
-        """When to retry passed deadlines that remain: another client may be applying them."""
-        return self.now + BUSY_MS
+        """When to retry passed deadlines: now if this step applied some, later if another client is applying them."""
+        return self.now if self.moved else self.now + BUSY_MS
 
     # sessions
 
