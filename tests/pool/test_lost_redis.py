@@ -47,6 +47,19 @@ def test_tasks_outlive_redis(broker: penstock.Broker, server: Redis, kind: str) 
     assert [task.data for task in tube.take_many(9)] == (["b"] if kind.startswith("utube") else ["b", b"d", "e"])
 
 
+def test_commands_that_restore_the_index_wait_for_no_commit(broker: penstock.Broker, server: Redis) -> None:
+    tube = broker.tube("t")
+    for number in range(3):
+        tube.put(number)
+    server.kill()
+    server.start()
+    lose(server)
+    tube.put("x")
+    waits = server.ask("INFO", "commandstats").partition("cmdstat_blpop:calls=")[2].partition(",")[0]
+    assert int(waits or 0) <= 2
+    assert tube.stats().tasks.ready == 4
+
+
 def test_counters_outlive_redis(broker: penstock.Broker, server: Redis) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c", "d"], delay=60)

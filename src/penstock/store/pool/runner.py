@@ -168,7 +168,7 @@ class WatchedServer(Servers):
 
     @contextmanager
     def waiting(self, called: bytes) -> Iterator[None]:
-        """A context in which a script of this thread waits at a list, in the same round trip."""
+        """A context in which the first command of this thread, a script, waits at a list, in the same round trip."""
         self._thread.waits = _wait_at(called)
         try:
             yield
@@ -176,12 +176,13 @@ class WatchedServer(Servers):
             self._thread.waits = None
 
     def run(self, request: Request, *, idempotent: bool) -> Reply:
-        attempt = partial(self._exchange, request, [])
+        waits: Request | None = getattr(self._thread, "waits", None)
+        self._thread.waits = None  # commands that restore a lost index do not wait
+        attempt = partial(self._exchange, request, waits, [])
         return self._watched(lambda: self._retry(attempt, idempotent=idempotent))
 
-    def _exchange(self, request: Request, tries: list[Request]) -> Reply:
+    def _exchange(self, request: Request, waits: Request | None, tries: list[Request]) -> Reply:
         tries.append(request)
-        waits: Request | None = getattr(self._thread, "waits", None)
         try:
             if waits is None:
                 replies = exchange_scripts(self._connections, [request])
@@ -192,9 +193,9 @@ class WatchedServer(Servers):
                 raise
             replies = list(lost.replies)
         version, reply = _answer(request, unwrap(replies[0]))
-        told = cast("list[bytes] | None", replies[1]) if len(replies) > 1 else None
+        told = replies[1] if len(replies) > 1 else None  # an error if the server began to load its data
         # An earlier try may have changed something.
-        self._thread.marked = version or (0 if len(tries) == 1 else inf), told and told[1]
+        self._thread.marked = version or (0 if len(tries) == 1 else inf), told[1] if isinstance(told, list) else None
         return reply
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
