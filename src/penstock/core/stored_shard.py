@@ -1,4 +1,4 @@
-"""One shard of a sharded tube, as a stored tube with ids of its own, and the public ids of what it holds."""
+"""One shard of a sharded tube, as a stored tube with its own ids, and the public ids of its tasks and groups."""
 
 from __future__ import annotations
 
