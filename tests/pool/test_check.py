@@ -6,9 +6,9 @@ import pytest
 
 import penstock
 from penstock.core.options import Tube
+from penstock.store.pool.epoch_runner import EpochRunner
 from penstock.store.pool.index import Mirror, differences
 from penstock.store.pool.pool_store import PoolStore
-from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Vault
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
@@ -55,7 +55,7 @@ def test_a_task_in_transit_to_the_database_is_not_a_finding(
     tube.put("gone")
     busy = other.tube("t")
 
-    def halfway(runner: PoolRunner, vault: Vault, stored: Tube) -> tuple[list[int], list[int]]:
+    def halfway(runner: EpochRunner, vault: Vault, stored: Tube) -> tuple[list[int], list[int]]:
         with monkeypatch.context() as patch:
             patch.setattr(Mirror, "write_all", lambda mirror, dirty: None)
             busy.put("new")

@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
-from penstock.store.pool.runner import OTHER_EPOCH, Change, Interrupted, PoolRunner, WatchedServer, list_of
+from penstock.store.pool.epoch_runner import OTHER_EPOCH, Change, EpochRunner, Interrupted, WatchedServer, list_of
 from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
 from penstock.store.redis.encoding import payload_place, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
@@ -68,7 +68,7 @@ class Page(NamedTuple):
 class Mirror:
     """Writes the index of one pool to its vault."""
 
-    def __init__(self, runner: PoolRunner, vault: Vault) -> None:
+    def __init__(self, runner: EpochRunner, vault: Vault) -> None:
         self._runner = runner
         self._vault = vault
         self._looked: dict[int, float] = {}
@@ -213,7 +213,7 @@ def _add_task(changes: Changes, id: int, value: bytes) -> None:
 class Index:
     """The index of one pool."""
 
-    def __init__(self, runner: PoolRunner, vault: Vault, schema: int) -> None:
+    def __init__(self, runner: EpochRunner, vault: Vault, schema: int) -> None:
         self._runner = runner
         self._servers: WatchedServer = runner.servers
         self._vault = vault
@@ -358,7 +358,7 @@ class Index:
         self._servers.send(key, command, key, *words)
 
 
-def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> tuple[list[int], list[int]]:
+def differences(runner: EpochRunner, vault: Vault, tube: Tube) -> tuple[list[int], list[int]]:
     """The ids of tasks that only the index has, and of those that only the vault has, without marked ones: these are
     yet to be written to the vault. Both are empty if the tube keeps changing."""
     meta = runner.keys.name(tube.no, "meta")

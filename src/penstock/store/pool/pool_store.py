@@ -41,8 +41,8 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, importing, is_frozen
 from penstock.engine.port import Loaded, Select
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
+from penstock.store.pool.epoch_runner import Change, EpochRunner, Interrupted, WatchedServer
 from penstock.store.pool.index import Index, Mirror, Progress, differences
-from penstock.store.pool.runner import Change, Interrupted, PoolRunner, WatchedServer
 from penstock.store.pool.vault import Database, Shelf, Vault, vault_version
 from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
@@ -112,7 +112,7 @@ class PoolTubes(Tubes):
 class PoolOutbox(Outbox):
     """The outboxes of all tubes of one pool. An entry leaves its outbox once the vault has the reply."""
 
-    def __init__(self, runner: PoolRunner, tubes: Tubes, mirror: Mirror) -> None:
+    def __init__(self, runner: EpochRunner, tubes: Tubes, mirror: Mirror) -> None:
         super().__init__(runner, tubes)
         self._mirror = mirror
         self._pool_runner = runner
@@ -137,7 +137,7 @@ class PoolStep(RedisStep):
     __slots__ = ("_vault",)
 
     def __init__(
-        self, vault: Vault, runner: PoolRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None
+        self, vault: Vault, runner: EpochRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None
     ) -> None:
         super().__init__(runner, outbox, tube, write, now)
         self._vault = vault
@@ -156,11 +156,11 @@ class PoolStep(RedisStep):
 class PoolStore(RedisStore):
     """Implements `engine.store.Store` on one Redis server and a database."""
 
-    _runner: PoolRunner
+    _runner: EpochRunner
     _servers: WatchedServer
     _tubes: PoolTubes
     _connect = WatchedServer
-    _runner_type = PoolRunner
+    _runner_type = EpochRunner
     # Of evictions, but not of missing persistence: what Redis loses is rebuilt from the vault.
     _warnings = staticmethod(lambda settings: durability.warnings({**settings, "aof_enabled": "1"}))
 

@@ -230,7 +230,7 @@ def _answer(request: Request, reply: Reply) -> tuple[int, Reply]:
     return cast("tuple[int, Reply]", reply)
 
 
-class PoolRunner(Runner):
+class EpochRunner(Runner):
     """Runs scripts in an epoch."""
 
     servers: WatchedServer
