@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.redis.runner import TUBES
+from penstock.store.redis.script_runner import TUBES
 
 
 @pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)

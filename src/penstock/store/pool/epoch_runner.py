@@ -30,7 +30,7 @@ from penstock.store.redis.redis_connection import (
     exchange_on,
     packed,
 )
-from penstock.store.redis.runner import Keys, Runner
+from penstock.store.redis.script_runner import Keys, ScriptRunner
 from penstock.store.redis.scripts import WAITED, Script, load_script
 from penstock.store.redis.servers import Request, Servers, exchange_scripts, unwrap
 
@@ -230,7 +230,7 @@ def _answer(request: Request, reply: Reply) -> tuple[int, Reply]:
     return cast("tuple[int, Reply]", reply)
 
 
-class EpochRunner(Runner):
+class EpochRunner(ScriptRunner):
     """Runs scripts in an epoch."""
 
     servers: WatchedServer
@@ -252,7 +252,7 @@ class EpochRunner(Runner):
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """As in Runner; restores the tube's index first if it is lost."""
+        """As in ScriptRunner; restores the tube's index first if it is lost."""
         dirty = cast("Dirty | None", getattr(self._thread, "dirty", None))
         while True:
             epoch = str(self.servers.epoch)
@@ -298,7 +298,7 @@ class EpochRunner(Runner):
         return super().known(tube, reply)
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
-        """As in Runner, with the client and the epoch as last arguments."""
+        """As in ScriptRunner, with the client and the epoch as last arguments."""
         caller = getattr(self._thread, "caller", None) or ("", str(self.servers.epoch))
         return super().tube_request(name, tube, *arguments, *caller, now=now)
 

@@ -28,7 +28,7 @@ from penstock.store.pool.epoch_runner import OTHER_EPOCH, Change, EpochRunner, I
 from penstock.store.pool.vault import Changes, Shelf, Vault, epoch_of, vault_version
 from penstock.store.redis.encoding import payload_place, task_id, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.runner import SESSIONS, TUBES
+from penstock.store.redis.script_runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")

@@ -49,7 +49,7 @@ from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, OutboxEntry
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.script_runner import ScriptRunner
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ P = TypeVar("P", Record, Group, Kept)
 class PoolTubes(Tubes):
     """The tubes of one pool. A new one has no index yet; the first call on it creates one."""
 
-    def __init__(self, runner: Runner, vault: Vault) -> None:
+    def __init__(self, runner: ScriptRunner, vault: Vault) -> None:
         super().__init__(runner)
         self._vault = vault
 

@@ -39,7 +39,7 @@ from penstock.store.redis.encoding import (
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument
 from penstock.store.redis.redis_step import RedisStep
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.script_runner import ScriptRunner
 
 _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
@@ -52,7 +52,7 @@ _STEP = 200
 Fields = Mapping[tuple[str, bytes], bytes | None]
 
 
-def check(runner: Runner, outbox: Outbox, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+def check(runner: ScriptRunner, outbox: Outbox, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
     """Check a stored tube, and repair it if asked. In a busy tube, only findings that several reads agree on count."""
     step, agreed = CheckStep(runner, outbox, tube, repair, now), list[Finding]()
     for attempt in range(_LOOKS):
@@ -101,7 +101,7 @@ class CheckStep(RedisStep):
 class Look:
     """A tube as read once: what is stored, what is wrong, and what repairs it."""
 
-    def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
+    def __init__(self, runner: ScriptRunner, tube: Tube, now: int | None) -> None:
         self.tube = tube
         self._now = runner.now(tube.no, now)
         before = runner.read_part(tube, "meta")

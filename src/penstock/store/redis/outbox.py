@@ -29,7 +29,7 @@ from penstock.errors import NoSuchTube, StoreCorrupt, StoreError
 from penstock.store.redis import puts
 from penstock.store.redis.encoding import decode, task_key
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.runner import TUBES, Runner
+from penstock.store.redis.script_runner import TUBES, ScriptRunner
 from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
@@ -74,7 +74,7 @@ def read_entry(stored: bytes) -> OutboxEntry:
 class Outbox:
     """The outboxes of all tubes of one store."""
 
-    def __init__(self, runner: Runner, tubes: Tubes) -> None:
+    def __init__(self, runner: ScriptRunner, tubes: Tubes) -> None:
         self._runner = runner
         self._tubes = tubes
         self._senders: set[int] = set()

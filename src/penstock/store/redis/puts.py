@@ -16,7 +16,7 @@ from penstock.core.stored_shard import Shard
 from penstock.core.task import Entry, Record
 from penstock.store.redis.encoding import new_pieces, pack_texts, sortable, task_key
 from penstock.store.redis.redis_connection import Argument, Reply, packed
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.script_runner import ScriptRunner
 from penstock.store.redis.servers import Request
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,7 +91,7 @@ def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, m
     return records
 
 
-def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+def plain_put(runner: ScriptRunner, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
     """A function that stores a payload faster than a put: everything that all payloads share is packed once.
 
     None if a task's rank depends on its time, its id or other tasks.
@@ -117,7 +117,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
     return put
 
 
-def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
+def plain_words(runner: ScriptRunner, tube: Tube, entry: Entry) -> list[Argument]:
     """The arguments of put_plain between the limit and the data."""
     second = "2" in runner.shape(tube).letters
     head, rest = new_pieces(record_maker(entry)(0, 0, b""))

@@ -51,7 +51,7 @@ from penstock.store.redis.encoding import (
 )
 from penstock.store.redis.outbox import Outbox, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.runner import PAGE, Runner, read_pairs
+from penstock.store.redis.script_runner import PAGE, ScriptRunner, read_pairs
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
@@ -77,7 +77,7 @@ class RedisStep:
     posts = True
     __slots__ = ("_done", "_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
 
-    def __init__(self, runner: Runner, outbox: Outbox, tube: Tube, write: bool, now: int | None) -> None:
+    def __init__(self, runner: ScriptRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None) -> None:
         self._runner = runner
         self._outbox = outbox
         self._tube = tube

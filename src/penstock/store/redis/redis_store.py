@@ -73,7 +73,7 @@ from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument, Reply
 from penstock.store.redis.redis_step import Left, RedisStep
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import PAGE, TUBES, Keys, Runner, add_up, read_pairs
+from penstock.store.redis.script_runner import PAGE, TUBES, Keys, ScriptRunner, add_up, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.tubes import Tubes, by_tube
@@ -105,7 +105,7 @@ class RedisStore(Store):
     remove_step = PAGE
     # What a pool replaces; and its `_open` replaces the tubes and the outbox.
     _connect: Callable[[Location], Servers] = staticmethod(connect_servers)
-    _runner_type: type[Runner] = Runner
+    _runner_type: type[ScriptRunner] = ScriptRunner
     _warnings: Callable[[durability.Settings], list[str]] = staticmethod(durability.warnings)
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:

@@ -19,7 +19,7 @@ from penstock.core.results import Joined, Presence, SessionRecord, lapsed
 from penstock.engine.sessions import LAPSE_MS
 from penstock.store.redis.encoding import task_id
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.runner import SESSIONS, Runner
+from penstock.store.redis.script_runner import SESSIONS, ScriptRunner
 from penstock.store.redis.tubes import Tubes
 
 
@@ -52,7 +52,7 @@ _session = msgspec.msgpack.Decoder(StoredSession).decode
 class Registry:
     """The sessions of one store."""
 
-    def __init__(self, runner: Runner, tubes: Tubes) -> None:
+    def __init__(self, runner: ScriptRunner, tubes: Tubes) -> None:
         self._runner = runner
         self._tubes = tubes
 

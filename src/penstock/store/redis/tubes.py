@@ -24,7 +24,7 @@ from penstock.core.stored_shard import Shard, shard_at
 from penstock.core.task import NO_UTUBE
 from penstock.core.transfer import hidden, is_hidden, is_importing, plain_name
 from penstock.store.redis.encoding import MAX_ID, task_key
-from penstock.store.redis.runner import TUBES, Runner
+from penstock.store.redis.script_runner import TUBES, ScriptRunner
 
 # Commands in one round trip.
 _STEP = 1000
@@ -56,7 +56,7 @@ _decode = msgspec.json.Decoder(Declared).decode
 class Tubes:
     """The tubes of one store."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
         self._shards: dict[int, Sequence[Shard]] = {}
         self._floors: dict[int, int] = {}

@@ -65,7 +65,7 @@ class Shape(NamedTuple):
     packed: bytes  # letters and limit, as arguments
 
 
-class Runner:
+class ScriptRunner:
     """Runs scripts on the servers of one store, by the store's clock or the caller's."""
 
     def __init__(self, servers: Servers, keys: Keys, clock: Callable[[], int] | None, *, modern: bool) -> None:
