@@ -125,7 +125,7 @@ def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, st
         yield f"{waiting} tasks do not have its state yet, and nothing changes them", "change them"
 
 
-def mend_group(group: Group, states: Counter[str]) -> None:
+def repair_group(group: Group, states: Counter[str]) -> None:
     """Make a group agree with its stored tasks, counted by state: reopen it, or let its tasks follow its state."""
     group.left = states.total()
     group.total = max(group.total, group.left)

@@ -7,7 +7,7 @@ micro-queues and counters.
 from __future__ import annotations
 
 from penstock.core import group as rules
-from penstock.core.audit import Audit, derived_problems, group_problems, mend_group, primary_problems
+from penstock.core.audit import Audit, derived_problems, group_problems, primary_problems, repair_group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Effects, Finding
@@ -41,7 +41,7 @@ def _repair(step: Step, tube: Tube, audit: Audit) -> None:
         group = work.group(found.no) if any(group_problems(found, states)) else None
         if group is None:
             continue
-        mend_group(group, states)
+        repair_group(group, states)
         if group.state == rules.OPEN:
             for record in work.load(Members(group.no, group.left)):
                 if record.state in "rq~":
