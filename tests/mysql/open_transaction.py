@@ -8,7 +8,7 @@ from typing import TypeVar
 from penstock.store.mysql.mysql_connection import Link, MysqlServer, parse
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.mysql_store import MysqlStore
-from penstock.store.mysql.wire import Answer
+from penstock.store.mysql.mysql_wire import Answer
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.engine.port import Conflict
 from penstock.store.mysql.mysql_connection import Link, MysqlServer, parse
-from penstock.store.mysql.wire import Answer
+from penstock.store.mysql.mysql_wire import Answer
 from penstock.testing import Clock
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url, numbers

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.mysql.mysql_queries import Q
-from penstock.store.mysql.wire import Raw, fill
+from penstock.store.mysql.mysql_wire import Raw, fill
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import numbers
 from tests.support.quiet_broker import quiet

@@ -18,7 +18,7 @@ from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
 from penstock.store.mysql.mysql_queries import TIME, Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.wire import fill
+from penstock.store.mysql.mysql_wire import fill
 from tests.mysql.conftest import Connection
 from tests.mysql.open_transaction import HeldServer, held_step
 from tests.support.quiet_broker import quiet

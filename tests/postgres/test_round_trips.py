@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import penstock
-from penstock.store.postgres.wire import Call, Link, Row, Wire
+from penstock.store.postgres.postgres_wire import Call, Link, Row, Wire
 from tests.support.quiet_broker import quiet
 
 

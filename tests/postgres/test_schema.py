@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.wire import Call, Row, Wire
+from penstock.store.postgres.postgres_wire import Call, Row, Wire
 from tests.servers.postgres import Postgres
 
 

@@ -13,7 +13,7 @@ from psycopg.waiting import wait
 
 import penstock
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.wire import Call, Row, Wire
+from penstock.store.postgres.postgres_wire import Call, Row, Wire
 from tests.postgres.schemas import database_of
 
 # Row locks belong to a transaction that has a number.

@@ -21,7 +21,7 @@ from penstock.store.mysql.mysql_connection import Link as MysqlLink
 from penstock.store.mysql.mysql_connection import Location, parse
 from penstock.store.postgres import postgres_connection
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.wire import Link as PostgresLink
+from penstock.store.postgres.postgres_wire import Link as PostgresLink
 
 # Few tests use more at once.
 _MOST = 6

@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q, require
-from penstock.store.mysql.wire import Answer, Prepared, Rows, ask, fill, joined, literal
+from penstock.store.mysql.mysql_wire import Answer, Prepared, Rows, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.sql.sql_queries import Write
 from penstock.store.wake import until_readable

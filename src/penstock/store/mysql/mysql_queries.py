@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.engine.port import MUTABLE
-from penstock.store.mysql.wire import Prepared, Raw, fill
+from penstock.store.mysql.mysql_wire import Prepared, Raw, fill
 from penstock.store.sql import sql_queries
 from penstock.store.sql.sql_queries import COLUMNS, load_queries
 

@@ -13,10 +13,10 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.engine.port import Acked, Conflict, Delta, Flushed, Handed, LostTake, Request
-from penstock.store.mysql.changes import Flush, ack_packet
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
-from penstock.store.mysql.wire import Answer, Prepared, Raw, fill, literal
+from penstock.store.mysql.mysql_wire import Answer, Prepared, Raw, fill, literal
+from penstock.store.mysql.mysql_writes import Flush, ack_packet
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Looked, Row, first_pk

@@ -15,7 +15,7 @@ from penstock.engine.store import Store, finish_drops
 from penstock.store.mysql.mysql_connection import BoundServer, Link, MysqlServer, parse
 from penstock.store.mysql.mysql_queries import Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.wire import literal
+from penstock.store.mysql.mysql_wire import literal
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore, advice_on

@@ -24,7 +24,7 @@ from penstock.core.names import kind_of, safe_url, shown
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.postgres.postgres_queries import Queries
-from penstock.store.postgres.wire import Call, Link, Query, Row, Wire
+from penstock.store.postgres.postgres_wire import Call, Link, Query, Row, Wire
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 
 # The settings of all connections. Tables grow from empty to millions of rows and shrink again within minutes, so plans

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
-from penstock.store.postgres.wire import Query
+from penstock.store.postgres.postgres_wire import Query
 from penstock.store.sql.sql_queries import COUNTERS, load_queries
 
 # The counters that a change of tasks can modify.

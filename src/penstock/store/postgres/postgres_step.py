@@ -25,9 +25,9 @@ from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Conflict, Handed, LostTake, Request
 from penstock.errors import PenstockError
-from penstock.store.postgres import changes
+from penstock.store.postgres import postgres_writes as writes
 from penstock.store.postgres.postgres_connection import this_process
-from penstock.store.postgres.wire import Call, Query, Row, command
+from penstock.store.postgres.postgres_wire import Call, Query, Row, command
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
 from penstock.store.sql.sql_step import BUSY_MS, Looked
@@ -92,7 +92,7 @@ class PostgresStep(ServerStep):
         self.run([self.call(self.Q.open_alone, tube=tube.no)])
 
     def add_counter(self, tube: Tube) -> None:
-        bounds = ("heads", "dues") if changes.bounded(tube) else ()
+        bounds = ("heads", "dues") if writes.bounded(tube) else ()
         serials = ("serials",) if tube.kind.hand_out == DELIVER else ()
         self._sequences(self.Q.create_sequence, tube, "ids", *bounds, *serials)
         super().add_counter(tube)
@@ -161,7 +161,7 @@ class PostgresStep(ServerStep):
 
     # hot calls and changes
 
-    ack, flush = changes.ack, changes.flush
+    ack, flush = writes.ack, writes.flush
 
     def take_once(self, request: Request, call: int) -> Handed:
         tubes, handle, blocked = request.tubes, request.handle, request.blocked
@@ -186,7 +186,7 @@ class PostgresStep(ServerStep):
         return self.call(
             on.take if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
             mark=mark, call=call, top=float(_HIGHEST if request.max_pri is None else request.max_pri), fair=tube.fair,
-            queued=kind.per_utube, turning=_singly(tube), bounded=changes.bounded(tube),
+            queued=kind.per_utube, turning=_singly(tube), bounded=writes.bounded(tube),
             count=min(count, 1) if _singly(tube) else count, period=tube.period if kind.hand_out == CLOCK else _HIGHEST,
         )  # fmt: skip
 
@@ -254,7 +254,7 @@ def raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low:
     Not always: the bound cannot rise while an old task of lower priority is ready.
     """
     distance = min(record.id for record in records) - low
-    if changes.bounded(tube) and not step.db.server.bound and random.random() < raise_chance(distance):
+    if writes.bounded(tube) and not step.db.server.bound and random.random() < raise_chance(distance):
         due = step.now + min((record.ttr for record in records if record.ttr is not None), default=0)
         calls = [step.call(step.Q.open_alone_at_once, tube=tube.no)]
         with suppress(PenstockError, Conflict):  # the tube is in use: a later take retries

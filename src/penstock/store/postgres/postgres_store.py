@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.engine.store import Store, finish_drops
-from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.listener import Listener
 from penstock.store.postgres.postgres_connection import BoundServer, PostgresServer, locate
 from penstock.store.postgres.postgres_queries import Queries
 from penstock.store.postgres.postgres_step import PostgresStep
+from penstock.store.postgres.postgres_writes import plain_put
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore, advice_on

@@ -1,6 +1,6 @@
 -- Queries of the PostgreSQL store only; the rest is in store/sql/queries.sql. Table names get the store's schema, and
 -- hot statements use one partition instead of penstock_task. `ROWS u(key bigint, ...)` is a table made of array
--- parameters with the names of its columns (see wire.py). tests/postgres/test_plans.py checks the plans.
+-- parameters with the names of its columns (see postgres_wire.py). tests/postgres/test_plans.py checks the plans.
 -- Rows are found by `pk BETWEEN x AND x` or by a LATERAL with a LIMIT, not by `pk = x`: a join that was planned for an
 -- empty table would read all of a full one in index order. Rows locked by an earlier statement may be found by ctid.
 

@@ -1,5 +1,5 @@
 -- One schema for MariaDB and MySQL. Names and labels are VARBINARY: they are compared byte by byte, and read as texts
--- (store/mysql/wire.py). Binary data is a LONGBLOB.
+-- (store/mysql/mysql_wire.py). Binary data is a LONGBLOB.
 CREATE TABLE IF NOT EXISTS penstock_meta (
     name VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
     value VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL

@@ -22,7 +22,7 @@ from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed
 from penstock.engine.port import Row as Changed
 from penstock.errors import StoreError
 from penstock.store.postgres.postgres_queries import WEIGHTS
-from penstock.store.postgres.wire import Call, Row
+from penstock.store.postgres.postgres_wire import Call, Row
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values
 

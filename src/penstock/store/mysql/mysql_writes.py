@@ -21,7 +21,7 @@ from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, require
-from penstock.store.mysql.wire import Raw, Rows, fill, joined, literal
+from penstock.store.mysql.mysql_wire import Raw, Rows, fill, joined, literal
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values
 
 # Columns that are omitted if no task of the put has a value, so that the server need not parse them.

@@ -6,7 +6,7 @@ import pymysql
 import pytest
 
 from penstock.store.mysql.mysql_connection import is_lost
-from penstock.store.mysql.wire import Ok, ask, fill, literal
+from penstock.store.mysql.mysql_wire import Ok, ask, fill, literal
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import bare
 from tests.support.threads import begin, until
