@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from django.test import override_settings
 import penstock
 from penstock.django import task_results
 from penstock.django.task_results import Status, base, exceptions, signals
-from penstock.testing import Clock
+from penstock.testing import Clock, run_queued
 from tests.django.conftest import Use, work
 from tests.django.shop import tasks
 from tests.servers import empty_url
@@ -209,27 +211,56 @@ def test_enqueue_now_does_not_wait_for_a_commit(use: Use) -> None:
     assert work(backend) == 1
 
 
-def test_enqueue_in_transaction_is_a_part_of_it(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def site_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a store in the PostgreSQL database that is the project's own."""
     url = empty_url("postgres")
     monkeypatch.setattr(connections, "settings", connections.configure_settings({"default": _database(url)}))
     monkeypatch.delattr(connections._connections, "default", raising=False)
-    backend = use(url, enqueue="in_transaction", tubes={"default": {"ttr": 60}})
-    try:
-        with pytest.raises(RuntimeError), transaction.atomic():
-            tasks.note.enqueue("gone")
-            raise RuntimeError
-        with transaction.atomic():
-            result = tasks.note.enqueue("kept")
-            assert result.enqueued_at is not None
-            with pytest.raises(exceptions.TaskResultDoesNotExist):  # on the broker's own connection
-                backend.get_result(result.id)
-        assert backend.get_result(result.id) == result
-        tasks.ran.clear()
-        assert work(backend) == 1
-        assert tasks.ran == [(("kept",), {})]
-    finally:
-        connections["default"].close()
-        monkeypatch.delattr(connections._connections, "default", raising=False)
+    yield url
+    connections["default"].close()
+    monkeypatch.delattr(connections._connections, "default", raising=False)
+
+
+def test_enqueue_in_transaction_is_a_part_of_it(use: Use, site_url: str) -> None:
+    backend = use(site_url, enqueue="in_transaction", tubes={"default": {"ttr": 60}})
+    with pytest.raises(RuntimeError), transaction.atomic():
+        tasks.note.enqueue("gone")
+        raise RuntimeError
+    with transaction.atomic():
+        result = tasks.note.enqueue("kept")
+        assert result.enqueued_at is not None
+        with pytest.raises(exceptions.TaskResultDoesNotExist):  # on the broker's own connection
+            backend.get_result(result.id)
+    assert backend.get_result(result.id) == result
+    tasks.ran.clear()
+    assert work(backend) == 1
+    assert tasks.ran == [(("kept",), {})]
+
+
+@pytest.mark.parametrize("how", ["set_rollback", "a block that failed", "close"])
+def test_a_task_whose_transaction_django_rolls_back_silently_is_retried(site_url: str, how: str) -> None:
+    app = penstock.App(site_url)
+
+    @app.task(backoff=penstock.Backoff(base=600, jitter=0))
+    def ship() -> str:
+        with penstock.current_task().transaction(connections["default"], result="shipped"):
+            if how == "set_rollback":
+                transaction.set_rollback(True)
+            elif how == "close":
+                connections["default"].close()
+            else:
+                with suppress(KeyError), transaction.atomic(savepoint=False):
+                    raise KeyError
+        return "ignored"
+
+    handle = ship.put()
+    run_queued(app, raises=False)
+    assert (handle.status, handle.outcome) == ("delayed", None)
+    [attempt] = app.broker.tube("default").peek(handle.id).errors
+    if how != "close":
+        assert attempt.error == "the transaction that acked it was not committed"
+    app.close()
 
 
 def _database(url: str) -> dict[str, Any]:

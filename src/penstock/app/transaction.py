@@ -86,6 +86,7 @@ class TaskTransaction:
         try:
             if error is None:
                 _ack(self._task, self._connection, self._result)
+                self._task.unsure |= _rolls_back(self._connection)
         except BaseException as failed:
             self._undo()
             self._block.__exit__(type(failed), failed, failed.__traceback__)
@@ -170,6 +171,12 @@ def _is_open(connection: Any) -> bool:
         f"transaction cannot use {kind_of(connection)}: "
         "give a connection of psycopg, apsw, pymysql, SQLAlchemy or Django"
     )
+
+
+def _rolls_back(connection: Any) -> bool:
+    """Whether the end of the block rolls it back without raising: Django does, after `set_rollback` and after an error
+    in a block within it."""
+    return library_of(connection) == "django" and bool(connection.needs_rollback)
 
 
 def _block(connection: Any, *, nested: bool) -> Any:

@@ -80,6 +80,8 @@ def _run(app: App, item: RunningTask, *, once: bool = False) -> Exception | None
         ended = settlement.failed(item, Fail(names.failure(error)) if once and not isinstance(error, Fail) else error)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
     settlement.call_hooks(app.hooks, item, ended, error)
-    if not item.settled:
+    if item.unsure:
+        ended = settlement.uncommitted(item)
+    if item.unsure or not item.settled:
         settle(item.tube.runtime, item.tube.stored, [ended.move])
     return error
