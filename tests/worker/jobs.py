@@ -70,6 +70,28 @@ def bury(reason: str) -> None:
     raise penstock.Bury(reason)
 
 
+def refuse(how: str) -> None:
+    """Raise a signal without a reason, while another exception is handled."""
+    try:
+        raise OSError("451 try later")
+    except OSError as error:
+        if how == "retry from":
+            raise penstock.Retry(0.01) from error
+        if how == "hidden":
+            raise penstock.Bury from None
+        raise penstock.Bury  # noqa: B904 - the error that it hides is what the test reads
+
+
+@app.task(max_attempts=2)
+def refuse_here(how: str) -> None:
+    refuse(how)
+
+
+@app.task(tube="processes", executor="process", max_attempts=2)
+def refuse_in_process(how: str) -> None:
+    refuse(how)
+
+
 @app.task(max_attempts=2)
 def die() -> None:
     report_event(["dying", penstock.current_task().attempts])

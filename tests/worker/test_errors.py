@@ -51,6 +51,20 @@ def test_bury_fail_and_retry_are_reported_too(app: App, run: Run) -> None:
     assert outcome.errors[0].traceback.endswith("Retry: not yet\n")
 
 
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_a_signal_without_a_reason_reports_the_exception_that_led_to_it(app: App, start: Start, where: str) -> None:
+    refuse = jobs.refuse_here if where == "thread" else jobs.refuse_in_process
+    retrying, burying, hidden = (refuse.put(how) for how in ("retry from", "bury", "hidden"))
+    start("--processes", "1")
+    tube = refuse.rules.tube
+    for handle in (retrying, burying):
+        task = buried(app, tube, handle.id)
+        assert {each.error for each in task.errors} == {"OSError: 451 try later"}
+        assert task.reason == "OSError: 451 try later"
+    task = buried(app, tube, hidden.id)
+    assert ([each.error for each in task.errors], task.reason) == (["Bury"], None)
+
+
 def test_a_passed_time_limit_has_no_traceback(app: App, run: Run, send: object) -> None:
     handle = jobs.hang.put("late")
     run("rules")

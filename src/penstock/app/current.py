@@ -40,6 +40,12 @@ class Bury(Exception):
         super().__init__(reason)
 
 
+def reason_of(signal: Retry | Bury) -> str | None:
+    """The reason it was given, else the exception from which, or while handling which, it was raised."""
+    led = signal.__cause__ or (None if signal.__suppress_context__ else signal.__context__)
+    return signal.reason or (None if led is None else names.text("reason", names.failure(led)))
+
+
 class Snooze(Exception):
     """Raise it to run the task again after `delay` seconds. The attempt does not count."""
 

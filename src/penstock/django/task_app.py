@@ -14,7 +14,7 @@ from django.db import close_old_connections
 
 from penstock.app.app import App
 from penstock.app.arguments import UnknownArguments
-from penstock.app.current import Bury, Fail, Retry, Snooze, current_task
+from penstock.app.current import Bury, Fail, Retry, Snooze, current_task, reason_of
 from penstock.app.handler import NamedHandler
 from penstock.core.attempts import Attempt
 from penstock.core.task import Task
@@ -65,7 +65,7 @@ class TaskApp(App):
 
     def _buried(self, task: Task, error: BaseException) -> None:
         """Send the signal that a task has failed for good: in its last attempt, or because its worker died in that."""
-        text = error.reason or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
+        text = reason_of(error) or type(error).__name__ if isinstance(error, Retry | Bury) else str(error)
         now, shown = time.time(), getattr(error, "remote_traceback", "")
         result = self._result(task, Status.FAILED)
         result.errors.append(task_results.error_of(Attempt(task.attempts, now, socket.gethostname(), text, shown)))

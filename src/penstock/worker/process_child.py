@@ -26,7 +26,7 @@ import msgspec
 
 from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import stored_arguments
-from penstock.app.current import Bury, CurrentTask, Fail, Failures, Retry, Snooze, set_run
+from penstock.app.current import Bury, CurrentTask, Fail, Failures, Retry, Snooze, reason_of, set_run
 from penstock.app.handler import Handler
 from penstock.app.running import call, log_tasks
 from penstock.broker.tube_factory import DEFAULT_KIND
@@ -308,11 +308,11 @@ def failed(error: BaseException | None, place: int = 0) -> Message:
 def _raised(error: BaseException) -> Message:
     match error:
         case Retry():
-            return Message("retry", error.delay, error.reason)
+            return Message("retry", error.delay, reason_of(error))
         case Snooze():
             return Message("snooze", error.delay)
         case Bury():
-            return Message("bury", text=error.reason)
+            return Message("bury", text=reason_of(error))
         case Fail():
             return Message("fail", text=error.error, code=encode_code(error.code))
     traceback.print_exception(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.app.current import Bury, Fail, Retry, Snooze
+from penstock.app.current import Bury, Fail, Retry, Snooze, reason_of
 from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.ending import encode_code
@@ -69,12 +69,14 @@ def failed(item: RunningTask, error: BaseException) -> Settlement:
         case Snooze():
             return postponed(item, error.delay)
         case Bury():
-            reason, settled = error.reason, bury(item, error.reason)
+            reason = reason_of(error)
+            settled = bury(item, reason)
         case Fail():
             reason, settled = error.error, _fail(item, error)
         case Retry():
             delay = _backoff(item) if error.delay is None else error.delay
-            reason, settled = error.reason, release(item, delay, error.reason)
+            reason = reason_of(error)
+            settled = release(item, delay, reason)
         case _:
             reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
             settled = release(item, _backoff(item), reason)
