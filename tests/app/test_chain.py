@@ -231,7 +231,7 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_stored(chains: App) -> Non
     assert sum(len(chains.broker.tube(tube.name)) for tube in chains.broker.tubes()) == 0
     unknown: Any = add.handle(address="chain:nothing.2")
     assert unknown.status == "unknown"
-    with pytest.raises(penstock.NotFound):
+    with pytest.raises(penstock.NotFound, match=r"address chain:nothing\.2 of tube \w+ has no task and no outcome"):
         unknown.wait(0)
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 import penstock
+from penstock.app.app import App
 from penstock.core.lifecycle import Move
 from penstock.core.task import record_of
 from penstock.operations.store_ops import settle
+from penstock.worker import settlement
+from penstock.worker.running_task import RunningTask
 from penstock.worker.settler import applied_before
+from tests.support.threads import until
+from tests.support.verbs import take
+from tests.worker.conftest import Run
 
 
 def test_moves_that_were_applied_before_count(store_url: str) -> None:
@@ -31,3 +39,17 @@ def test_moves_that_were_applied_before_count(store_url: str) -> None:
         assert again == [None] * 4
         counted = applied_before(tube, moves, again)
         assert [record is not None for record in counted] == [True, True, True, False]
+
+
+def test_a_lost_lease_is_logged_only_if_a_result_is_dropped(
+    app: App, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, tube = run("others"), app.broker.tube("default")
+    for ended in (settlement.unstarted, settlement.stopped):
+        tube.put(None)
+        task = take(tube)
+        tube.cancel(task.id)
+        item = RunningTask(task, tube, tube.session_handle.number, 0)
+        worker.state.settler.add(item, ended(item))
+    until(lambda: worker.state.stats.lost == 2)
+    assert caplog.text.count("its result is dropped") == 1

@@ -161,7 +161,10 @@ class ChainHandle(Handle[R], Generic[R]):
             found: Found = yield Blocking(self._lookup)
             left = None if ends is None else max(0.0, ends - time.monotonic())
             if found.status == "unknown":
-                raise NotFound(f"no link of a chain at {self.address} in tube {self._tube.name}: it was never put")
+                raise NotFound(
+                    f"address {self.address} of tube {self._tube.name} has no task and no outcome: "
+                    "it was never put, or its outcome is no longer kept"
+                )
             if found.record is not None:  # raises TaskFailed when it is buried
                 return self._read((yield from await_task(runtime, self._tube.stored, found.record.id, left)))
             if found.outcome is not None:

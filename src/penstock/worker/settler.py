@@ -140,7 +140,8 @@ class Settler:
                     log.warning("retrying %r: %s", item, settlement.move.reason)
             elif record is None:
                 self._stats.count("lost", item)
-                log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
+                if not settlement.move.unstarted:  # else there is no result
+                    log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
             else:
                 self._stats.count("buried" if record.state == "!" else settlement.what, item)
 
