@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from penstock.core.ending import SUPERSEDED_MS, kept_under
-from penstock.core.entry import new_record, record_maker, stands_alone
+from penstock.core.entry import are_alike, new_records, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
@@ -40,12 +40,13 @@ def bounded(tube: Tube) -> bool:
 # new tasks
 
 
-def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None) -> list[Call]:
+def _put_calls(
+    step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None, *, alike: bool
+) -> list[Call]:
     """Return the statement that stores these entries, and the statements that must follow it. Running them raises
     Conflict if the entries exceed the capacity."""
     kind, on, no, marked = tube.kind, step.on(tube), tube.no, tube.kind.hand_out == DELIVER
-    shapes = list(map(_shape, entries))
-    some = entries[:1] if shapes.count(shapes[0]) == len(shapes) else entries  # one item is used for all rows
+    some = entries[:1] if alike else entries  # one item is used for all rows
     columns = zip(*map(_columns, some), strict=True)
     values: dict[str, Any] = dict(zip(_COLUMNS, map(list, columns), strict=True))
     delayed = sum(entry.unstarted or entry.delay > 0 for entry in some) * (len(entries) // len(some))
@@ -75,7 +76,6 @@ def _put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacit
 _OPTIONS = ("ttl", "ttr", "delay", "pri", "extra", "reply_to", "group_no", "unstarted")
 _TERMS = [(number, term) for number in "12" for term in ("base", "clock", "newest")]
 _COLUMNS = (*_OPTIONS, "group_name", *(term + number for number, term in _TERMS))
-_shape = attrgetter(*_OPTIONS, "group", "rank1", "rank2")
 _columns = attrgetter(*_OPTIONS, "group", *(f"rank{number}.{term}" for number, term in _TERMS))
 
 
@@ -89,11 +89,13 @@ def _counted(names: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(Counter(name or NO_UTUBE for name in names).items()))
 
 
-def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]]) -> list[Record]:
+def _stored(
+    step: PostgresStep, tube: Tube, entries: Sequence[Entry], answers: list[list[Row]], *, alike: bool
+) -> list[Record]:
     """Return the stored tasks, from the answers to `_put_calls`."""
     clock, pks, *marks = answers[0][0]
     step.note_clock(clock)
-    records = [new_record(entry, pk & ID_MASK, clock) for entry, pk in zip(entries, pks, strict=True)]
+    records = new_records(entries, [pk & ID_MASK for pk in pks], clock, alike=alike)
     if tube.kind.per_utube:
         return mark_queued(records, answers[1][0][0])
     if tube.kind.hand_out == DELIVER:
@@ -199,11 +201,11 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         calls.append(_rows_call(step, delta, queues))
         if queues:
             calls.append(_heads(step, tube, queues))
-    puts: list[tuple[int, Tube, list[Entry]]] = []
+    puts: list[tuple[int, Tube, list[Entry], bool]] = []
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
-            puts.append((len(calls), into, entries))
-            calls += _put_calls(step, into, entries, tube.capacity if place == 0 else None)
+            puts.append((len(calls), into, entries, alike := are_alike(entries)))
+            calls += _put_calls(step, into, entries, tube.capacity if place == 0 else None, alike=alike)
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
@@ -217,8 +219,8 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
         flushed.note_rows(delta, changed, answers[1][0][0] if queues else None)
-    for at, into, entries in puts:
-        records = _stored(step, into, entries, answers[at:])
+    for at, into, entries, alike in puts:
+        records = _stored(step, into, entries, answers[at:], alike=alike)
         flushed.note_new(delta, into, entries, records, sum(record.state == "r" for record in records))
     step.count_changes(tube)
     return flushed
