@@ -253,7 +253,8 @@ pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- Puts tasks, those of micro-queues as waiting: `queues` and how many tasks each gets (`waits`); `heads` must follow.
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter is locked before the first id is
 -- drawn. Their time is read once: ids would repeat if the clock changed between two reads. The put is refused if the
--- tube is gone, an address is in use or the capacity is exceeded. Older outcomes of the addresses are soon forgotten.
+-- tube is gone, an address is in use or the capacity is exceeded. A few `addresses` are looked up first, because a put that
+-- the unique index refuses leaves dead rows. Older outcomes of the addresses (`addressed`) are soon forgotten.
 WITH c AS MATERIALIZED (SELECT cardinality(:data::bytea[]) AS new, $now AS clock),
 IF marked {m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, clock),
     last_seq = CASE WHEN clock > last_ms THEN 0 ELSE last_seq END + new FROM c
@@ -263,9 +264,6 @@ n AS MATERIALIZED (SELECT t.ids, t.dues, c.*, IF marked {m.*,} 1 / CASE WHEN IF 
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k) OR}
     IF capacity {$stored + c.new > :capacity::bigint OR} t.no IS NULL THEN 0 ELSE 1 END AS admitted
     FROM c IF marked {LEFT JOIN m ON true} LEFT JOIN penstock_tube t ON t.no = :tube),
-IF addresses {superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
-    SELECT o.pk FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome
-        WHERE address = v.name AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o))),}
 IF queues {s AS (SELECT q.utube, 0 AS taken, 0 AS heads, q.waiting, n.clock
     FROM n CROSS JOIN unnest(:queues::text[], :waits::integer[]) q(utube, waiting)), $came,}
 IF timed {soonest AS MATERIALIZED (SELECT $no_head, n.dues, n.clock + :soonest::bigint AS at FROM n), $lower_bounds,}
@@ -282,7 +280,10 @@ new AS (INSERT INTO penstock_task (pk, tube, created, rank1, rank2, state, addre
     FROM (SELECT nextval(n.ids) AS id, n.*, u.* FROM n CROSS JOIN ROWS u(data bytea | place integer |
         address text | utube text | ttl bigint, ttr bigint, delay bigint | pri integer, base1 double precision,
         clock1 integer, newest1 integer, base2 double precision, clock2 integer, newest2 integer |
-        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e RETURNING pk)
+        extra text, reply_to text | group_name text, group_no integer, unstarted integer) OFFSET 0) e RETURNING pk, address)
+IF addressed {, superseded AS (UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(
+    SELECT o.pk FROM new CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE address = new.address
+        AND $of_tube AND until > $now + :later ORDER BY pk LIMIT 1000) o)))}
 SELECT n.clock, (SELECT array_agg(pk) FROM new), IF marked {n.ms, n.seq,} IF timed {(SELECT count(*) FROM lowered),}
 CASE WHEN $others_wait THEN $notify END FROM n;
 
