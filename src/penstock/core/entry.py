@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from penstock.core import codec, names
 from penstock.core.ending import KEEP_EXPIRY
@@ -71,23 +73,17 @@ def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
     return msgspec.structs.replace(entry, **fields) if fields else entry
 
 
-def entry_maker(entry: Entry, options: Iterable[str]) -> Callable[[bytes, Mapping[str, object]], Entry | None]:
-    """A function that copies this entry with other data and other values of these options, all in `SINGLE_FIELDS`.
+def copies(entry: Entry, payloads: Iterable[bytes], options: Mapping[str, Sequence[Any]]) -> Iterator[Entry]:
+    """Copies of this entry with other data and other values of these options, all in `SINGLE_FIELDS` and none None.
 
-    It returns None if a value is None. Parsing the options of every entry takes half of a put of 1,000 with addresses.
+    Parsing the options of every entry took half of a put of 1,000 with addresses.
     """
-    checks = [(option, *_FIELDS[option]) for option in options]
-
-    def make(payload: bytes, given: Mapping[str, object]) -> Entry | None:
-        fields: dict[str, object] = {}
-        for option, field, check in checks:
-            value = given[option]
-            if value is None:
-                return None
-            fields[field] = check(value)
-        return msgspec.structs.replace(entry, payload=payload, **fields)
-
-    return make
+    columns: dict[str, Iterable[Any]] = dict(zip(Entry.__struct_fields__, map(repeat, astuple(entry)), strict=True))
+    columns["payload"] = payloads
+    for option, values in options.items():
+        field, check = _FIELDS[option]
+        columns[field] = map(check, values)
+    return map(Entry, *columns.values())
 
 
 def _terms(tube: Tube, given: dict[str, object]) -> _Terms:

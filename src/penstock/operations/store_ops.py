@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from penstock.core.ending import OutcomeLookup
-from penstock.core.entry import SINGLE_FIELDS, encode_payload, entry_maker, make_entry
+from penstock.core.entry import SINGLE_FIELDS, copies, encode_payload, make_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, TimedOptions, with_delay
 from penstock.core.options import Tube as StoredTube
@@ -25,8 +24,9 @@ from penstock.operations.operation import Call, Operation, StoreOp
 if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime
 
-# The data of a task, and its own options.
-Item = tuple[object, dict[str, Any] | None]
+# The data of a task, its own options, and their names.
+Item = tuple[object, Mapping[str, Any], tuple[str, ...]]
+_NO_OPTIONS: Mapping[str, Any] = {}
 # put_many stores up to this many tasks in one atomic call.
 CHUNK = 10_000
 # What a task or a move adds to the size of a call beyond its payload: about ten thousand of them fill one.
@@ -104,7 +104,7 @@ def put_items(
     # All items of a list are checked before any is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
     while chunk := _split(islice(feed, ahead)):
-        timed = shared.get("at") is not None or any(options and "at" in options for _, options in chunk)
+        timed = shared.get("at") is not None or any("at" in names for _, _, names in chunk)
         now: int | None = (yield Call(runtime.store.now)) if timed else None
         entries = _entries(tube, chunk, shared, now, bind)
         for first in range(0, len(entries), CHUNK):
@@ -136,9 +136,11 @@ def put_entries(
 
 
 def _split(items: Iterable[object]) -> list[Item]:
-    """The data of each item, and the options given with it, if any."""
+    """The data of each item, the options given with it, if any, and their names."""
     return [
-        (item[0], item[1]) if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, None)
+        (item[0], item[1], tuple(item[1]))
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)
+        else (item, _NO_OPTIONS, ())
         for item in items
     ]
 
@@ -147,34 +149,20 @@ def _entries(
     tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None,
     bind: Callable[[Entry], Entry] | None,
 ) -> list[Entry]:  # fmt: skip
-    made = _unbound_entries(tube, items, given, now)
-    return list(made if bind is None else map(bind, made))
-
-
-def _unbound_entries(tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None) -> Iterator[Entry]:
-    first: Entry | None = None  # without its own options: others with these options differ only in their data
-    make: Callable[[bytes, Mapping[str, object]], Entry | None] | None = None  # for those with the same options
-    names: Set[str] = frozenset()
-    shared = _delayed(tube, given, now)
-    for data, options in items:
-        if options is not None:
-            if make is not None and options.keys() == names:
-                entry = make(encode_payload(tube, "data", data), options)
-                if entry is not None:
-                    yield entry
-                    continue
+    """The entries of items. Most are copies of the entry of another item with options of the same names."""
+    made: list[Entry] = []
+    singles = SINGLE_FIELDS if bind is None else SINGLE_FIELDS - {"group"}
+    for names, grouped in groupby(items, itemgetter(2)):
+        run = list(grouped)
+        alike = singles.issuperset(names) and not (names and any(None in options.values() for _, options, _ in run))
+        for data, options, _ in run[:1] if alike else run:
             own = {option: value for option, value in options.items() if value is not None}
             entry = make_entry(tube, data, _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
-            if own.keys() <= SINGLE_FIELDS:
-                make, names = entry_maker(entry, own), own.keys()
-            else:
-                make = None
-            yield entry
-        elif first is None:
-            first = make_entry(tube, data, shared)
-            yield first
-        else:
-            yield replace(first, payload=encode_payload(tube, "data", data))
+            made.append(entry if bind is None else bind(entry))
+        if alike and len(run) > 1:
+            payloads = [encode_payload(tube, "data", data) for data, _, _ in run[1:]]
+            made += copies(made[-1], payloads, {name: [options[name] for _, options, _ in run[1:]] for name in names})
+    return made
 
 
 def _delayed(tube: StoredTube, options: TimedOptions, now: int | None) -> PutOptions:
