@@ -225,8 +225,7 @@ class Request(msgspec.Struct, frozen=True):
     Tasks come from the first tube that has any. If something is due in a tube (a task's `at`, a moving group, a lapsed
     handle or session), the take stops there without leasing and returns that tube as `Handed.due`. In the first
     `forced` tubes the take continues even if something is due, and skips tasks past their ttl and tasks of cancelled
-    groups. Of these it leases only from the last, because the others were empty before (`wanted`). `blocked` registers
-    or unregisters the caller with the number `waiter` in all tubes of the request.
+    groups. `blocked` registers or unregisters the caller with the number `waiter` in all tubes of the request.
     """
 
     tubes: Sequence[Tube]
@@ -236,10 +235,6 @@ class Request(msgspec.Struct, frozen=True):
     blocked: Blocked = None
     waiter: int = 0
     forced: int = 0
-
-    def wanted(self, place: int) -> int:
-        """Return how many tasks to take from the tube at this position."""
-        return self.count if place >= self.forced - 1 else 0
 
 
 class Handed(msgspec.Struct):

@@ -109,7 +109,7 @@ class MysqlStep(ServerStep):
             return [f"{head},@p_t={request.tubes[0].no},@p_forced=0", *single]
         for place, tube in enumerate(request.tubes):
             packet.append(f"{'SET ' if packet else head + ','}@p_t={tube.no},@p_forced={int(place < request.forced)}")
-            packet += _take_from(tube, request, request.wanted(place), self.moment, forced=place < request.forced)
+            packet += _take_from(tube, request, self.moment, forced=place < request.forced)
             if len(request.tubes) > 1 or blocked is not None:
                 packet.append(Q.stop)
         values = {"handle": request.handle, "number": request.waiter}
@@ -208,9 +208,9 @@ def _is_simple(request: Request) -> bool:
     return request.count == 1 and kind.leased and not (kind.per_utube or others or request.max_pri is not None)
 
 
-def _take_from(tube: Tube, request: Request, count: int, now: str, *, forced: bool) -> list[str]:
+def _take_from(tube: Tube, request: Request, now: str, *, forced: bool) -> list[str]:
     """Return the statements that take from one tube. The rows of their result begin with what `look` found."""
-    kind = tube.kind
+    kind, count = tube.kind, request.count
     rank = f"GREATEST({now}-{tube.period},0)" if kind.hand_out == CLOCK else "0"
     if kind.leased:
         rank = repr(_ANY_RANK) if request.max_pri is None else str(request.max_pri)

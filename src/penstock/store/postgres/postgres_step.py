@@ -182,7 +182,7 @@ class PostgresStep(ServerStep):
         return handed
 
     def _take_call(self, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
-        on, kind, count = self.on(tube), tube.kind, request.wanted(place)
+        on, kind, count = self.on(tube), tube.kind, request.count
         return self.call(
             on.take if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
             mark=mark, call=call, top=float(_HIGHEST if request.max_pri is None else request.max_pri), fair=tube.fair,

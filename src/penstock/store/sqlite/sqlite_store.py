@@ -364,7 +364,7 @@ class SqliteStep(SqlStep):
             due = moment is not None and moment <= now and place >= request.forced
             records, rank = list[Record](), None
             if session is not None and not paused and not due:
-                records = self._hand_out(tube, request, session) if request.wanted(place) else []
+                records = self._hand_out(tube, request, session) if request.count else []
                 if tube.kind.hand_out == CLOCK:
                     rank = self.execute(Q.first_rank, (tube.no,)).get
             yield Looked(no, session, now, moment, records, rank)
