@@ -7,8 +7,6 @@ micro-queue kind decides between r and q.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from penstock.core.attempts import LAPSED, SESSION_ENDED, Failure, StoredAttempt, append, entry_of
@@ -93,15 +91,6 @@ class Move(msgspec.Struct, frozen=True, gc=False):
         if record is None or record.attempts > 1:  # earlier attempts may have left errors, which a take does not read
             return None
         return record if record.state == "t" and record.lease == self.lease else None
-
-
-def are_plain_acks(moves: Sequence[Move]) -> bool:
-    """Whether these are acks of different tasks, or one delete by id, so that no task needs to be loaded."""
-    if len(moves) == 1:
-        move = moves[0]
-        return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
-    keys = {move.shown for move in moves if move.verb == "ack"}
-    return len(keys) == len(moves) > 0
 
 
 def decide(record: Record, move: Move, now: int) -> Change | None:

@@ -237,6 +237,21 @@ class Request(msgspec.Struct, frozen=True):
     forced: int = 0
 
 
+class Found(msgspec.Struct, gc=False):
+    """What a take found in one tube, at the time `clock`. `session` is None if the handle is gone.
+
+    `next_at`: the next deadline, 0 while tasks must follow a group. If it has passed and is not applied, the caller
+    retries `retry_ms` later. `rank`: that of a round tube's first element.
+    """
+
+    session: int | None
+    clock: int
+    next_at: int | None
+    records: list[Record]
+    rank: float | None = None
+    retry_ms: int = 0
+
+
 class Handed(msgspec.Struct):
     """The result of a take. `next_at`: the next deadline in the tubes visited, including sessions and round elements.
 

@@ -30,7 +30,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TypeVar, cast, overload
 
@@ -69,7 +69,7 @@ from penstock.core.select import Find, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
-from penstock.engine.port import Conflict, Page, Request, Step
+from penstock.engine.port import Conflict, Found, Handed, Page, Request, Step
 from penstock.engine.work import Work, must_hold, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
@@ -81,6 +81,8 @@ REMOVE_STEP = 5000
 # Attempts of one call before it gives up because of conflicts. The first retry is immediate.
 _ATTEMPTS = 6
 _PAUSE = 0.02
+# When to retry a take whose tasks other takers had locked.
+BUSY_MS = 20
 # The context of a step that an error undoes as a whole.
 _UNDONE_WHOLE = nullcontext()
 
@@ -306,7 +308,7 @@ class Store(ABC):
         """
         effects = Effects()
         records: list[Record | None] = [None] * len(moves)
-        left: list[int] | None = list(range(len(moves))) if not (brief and lifecycle.are_plain_acks(moves)) else None
+        left: list[int] | None = list(range(len(moves))) if not (brief and are_plain_acks(moves)) else None
 
         def settle(step: Step, guess: bool) -> None:
             nonlocal left  # on a server, what an attempt wrote before a conflict stays written
@@ -685,6 +687,40 @@ def all_tubes(step: Step) -> list[Tube]:
 
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
+
+
+def first_found(request: Request, found: Iterable[Found]) -> Handed:
+    """Combine what a take finds in each of its tubes, in order, into its result. Reads `found` up to the first tube
+    with tasks."""
+    nexts, handed = list[int](), Handed()
+    for place, (tube, here) in enumerate(zip(request.tubes, found, strict=True)):
+        if here.next_at is not None:
+            if here.next_at > here.clock:
+                nexts.append(here.next_at)
+            elif place >= request.forced:
+                return Handed(due=tube)
+            else:
+                nexts.append(here.clock + here.retry_ms)
+        if here.session is None:
+            handed.alive = False
+            break
+        if here.records:
+            handed.tube, handed.records = tube, here.records
+            break
+        if here.rank is not None:
+            wait = lifecycle.round_wait_ms(tube, here.rank, here.clock)
+            nexts.append(here.clock + (BUSY_MS if wait is None else wait))
+    handed.next_at = min(nexts, default=None)
+    return handed
+
+
+def are_plain_acks(moves: Sequence[Move]) -> bool:
+    """Return whether these are acks of different tasks, or one delete by id, so that no task needs to be loaded."""
+    if len(moves) == 1:
+        move = moves[0]
+        return move.verb == "ack" or (move.verb == "delete" and move.lease is None and move.name is None)
+    keys = {move.shown for move in moves if move.verb == "ack"}
+    return len(keys) == len(moves) > 0
 
 
 def ack_plain(

@@ -3,7 +3,7 @@ the shared step in a longer transaction (`together`). All decisions are the engi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.core.audit import Audit
@@ -12,14 +12,15 @@ from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.engine.port import Acked, Conflict, Delta, Flushed, Handed, LostTake, Request
+from penstock.engine.port import Acked, Conflict, Delta, Flushed, Found, Handed, LostTake, Request
+from penstock.engine.store import first_found
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.mysql_wire import Answer, Prepared, Raw, fill, literal
 from penstock.store.mysql.mysql_writes import Flush, ack_packet
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
-from penstock.store.sql.sql_step import Looked, Row, first_pk
+from penstock.store.sql.sql_step import Row, first_pk
 
 if TYPE_CHECKING:
     from penstock.store.mysql.mysql_store import MysqlStore
@@ -89,16 +90,19 @@ class MysqlStep(ServerStep):
     # take
 
     def take_once(self, request: Request, call: int) -> Handed:
-        results = self.send(*self._take_packet(request, call)).results
-        looks: list[Looked] = []
+        return first_found(request, self._found(request, self.send(*self._take_packet(request, call)).results))
+
+    def _found(self, request: Request, results: list[list[Row]]) -> Iterator[Found]:
         for tube in request.tubes:
             rows = results.pop(0)
             no, session, now, next_at = rows[0][:4]
+            if no is None:
+                raise self.no_such_tube(tube)
+            self.note_clock(int(now))
             ranks = results.pop(0) if tube.kind.hand_out == CLOCK else []
             records = [Record(*row[4:]) for row in rows if row[4] is not None]
             moment = None if int(next_at) == NEVER else int(next_at)
-            looks.append(Looked(no, session, int(now), moment, records, ranks[0][0] if ranks else None))
-        return self.handed(request, looks)
+            yield Found(session, int(now), moment, records, ranks[0][0] if ranks else None)
 
     def _take_packet(self, request: Request, call: int) -> list[str]:
         blocked, head = request.blocked, f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"

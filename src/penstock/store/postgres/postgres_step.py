@@ -8,7 +8,7 @@ that take the shared locks of tubes and handles, may be sent along with a long o
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,14 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Conflict, Handed, LostTake, Request
+from penstock.engine.port import Conflict, Found, Handed, LostTake, Request
+from penstock.engine.store import BUSY_MS, first_found
 from penstock.errors import PenstockError
 from penstock.store.postgres import postgres_writes as writes
 from penstock.store.postgres.postgres_connection import this_process
 from penstock.store.postgres.postgres_wire import Call, Query, Row, command
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import COUNTERS, ID_MASK
-from penstock.store.sql.sql_step import BUSY_MS, Looked
 
 if TYPE_CHECKING:
     from penstock.store.postgres.postgres_store import PostgresStore
@@ -134,11 +134,6 @@ class PostgresStep(ServerStep):
             self.run([*self.locks(tube), self.call(self.Q.add_group, tube=tube.no, name=name)], safe=True)
         return found[0]
 
-    @property
-    def soon(self) -> int:
-        """When to retry passed deadlines: now if this step applied some, later if another client is applying them."""
-        return self.now if self.moved else self.now + BUSY_MS
-
     # sessions
 
     def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
@@ -174,12 +169,22 @@ class PostgresStep(ServerStep):
         if blocked in ("unregister_if_found", "unregister"):
             calls.append(self.call(self.Q.leave, always=blocked == "unregister", **waits))
         answers = self.run(calls)[: len(tubes)]
-        handed = self.handed(request, [_looked(tube, rows) for tube, rows in zip(tubes, answers, strict=True)])
+        handed = first_found(request, self._found(tubes, answers))
         if handed.tube is not None:
             raise_bounds(self, handed.tube, handed.records, answers[tubes.index(handed.tube)][0][4])
             if _singly(handed.tube):
                 self._take_more(request, handed, handed.tube, call)
         return handed
+
+    def _found(self, tubes: Sequence[Tube], answers: Sequence[list[Row]]) -> Iterator[Found]:
+        for tube, rows in zip(tubes, answers, strict=True):
+            if rows[0][0] is None:
+                raise self.no_such_tube(tube)
+            self.note_clock(rows[0][2])
+            found = _found(tube, rows)
+            # Deadlines that this step left to another client are applied soon.
+            found.retry_ms = 0 if self.moved else BUSY_MS
+            yield found
 
     def _take_call(self, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
         on, kind, count = self.on(tube), tube.kind, request.count
@@ -196,7 +201,7 @@ class PostgresStep(ServerStep):
         while (left := request.count - len(handed.records)) > 0:
             size = min(left, _SINGLY)
             answers = self.run([*opening, *[self._take_call(alone, 0, tube, None, call)] * size])
-            found = [record for rows in answers for record in _looked(tube, rows).records]
+            found = [record for rows in answers for record in _found(tube, rows).records]
             handed.records += found
             if len(found) < size:
                 return
@@ -230,17 +235,17 @@ def _singly(tube: Tube) -> bool:
     return tube.kind.per_utube and tube.fair and tube.utube_limit > 1
 
 
-def _looked(tube: Tube, rows: list[Row]) -> Looked:
+def _found(tube: Tube, rows: list[Row]) -> Found:
     """Read the rows of a take. Columns: those of the fragment `looked`, the rank, and those of a task."""
-    no, session, clock, next_at, _, _, rank, *_ = rows[0]
+    _, session, clock, next_at, _, _, rank, *_ = rows[0]
     found = [row[_LOOKED:] for row in rows if row[_LOOKED] is not None]
     if not tube.kind.leased:
         records = [Record(*row[1:]) for row in sorted(found, key=lambda row: int(row[0]))]
-        return Looked(no, session, clock, next_at, records, rank if tube.kind.hand_out == CLOCK else None)
+        return Found(session, clock, next_at, records, rank if tube.kind.hand_out == CLOCK else None)
     records = [Record(*row) for row in found]
     if len(records) > 1:
         records.sort(key=lambda record: (record.rank1, record.rank2, record.id))
-    return Looked(no, session, clock, next_at, records)
+    return Found(session, clock, next_at, records)
 
 
 def raise_chance(passed: int) -> float:

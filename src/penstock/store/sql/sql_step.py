@@ -7,7 +7,7 @@ ack, flush, counters and waiters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,6 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.ids import needed_mark
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import (
@@ -39,29 +38,15 @@ from penstock.core.select import Deliveries, Find
 from penstock.core.task import Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
-from penstock.engine.port import GroupRow, Handed, Loaded, LostTake, Request
+from penstock.engine.port import GroupRow, Loaded, LostTake
 from penstock.engine.port import Row as ChangedRow
 from penstock.errors import NoSuchTube
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
-# When to retry a take whose tasks other takers had locked.
-BUSY_MS = 20
 _FOREVER = 2**62
 # How many tasks an audit reads at a time.
 _PAGE = 1000
-
-
-class Looked(msgspec.Struct, gc=False):
-    """What a take found in one tube. `no` is None if the tube is gone, `session` is None if the handle is gone.
-    `next_at`: the next deadline, 0 while tasks must follow a group. `rank`: that of a round tube's first element."""
-
-    no: int | None
-    session: int | None
-    clock: int
-    next_at: int | None
-    records: list[Record]
-    rank: float | None = None
 
 
 def first_pk(tube: Tube) -> int:
@@ -310,41 +295,6 @@ class SqlStep:
         return max([self.change(query, tube=tube.no, limit=limit) for query in queries]) >= limit
 
     # takes
-
-    @property
-    def soon(self) -> int:
-        """The time at which to retry passed deadlines that were not applied."""
-        return self.now
-
-    def note_clock(self, moment: int) -> None:
-        """Remember the server's clock from an answer."""
-
-    def handed(self, request: Request, looks: Iterable[Looked]) -> Handed:
-        """Combine what a take finds in each of its tubes, in order, into its result. Stops at the first with tasks."""
-        nexts: list[int] = []
-        handed = Handed()
-        for place, (tube, look) in enumerate(zip(request.tubes, looks, strict=True)):
-            if look.no is None:
-                raise self.no_such_tube(tube)
-            self.note_clock(look.clock)
-            if look.next_at is not None and look.next_at <= look.clock:
-                if place >= request.forced:
-                    return Handed(due=tube)
-                nexts.append(self.soon)
-            elif look.next_at is not None:
-                nexts.append(look.next_at)
-            if look.session is None:
-                handed.alive = False
-                break
-            handed.records = look.records
-            if handed.records:
-                handed.tube = tube
-                break
-            if look.rank is not None:
-                wait = round_wait_ms(tube, look.rank, self.now)
-                nexts.append(self.now + (BUSY_MS if wait is None else wait))
-        handed.next_at = min(nexts, default=None)
-        return handed
 
     def leased_by(self, lost: LostTake) -> list[list[Record]]:
         raise NotImplementedError  # no answer of a local database is lost

@@ -58,9 +58,9 @@ RETURNING pk, created;
 -- fragment: never
 (1 << 62)
 -- name: look
--- Before a take: the tube, the next deadline (0 while tasks must follow their group: penstock_moving_group), the caller's
+-- Before a take: the next deadline (0 while tasks must follow their group: penstock_moving_group), the caller's
 -- session, and whether the tube is paused. A deadline is that of a task (penstock_timer), a handle or a session.
-SELECT no, nullif(min(iif(EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1), 0, $never),
+SELECT nullif(min(iif(EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1), 0, $never),
 coalesce((SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1), $never),
 coalesce((SELECT min(until) FROM penstock_handle), $never),
 coalesce((SELECT min(until) FROM penstock_session WHERE until IS NOT NULL), $never)), $never),

@@ -11,8 +11,9 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import groupby, takewhile
 from operator import attrgetter
 from types import SimpleNamespace, TracebackType
@@ -31,12 +32,12 @@ from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Description, Finding
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine import port
-from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
-from penstock.engine.store import Store, finish_drops
+from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Found, Handed, Request, Row
+from penstock.engine.store import Store, finish_drops, first_found
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, Write, load_queries
-from penstock.store.sql.sql_step import Looked, RowClasses, SqlStep, first_pk, group_values
+from penstock.store.sql.sql_step import RowClasses, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
@@ -352,22 +353,25 @@ class SqliteStep(SqlStep):
     # take
 
     def take(self, request: Request) -> Handed:
-        handed = self.handed(request, self._looks(request))
+        tubes = request.tubes
+        handed = first_found(request, map(partial(self._take_from, request), range(len(tubes)), tubes))
         if request.blocked is not None and handed.alive and handed.due is None:
             self._register(request, bool(handed.records))
         return handed
 
-    def _looks(self, request: Request) -> Iterator[Looked]:
-        now = self.now
-        for place, tube in enumerate(request.tubes):
-            no, moment, session, paused = self.execute(Q.look, (tube.no, request.handle)).get or (None,) * 4
-            due = moment is not None and moment <= now and place >= request.forced
-            records, rank = list[Record](), None
-            if session is not None and not paused and not due:
-                records = self._hand_out(tube, request, session) if request.count else []
-                if tube.kind.hand_out == CLOCK:
-                    rank = self.execute(Q.first_rank, (tube.no,)).get
-            yield Looked(no, session, now, moment, records, rank)
+    def _take_from(self, request: Request, place: int, tube: Tube) -> Found:
+        looked = self.execute(Q.look, (tube.no, request.handle)).get
+        if looked is None:
+            raise self.no_such_tube(tube)
+        next_at, session, paused = looked
+        found = Found(session, self.now, next_at, [])
+        due = next_at is not None and next_at <= self.now and place >= request.forced
+        if session is not None and not paused and not due:
+            if request.count:
+                found.records = self._hand_out(tube, request, session)
+            if tube.kind.hand_out == CLOCK:
+                found.rank = self.execute(Q.first_rank, (tube.no,)).get
+        return found
 
     def _hand_out(self, tube: Tube, request: Request, session: int) -> list[Record]:
         if not tube.kind.leased:
