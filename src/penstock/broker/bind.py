@@ -117,7 +117,7 @@ class _TransactionRuntime:
     def has_listener(self, tube: StoredTube) -> bool:
         return False
 
-    def publish(self, effects: Effects) -> None:
+    def publish(self, effects: Effects, tube: StoredTube | None = None, records: Sequence[Record | None] = ()) -> None:
         pass
 
     def note_deadline(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
@@ -132,9 +132,6 @@ class _TransactionRuntime:
 
     def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> Operation[None]:
         raise UnsupportedOption("a transaction must not wait: commit it, and wait with the broker's own tube")
-
-    def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
-        pass
 
     def put_when_not_full(self, tube: StoredTube, put: StoreOp, timeout: float | None) -> Operation[list[Record]]:
         self.apply_due(tube)

@@ -336,17 +336,15 @@ class SessionHandle:
         """Take in one store call. Repeat it if the session had lapsed, or if none of the tasks can be decoded."""
         stored = [tube.stored for tube in tubes]
         while True:
-            if self._joined is None or self._lost or self._closed:
+            if not self.number or self._closed:
                 self.join()
             handle = self.handle
             taken = self.runtime.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked, waiter=waiter)
             if taken.tube is not None and self.runtime.has_listener(taken.tube):
                 taken.effects.events += [Event(taken.tube.no, "take", record) for record in taken.records]
-            self.runtime.publish(taken.effects)
+            self.runtime.publish(taken.effects, taken.tube, taken.records)
             if taken.alive:
                 tasks = _tasks(tubes, taken)
-                if taken.tube is not None:
-                    self.runtime.note_records(taken.tube, taken.records)
                 if tasks or not taken.records:
                     return tasks, taken
             else:

@@ -67,8 +67,7 @@ class PutOp(StoreOp):
 
     def _put(self, entries: Sequence[Entry]) -> list[Record]:
         stored = self._runtime.store.put(self._tube, entries)
-        self._runtime.publish(stored.effects)
-        self._runtime.note_records(self._tube, stored.records)
+        self._runtime.publish(stored.effects, self._tube, stored.records)
         return stored.records
 
 
@@ -202,8 +201,7 @@ class SettleOp(StoreOp):
 def settle(runtime: BrokerRuntime, tube: StoredTube, moves: Sequence[Move]) -> list[Record | None]:
     """Apply guarded moves in one store call. Returns for each the record afterwards, or None if its guard failed."""
     settled = runtime.store.settle(tube, moves, brief=not runtime.has_listener(tube))
-    runtime.publish(settled.effects)
-    runtime.note_records(tube, [record for record in settled.records if record is not None])
+    runtime.publish(settled.effects, tube, settled.records)
     return settled.records
 
 

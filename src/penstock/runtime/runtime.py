@@ -166,10 +166,13 @@ class BrokerRuntime:
 
     # After a change is stored.
 
-    def publish(self, effects: Effects) -> None:
-        """Wake the waiters and call the listeners of a change that is stored."""
+    def publish(self, effects: Effects, tube: StoredTube | None = None, records: Sequence[Record | None] = ()) -> None:
+        """Wake the waiters and call the listeners of a change that is stored. Notes the deadlines of the tasks that it
+        stored in `tube`."""
         if self.wait_queue.topics:
             self.wake_callers(effects)
+            if tube is not None:
+                self._note_records(tube, records)
         if effects.events and (self._listeners or self.tap is not None):
             self.call_listeners(effects.events)
 
@@ -197,13 +200,13 @@ class BrokerRuntime:
         return self._store.plain_put(tube, entry)
 
     def publish_put(self, tube: StoredTube, record: Record) -> None:
-        """Do what `publish` and `note_records` do, for one task put by the fast path."""
+        """Do what `publish` does, for one task put by the fast path."""
         if self.wait_queue.topics:
             self.wait_queue.wake(("ready", tube.no))
         if self.tap is not None or self._listeners:
             self.publish(Effects([Event(tube.no, "put", record)]))
         if record.at is not None:
-            self.note_records(tube, (record,))
+            self._note_records(tube, (record,))
 
     def set_listener(self, tube: StoredTube, handle: TaskTube, callback: OnChange | None) -> OnChange | None:
         """Set a tube's on_change callback. Returns the previous one."""
@@ -329,11 +332,11 @@ class BrokerRuntime:
                     self._deadlines[topic] = min(deadline, self._deadlines.get(topic, deadline))
         self._heartbeat.nudge(deadline)
 
-    def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
+    def _note_records(self, tube: StoredTube, records: Sequence[Record | None]) -> None:
         """Note the deadlines of tasks that were just stored, if anyone waits for the tube."""
         topic: Topic = ("ready", tube.no)
         if topic in self.wait_queue.topics and tube.kind.timed:
-            moments = [record.at for record in records if record.at is not None]
+            moments = [record.at for record in records if record is not None and record.at is not None]
             if moments:
                 self.note_deadline((topic,), max(0, min(moments) - self.store.now()))
 
