@@ -31,7 +31,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar, cast, overload
 
 from msgspec.structs import replace
@@ -83,8 +83,6 @@ _ATTEMPTS = 6
 _PAUSE = 0.02
 # When to retry a take whose tasks other takers had locked.
 BUSY_MS = 20
-# The context of a step that an error undoes as a whole.
-_UNDONE_WHOLE = nullcontext()
 
 
 class Store(ABC):
@@ -144,17 +142,24 @@ class Store(ABC):
 
     def _run(
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
-        now: int | None = None,
+        now: int | None = None, done: Sequence[object] = (),
     ) -> T:  # fmt: skip
-        """Run one step, and retry it after a conflict. `call` gets the step, and whether to guess before loading."""
-        for attempt in range(_ATTEMPTS):
-            try:
-                with self.step(tubes, write=write, size=size, now=now) as step:
-                    return call(step, attempt == 0)
-            except Conflict:
-                if attempt:
-                    time.sleep(random.random() * _PAUSE * attempt)
-        raise StoreBusy(f"{_ATTEMPTS} attempts conflicted with other clients: retry, or use more tubes")
+        """Run one step, and retry it after a conflict. `call` gets the step, and whether to guess before loading.
+
+        `done`: the tasks that the step has changed so far, for `partly_applied`. A local database undoes the step.
+        """
+        try:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    with self.step(tubes, write=write, size=size, now=now) as step:
+                        return call(step, attempt == 0)
+                except Conflict:
+                    if attempt:
+                        time.sleep(random.random() * _PAUSE * attempt)
+            raise StoreBusy(f"{_ATTEMPTS} attempts conflicted with other clients: retry, or use more tubes")
+        except StoreError:
+            with partly_applied(done if self.remote else ()):
+                raise
 
     def _read(self, call: Callable[[Step], T], tube: Tube | None = None, *, now: int | None = None) -> T:
         return self._run(lambda step, _: call(step), () if tube is None else (tube,), write=False, now=now)
@@ -319,8 +324,7 @@ class Store(ABC):
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
                 guess = False
 
-        with self._keeping(records):
-            self._run(settle, (tube,), size=len(moves), now=now)
+        self._run(settle, (tube,), size=len(moves), now=now, done=records)
         return Settled(records, effects)
 
     def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
@@ -348,13 +352,8 @@ class Store(ABC):
                     return
                 after = records[-1].id
 
-        with self._keeping(settled):
-            self._run(apply, (tube,), now=now)
+        self._run(apply, (tube,), now=now, done=settled)
         return Settled(settled, effects)
-
-    def _keeping(self, done: Sequence[Record | None]) -> AbstractContextManager[None]:
-        """The context of one step that flushes several times: a server keeps what was flushed before an error."""
-        return partly_applied(done) if self.remote else _UNDONE_WHOLE
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
         while self._apply_due(step, tube, effects):
