@@ -19,7 +19,7 @@ import apsw
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, open_file, translated
+from penstock.store.sqlite.file import EAGER, BusyHandler, Pause, open_file, translated
 
 # A checkpoint copies the log into the file once the log has this many pages. If each commit is synced, that is SQLite's
 # default: syncing a log that still grows took 300 µs instead of 180. Else it is 8 MiB, so that a page that every step
@@ -35,9 +35,9 @@ Values = tuple[Any, ...]
 class Connection:
     """`with connection.durable as db:` is one transaction, which is on disk when the block has ended.
 
-    A power cut may undo the last `relaxed` transactions, but loses nothing else. `reading` sees a snapshot of the file
-    and waits for no other process. A durable transaction commits without a sync and releases the lock; then its thread
-    waits for a sync of the log that began after its commit. One sync serves all threads that committed before it.
+    `reading` sees a snapshot of the file and waits for no other process. A durable transaction commits without a sync
+    and releases the lock; then its thread waits for a sync of the log that began after its commit. One sync serves all
+    threads that committed before it. A power cut may undo the last transactions that were not synced, but nothing else.
     """
 
     def __init__(self, path: str, durable: bool) -> None:
@@ -54,9 +54,9 @@ class Connection:
         self._syncing = threading.Lock()
         self._log_fd: int | None = None
         self._damage: OSError | None = None  # why a sync failed
-        self.reading = Transaction(self, writes=False)
-        self.relaxed = Transaction(self)
-        self.durable = Transaction(self, synced=True) if durable else self.relaxed
+        self.synced = durable  # whether a durable transaction waits for the disk
+        self.reading = Transaction(self, None)
+        self.durable = Transaction(self, EAGER)
         reset_in_child(self)
 
     def open(self) -> apsw.Connection:
@@ -70,23 +70,23 @@ class Connection:
     def connect(self) -> apsw.Connection:
         """A new connection to the file."""
         db = open_file(self.path, self._busy)
-        db.wal_autocheckpoint(_LOG_PAGES if self.durable.synced else _RELAXED_LOG_PAGES)
+        db.wal_autocheckpoint(_LOG_PAGES if self.synced else _RELAXED_LOG_PAGES)
         self._log_path = f"{os.path.realpath(self.path)}-wal"  # follow links: the log is next to the real file
         self._file, self._log = _inode(self.path), _inode(self._log_path)
         self._written = self._synced = 0
-        if self.durable.synced:
+        if self.synced:
             self._log_fd = os.open(self._log_path, os.O_RDWR)
         return db
 
-    def begin(self, transaction: Transaction) -> apsw.Connection:
-        """Acquire the lock and begin a transaction."""
+    def begin(self, pause: Pause | None) -> apsw.Connection:
+        """Acquire the lock and begin a transaction, which only reads if `pause` is None."""
         self.lock.acquire()
         try:
             db = self._db or self.open()
-            if not transaction.writes:
+            if pause is None:
                 db.execute("BEGIN")
                 return db
-            self._busy.pause = transaction.pause
+            self._busy.pause = pause
             db.execute("BEGIN IMMEDIATE")
             self.must_be_there()
         except BaseException as error:
@@ -112,23 +112,24 @@ class Connection:
                 )
             self._look_at_log = time.monotonic() + _LOG_SECONDS
 
-    def end(self, transaction: Transaction, failure: BaseException | None) -> None:
-        """Commit, or roll back after a failure, and release the lock. Returns once a durable transaction is synced."""
+    def end(self, failure: BaseException | None, *, synced: bool) -> None:
+        """Commit, or roll back after a failure, and release the lock. With `synced`, returns once it is on disk."""
         db = self._db
         assert db is not None
+        written = 0
         try:
             if failure is None:
                 db.execute("COMMIT")
-                self._written = db.total_changes()
+                written = self._written = db.total_changes()
         except apsw.Error as error:
-            raise translated(error, self.path) from error
+            failure = error
         finally:
-            written = self._written
             self._release()
-        if isinstance(failure, apsw.Error):
+        if failure is None:
+            if synced:
+                self._sync(written)
+        elif isinstance(failure, apsw.Error):
             raise translated(failure, self.path) from failure
-        if failure is None and transaction.synced:
-            self._sync(written)
 
     def _release(self) -> None:
         """Roll back a transaction that is still open, and release the lock."""
@@ -145,20 +146,21 @@ class Connection:
         with self._syncing:
             if self._synced >= written:
                 return
-            latest = self._written
-            try:
-                if self._damage is None and self._log_fd is not None:
+            if self._damage is None:
+                latest = self._written
+                assert self._log_fd is not None
+                try:
                     _sync_file(self._log_fd)
-            except OSError as error:
-                self._damage = error  # for ever: after an error, the kernel reports the same pages as written
-            if self._damage is not None:
-                raise OutcomeUnknown(f"{self._not_synced()}: it may or may not be stored") from self._damage
-            self._synced = latest
+                    self._synced = latest
+                    return
+                except OSError as error:
+                    self._damage = error  # for ever: after an error, the kernel reports the same pages as written
+            raise OutcomeUnknown(f"{self._not_synced()}: it may or may not be stored") from self._damage
 
     def _not_synced(self) -> str:
         return f"writing the log of {self.path} to disk failed ({self._damage})"
 
-    def at_once(self, transaction: Transaction, query: str, values: Values) -> tuple[int, ...] | None:
+    def at_once(self, query: str, values: Values, *, synced: bool) -> tuple[int, ...] | None:
         """Run one statement as its own transaction. Returns its row, or None if it refused its key.
 
         This saves BEGIN and COMMIT: 10 of the 45 µs that a put took, not counting the disk.
@@ -166,13 +168,13 @@ class Connection:
         with self.lock:
             try:
                 db = self._db or self.open()
-                self._busy.pause = transaction.pause
+                self._busy.pause = EAGER
                 self.must_be_there()
                 row = _row(db, query, values)
             except apsw.Error as error:
                 raise translated(error, self.path) from error
             written = self._written = db.total_changes()
-        if transaction.synced:
+        if synced:
             self._sync(written)
         return row
 
@@ -190,8 +192,9 @@ class Connection:
         with self.lock:
             self._closed = True
             if self._db is not None:
-                with suppress(OutcomeUnknown):  # the threads that wait for this sync report it
-                    self._sync(self._written)
+                if self._log_fd is not None:
+                    with suppress(OutcomeUnknown):  # the threads that wait for this sync report it
+                        self._sync(self._written)
                 self._close_log()
                 self._db.close()
                 self._db = None
@@ -214,23 +217,15 @@ class Connection:
 class Transaction:
     """A context manager that begins a transaction, and commits it or rolls it back."""
 
-    def __init__(
-        self, connection: Connection, *, writes: bool = True, synced: bool = False, pause: Pause = EAGER
-    ) -> None:
+    def __init__(self, connection: Connection, pause: Pause | None) -> None:
         self._connection = connection
-        self.writes = writes
-        self.synced = synced
-        self.pause = pause
-        #: The same for steps that process more tasks the later they begin, and so let others go first.
-        self.patient = (
-            self if pause is PATIENT else Transaction(connection, writes=writes, synced=synced, pause=PATIENT)
-        )
+        self._pause = pause
 
     def __enter__(self) -> apsw.Connection:
-        return self._connection.begin(self)
+        return self._connection.begin(self._pause)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._connection.end(self, error)
+        self._connection.end(error, synced=self._connection.synced and self._pause is not None)
 
 
 class BoundConnection(Connection):
@@ -251,12 +246,12 @@ class BoundConnection(Connection):
             raise BadValue("the connection is in no transaction: execute BEGIN IMMEDIATE first")
         self._db = connection
 
-    def begin(self, transaction: Transaction) -> apsw.Connection:
+    def begin(self, pause: Pause | None) -> apsw.Connection:
         self._execute("SAVEPOINT penstock")
         assert self._db is not None
         return self._db
 
-    def end(self, transaction: Transaction, failure: BaseException | None) -> None:
+    def end(self, failure: BaseException | None, *, synced: bool) -> None:
         if failure is not None and self._db is not None and self._db.in_transaction:
             self._execute("ROLLBACK TO penstock")
         self._execute("RELEASE penstock")
@@ -270,8 +265,8 @@ class BoundConnection(Connection):
         except apsw.Error as error:
             raise translated(error, self.path) from error
 
-    def at_once(self, transaction: Transaction, query: str, values: Values) -> tuple[int, ...] | None:
-        with transaction as db:
+    def at_once(self, query: str, values: Values, *, synced: bool) -> tuple[int, ...] | None:
+        with self.durable as db:
             return _row(db, query, values)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import chain, groupby, takewhile
 from operator import attrgetter
 from types import SimpleNamespace, TracebackType
 from typing import Any, TypeVar
@@ -39,9 +39,9 @@ from penstock.store.sql.migrations import Schema, load_migrations, must_fit, sch
 from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, Write, load_queries
 from penstock.store.sql.sql_step import RowClasses, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
-from penstock.store.sqlite.file import locate
+from penstock.store.sqlite.file import EAGER, PATIENT, Pause, locate
 from penstock.store.sqlite.queues import Queues, leave, move_tasks
-from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection, Transaction
+from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection
 from penstock.store.sqlite.sqlite_queries import AS_SEEN, NEW_FIELDS, Q, add_counts, as_json, insert_rows
 from penstock.store.sqlite.watching import Watch
 
@@ -88,12 +88,10 @@ class SqliteStore(Store):
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
     ) -> SqliteStep:
-        transaction = self._transaction(tubes) if write else self._connection.reading
-        return SqliteStep(self._connection, transaction.patient if size > 1 else transaction, self._clock, now)
-
-    def _transaction(self, tubes: Sequence[Tube]) -> Transaction:
+        pause = (EAGER if size == 1 else PATIENT) if write else None
         temporary = bool(tubes) and tubes[0].temporary and all(tube.temporary for tube in tubes)
-        return self._connection.relaxed if temporary else self._connection.durable
+        synced = write and self._connection.synced and not temporary
+        return SqliteStep(self._connection, pause, synced, self._clock, now)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         """See `Store.plain_put`. In a single function: a call that waits for the disk leaves the processor's caches
@@ -105,10 +103,10 @@ class SqliteStore(Store):
             tube.no, first + (1 << ID_BITS), entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
             entry.extra,
         )  # fmt: skip
-        transaction, make = self._transaction((tube,)), record_maker(entry)
+        synced, make = self._connection.synced and not tube.temporary, record_maker(entry)
 
         def put(payload: bytes) -> Record | None:
-            row = at_once(transaction, query, (*values, payload))
+            row = at_once(query, (*values, payload), synced=synced)
             if row is None:
                 return None
             return make(row[0] - first, row[1], payload)
@@ -132,7 +130,7 @@ class SqliteStore(Store):
         free = shutil.disk_usage(os.path.dirname(path)).free
         if free < _LITTLE_SPACE:
             advice.append(f"only {free >> 20} MiB are free for {path}: make room before puts fail")
-        promise = PROMISES[self._connection.durable.synced]
+        promise = PROMISES[self._connection.synced]
         return Description("SQLite", apsw.sqlite_lib_version(), path, promise, schema, advice)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
@@ -254,7 +252,7 @@ class SqliteVault:
                 db.executemany(sql.replace("%s", "?"), map(_bound, rows))
 
     def promise(self) -> str:
-        return PROMISES[self._connection.durable.synced]
+        return PROMISES[self._connection.synced]
 
     def close(self) -> None:
         self._connection.close()
@@ -266,22 +264,23 @@ class SqliteStep(SqlStep):
     Q = Q
 
     def __init__(
-        self, connection: Connection, transaction: Transaction, clock: Callable[[], int], now: int | None
+        self, connection: Connection, pause: Pause | None, synced: bool, clock: Callable[[], int], now: int | None
     ) -> None:
         self._connection = connection
-        self._transaction = transaction
+        self._pause = pause
+        self._synced = synced
         self._clock = clock
         self._given = now
 
     def __enter__(self) -> SqliteStep:
-        self.db = self._connection.begin(self._transaction)
+        self.db = self._connection.begin(self._pause)
         self.execute = self.db.execute
         # Read after the lock is acquired: a step that waited for it must not write an old time.
         self.now = self._clock() if self._given is None else self._given
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._connection.end(self._transaction, error)
+        self._connection.end(error, synced=self._synced)
 
     def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
         if "ids" in values:
@@ -364,45 +363,44 @@ class SqliteStep(SqlStep):
         if looked is None:
             raise self.no_such_tube(tube)
         next_at, session, paused = looked
-        found = Found(session, self.now, next_at, [])
-        due = next_at is not None and next_at <= self.now and place >= request.forced
-        if session is not None and not paused and not due:
+        now, records, rank = self.now, list[Record](), None
+        free = session is not None and not paused
+        if free and (next_at is None or next_at > now or place < request.forced):
             if request.count:
-                found.records = self._hand_out(tube, request, session)
+                records = self._hand_out(tube, request, session)
             if tube.kind.hand_out == CLOCK:
-                found.rank = self.execute(Q.first_rank, (tube.no,)).get
-        return found
+                rank = self.execute(Q.first_rank, (tube.no,)).get
+        return Found(session, now, next_at, records, rank)
 
     def _hand_out(self, tube: Tube, request: Request, session: int) -> list[Record]:
         if not tube.kind.leased:
             top = round_limit(tube, self.now) if tube.kind.hand_out == CLOCK else 0
             found = self.execute(Q.to_hand_out, (tube.no, top, self.now, request.count))
             return self._hand_over(tube, [Record(*row) for row in found], new=True)
-        top = _ANY_RANK if request.max_pri is None else request.max_pri
-        # If each hand-out moves its micro-queue behind the others, the next task is known only after it.
-        turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
-        leased: list[Record] = []
-        call = port.new_call()
-        for _ in range(turns):
-            records = [Record(*row) for row in self.execute(Q.to_lease, (tube.no, top, self.now, batch, session, call))]
-            if not records:
-                break
-            self._lease(tube, records, session, call)
-            leased += records
-        if leased:
-            self.execute(_ADD_TAKES, (0, len(leased), len(leased), tube.no))
-        return leased
+        if not (tube.fair and tube.utube_limit > 1):
+            return self._lease(tube, request, session, request.count)
+        # Each hand-out moves its micro-queue behind the others, so the next task is known only after it.
+        turns = (self._lease(tube, request, session, 1) for _ in range(request.count))
+        return list(chain.from_iterable(takewhile(bool, turns)))
 
-    def _lease(self, tube: Tube, records: list[Record], session: int, call: int) -> None:
-        base, now = tube.no << ID_BITS, self.now
-        if len(records) == 1:
-            self.execute(Q.lease, (base | records[0].id, now, session, call))
-        else:  # one statement: with one per task, a take of 100 took 1.5 times as long
-            self.execute(Q.lease_many, (as_json([base | record.id for record in records]), now, session, call))
+    def _lease(self, tube: Tube, request: Request, session: int, count: int) -> list[Record]:
+        no, now, call, top = tube.no, self.now, port.new_call(), request.max_pri
+        found = self.execute(Q.to_lease, (no, _ANY_RANK if top is None else top, now, count, session, call))
+        records = [Record(*row) for row in found]
+        leased = len(records)
+        if leased == 1:
+            self.execute(Q.lease, (no << ID_BITS | records[0].id, now, session, call))
+        elif leased:  # one statement: with one per task, a take of 100 took 1.5 times as long
+            pks = as_json([no << ID_BITS | record.id for record in records])
+            self.execute(Q.lease_many, (pks, now, session, call))
+        else:
+            return records
         if tube.fair:
             move_tasks(self.db, tube, now, [(record.utube or NO_UTUBE, "r", "t") for record in records])
         elif tube.kind.per_utube:
-            self.db.executemany(Q.serve_queue, [(tube.no, record.utube) for record in records])
+            self.db.executemany(Q.serve_queue, [(no, record.utube) for record in records])
+        self.execute(_ADD_TAKES, (0, leased, leased, no))
+        return records
 
     def _hand_over(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
         """Hand out tasks of a kind without leases; `new`: for the first time."""
