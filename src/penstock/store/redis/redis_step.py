@@ -223,7 +223,7 @@ class RedisStep:
     def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
         """Decode what a script read. Returns None if it had to bury unreadable tasks: then read again."""
         records: list[Record] = []
-        broken: list[tuple[object, ...]] = []
+        broken: list[int] = []
         for place in range(0, len(tasks), 2):
             id = cast(int, tasks[place])
             try:
@@ -231,11 +231,15 @@ class RedisStep:
             except StoreCorrupt:
                 if not self._write:
                     raise
-                broken.append((id,))
-        if broken and tube.kind.leased:  # apply buries what it cannot read
-            self._apply(Delta(tube), _encode(broken), [])
+                broken.append(id)
+        if broken and tube.kind.leased:
+            self.bury_unreadable(tube, broken)
             return None
         return self._with_groups(tube, records, groups)
+
+    def bury_unreadable(self, tube: Tube, ids: Sequence[int]) -> Effects:
+        """Bury those of these tasks that cannot be read, which the script apply does with every such task."""
+        return self._apply(Delta(tube), _encode([(id,) for id in ids]), [])[0].beside or Effects()
 
     def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
         """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
@@ -404,7 +408,7 @@ class RedisStep:
             return Acked(gone, readied, judged=True)
         missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
         if buried:
-            self._runner.repair(tube, self._given)
+            self._runner.on_unreadable(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
@@ -426,22 +430,24 @@ class RedisStep:
     # deadlines
 
     def advance(
-        self, effects: Effects, limit: int, *, closed: bool = False, reply: list[Reply] | None = None
-    ) -> tuple[bool, int]:
+        self, effects: Effects, limit: int, *, follow: int | None = None, closed: bool = False,
+        reply: list[Reply] | None = None,
+    ) -> tuple[bool, int]:  # fmt: skip
         """Apply what is due. Returns whether more may be due, and the milliseconds until the next deadline, or -1.
 
-        `closed`: the sessions that end were closed. `reply`: the answer of the script, if it has run already.
+        `follow`: how many tasks follow their group, if not `limit`. `closed`: the sessions that end were closed.
+        `reply`: the answer of the script, if it has run already.
         """
         tube, now = self._tube, self._given
         if reply is None:
             reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
         rest = self._runner.read_changes(tube, reply, effects, now)
         more, wait_ms, left, outbox = cast("tuple[int, int, Left, list[bytes]]", tuple(rest))
-        follows = bool(left) and self.apply_left(left, effects, limit, closed=closed)
+        follows = bool(left) and self._apply_left(left, effects, follow or limit, closed=closed)
         self._outbox.deliver(tube.no, outbox, effects, now)
         return bool(more) or follows, wait_ms
 
-    def apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool = False) -> bool:
+    def _apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool) -> bool:
         """Let the engine apply what a script left to it: see left_over in lua/advance.lua. Skips what other callers
         have applied since. Returns whether more may be due."""
         self._now, tasks, groups, held, moving = left

@@ -71,7 +71,7 @@ from penstock.store.redis.encoding import MAX_ID, encode, pack_outcome, read_gro
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.redis_step import Left, RedisStep
+from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.script_runner import PAGE, TUBES, Keys, ScriptRunner, add_up, read_pairs
 from penstock.store.redis.servers import Servers, connect_servers
@@ -90,9 +90,9 @@ LAYOUTS = [Migration(SCHEMA, "layout", "")]
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
-
 # How many tasks follow their group in one take: some 3 ms. More would delay the taker, which does not need them.
 _FOLLOW_STEP = 200
+
 # The arguments of a take: handle, count, highest first rank or '', blocked or '', number of the call.
 Wanted = tuple[str, int, int | str, str, int]
 
@@ -283,22 +283,21 @@ class RedisStore(Store):
         return Taken(None, [], min(waits, default=None), True, effects)
 
     def _run_take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
-        """Run the take script, again after the engine has applied due changes that the script leaves to it."""
+        """Run the take script; if something is due, apply that first. Buries what the script could not read."""
         handle, count, top, blocked, call = wanted
         forced, registered = 0, tuple[int, ...]()
         while True:
-            met = self._runner.unreadable
-            reply = self._runner.on_tube(
-                "take", tube, handle, count, top, blocked, call, ADVANCE_STEP, forced, *registered, now=now
-            )
-            rest = self._runner.read_changes(tube, reply, effects, now)
-            alive, wait_ms, pairs, left = cast("tuple[int, int, list[Reply], Left]", tuple(rest))
-            if left:
-                self.step((tube,), now=now).apply_left(left, effects, _FOLLOW_STEP)
+            words = handle, count, top, blocked, call, forced, *registered
+            rest = self._runner.read_changes(tube, self._runner.on_tube("take", tube, *words, now=now), effects, now)
+            alive, wait_ms, pairs, due, broken = cast("tuple[int, int, list[Reply], int, list[int]]", tuple(rest))
+            if broken:
+                effects.add(self.step((tube,), now=now).bury_unreadable(tube, broken))
+            if due:
+                self.step((tube,), now=now).advance(effects, ADVANCE_STEP, follow=_FOLLOW_STEP)
                 forced = 1
             elif not (alive or registered) and (found := self._registry.enlist(handle, tube, now)):
                 registered = found  # the session is alive, but the tube did not know the handle
-            elif alive and not pairs and self._runner.unreadable > met:
+            elif alive and broken and not pairs:
                 # Tasks behind those that were buried may be ready. The blocked call is registered already.
                 blocked = "unregister_if_found" if blocked in ("register", "unregister_if_found") else ""
             else:

@@ -78,9 +78,8 @@ class ScriptRunner:
         self._shapes: dict[int, Shape] = {}
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
-        #: Called with a tube where a script found bytes that penstock did not write; `unreadable` counts these calls.
+        #: Called with a tube where a script buried tasks that could not be read, to repair what depended on them.
         self.on_unreadable: Callable[[Tube, int | None], None]
-        self.unreadable = 0
         #: By tube and part, the ids of what is being read in pages.
         self.listed: dict[tuple[int, str], array[int]] = {}
 
@@ -167,13 +166,8 @@ class ScriptRunner:
             if record.state == "-" and record.address is not None and tube.kind.leased:
                 effects.ended.append(("task", no, tube.public_id(record.id)))
         if unreadable:
-            self.repair(tube, now)
+            self.on_unreadable(tube, now)
         return rest
-
-    def repair(self, tube: Tube, now: int | None) -> None:
-        """Repair what depended on tasks that a script buried because they could not be read."""
-        self.unreadable += 1
-        self.on_unreadable(tube, now)
 
     def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
         """Return for each of these stored tubes whether something is due, and the time. One script checks many;

@@ -19,14 +19,14 @@ _SHARED = (
     "save_last, task_removed, cancelled, moving_groups, join_group, save_groups, group_rows, "
     "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, key_named, "
     "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
-    "bury_unreadable, mark_changed, lease_floor = bit.band"
+    "log, bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
 _OPTIONAL = {
     "lease_leased": (PLAIN, MICRO_QUEUES), "micro_queues": (MICRO_QUEUES,),
     "unleased": (UNLEASED,), "hand_over": (UNLEASED,), "lease_unleased": (UNLEASED,),
-    "encode": (MICRO_QUEUES,), "decode": (MICRO_QUEUES,), "tasks": (MICRO_QUEUES,),
+    "encode": (MICRO_QUEUES,), "decode": (MICRO_QUEUES, UNLEASED), "tasks": (MICRO_QUEUES,),
 }  # fmt: skip
 # The scripts of a pool whose callers may wait for the database in the same round trip.
 WAITED = ("put", "put_related", "put_plain", "ack", "ack_related", "delete", "apply")
@@ -67,7 +67,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
     head = [*_head(_words("FLAGS", own), modern), f"local {named} = {values}"]
     lines = [_SHARED, *parts, own]
-    if pooled or "tasks" in names:
+    if pooled or len(names) > 4:
         # A closure finds a local of the function around it by a walk through all captured ones, those from further out
         # at once. So a large script takes some 8 of 22 microseconds less to define its parts.
         answer = _sections()[f"pool_answer{waited}"] if pooled else "return run()"

@@ -86,17 +86,14 @@ local function left_over()
   return { now, tasks, groups_of, ended_holders, moving }
 end
 
-local function first_score(key)
-  local found = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return tonumber(found[2])
-end
+-- part: deadlines
+-- KEYS: ends
+local function first_score(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge end
 
--- Milliseconds until the next deadline; -1 if there is none.
+-- Milliseconds until the next deadline; 0 if something is due, -1 if there is no deadline.
 local function wait_ms()
   if #moving_groups() > 0 then return 0 end
-  local task, session = first_score(k_due), first_score(k_ends)
-  local soonest = math.min(task or math.huge, session or math.huge)
-  if next_hand_out then soonest = math.min(soonest, next_hand_out() or math.huge) end
+  local soonest = math.min(first_score(k_due), first_score(k_ends), next_hand_out and next_hand_out() or math.huge)
   return soonest == math.huge and -1 or math.max(0, soonest - now)
 end
 
@@ -106,7 +103,7 @@ end
 -- Returns: now, readied, removed, log, 1 if more is due, ms until the next deadline or -1, left_over, {entry of the outbox
 --   that was left behind, ...}
 -- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups outcomes outbox unleased?
--- WITH: advance
+-- WITH: advance deadlines
 -- FLAGS: allow-oom
 local more = advance(tonumber(ARGV[4]), ARGV[5] == '1')
 forget_expired(tonumber(ARGV[4]))

@@ -4,6 +4,10 @@
 -- A task's field in the hash of tasks and its member in indexes: six bytes that sort like its id.
 local function key_of(id) return struct.pack('>I6', id) end
 
+local function id_of(key) return (struct.unpack('>I6', key, #key - 5)) end
+
+local function key_in(member) return string.sub(member, -6) end
+
 -- A text of up to 255 bytes, preceded by its length.
 local function with_length(text) return string.char(#text) .. text end
 
@@ -149,9 +153,8 @@ local function payload_place(value)
   return rec and #value - #rec.payload + 1
 end
 
-local function id_of(key) return (struct.unpack('>I6', key, #key - 5)) end
-
-local function key_in(member) return string.sub(member, -6) end
+-- A deadline has passed when now == deadline.
+local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
 
 -- part: new_record
 -- The numbers of a new task, from the spec of a put:

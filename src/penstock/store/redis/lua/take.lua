@@ -2,7 +2,7 @@
 
 -- part: lease
 -- ARGV: 4 handle, 5 count, 6 highest first rank or '', 8 the number of the call.
-local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
+local leased, top, broken = {}, ARGV[6] ~= '' and ARGV[6] or '+inf', {}
 
 -- Tasks past their ttl are skipped but keep their place; tasks of cancelled groups leave the ready index, and are removed
 -- later. Skipping a thousand of each takes some 3 ms; a take that finds nothing else is retried.
@@ -33,7 +33,7 @@ end
 local function handed_out(key, value, session)
   local state, flags = string.byte(value or '', 1, 2)
   if state ~= 114 or not flags or #value < texts_place(flags) - 1 then -- r
-    readable(key, value)
+    if value then broken[#broken + 1] = id_of(key) end
     return nil, false
   end
   local again, expires, ttr = flags % 2 == 1, 0, 0
@@ -137,34 +137,24 @@ local function lease_batch(names, _, values, most)
 end
 
 -- script: take
--- Apply what is due, then lease up to count tasks to the handle's session, and register or unregister its blocked call.
--- KEYS: ended_sessions
+-- Lease up to count tasks to the handle's session, and register or unregister its blocked call.
+-- KEYS: tasks ready due taken lapses handles ended_sessions waits
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
---   call, step of advance, 1 to lease even if something is left to the engine; and, if the handle is new here: session,
---   when the handle lapses, when the session ends
--- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline (-1: there is none, or tasks were taken
---   and nothing is due), {id, record, ...}, left_over; unless that is empty, nothing was leased or registered
--- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups unleased? advance
--- WITH: lease lease_leased? hand_over? lease_unleased?
+--   call, 1 to lease even if something is due; and, if the handle is new here: session, when the handle lapses, when the session ends
+-- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline (0: something is due, -1: there is none, or
+--   tasks were taken), {id, record, ...}, 1 if nothing was leased or registered because something is due, {id of a ready task that
+--   may be unreadable, ...}
+-- WITH: now tube encode decode? tasks? micro_queues? groups unleased? deadlines lease lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
+local wait = wait_ms()
+if wait == 0 and ARGV[9] ~= '1' then return { now, 0, 0, {}, 1, 0, {}, 1, {} } end
 
 -- A session that the registry ended here stays ended, even if a late call names it.
-if ARGV[11] and not redis.call('ZSCORE', k_ended_sessions, ARGV[11]) then
-  redis.call('ZADD', k_lapses, ARGV[12], handle)
-  redis.call('HSET', k_handles, handle, ARGV[11])
-  redis.call('ZADD', k_ends, ARGV[13], ARGV[11])
-end
-
-local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
-if soonest <= now then
-  advance(tonumber(ARGV[9]))
-  if settle_micro_queues then settle_micro_queues() end
-end
-local due = ARGV[10] == '1' and {} or left_over()
-if #due > 0 then
-  commit()
-  return { now, readied, removed, log, 1, 0, {}, due }
+if ARGV[10] and not redis.call('ZSCORE', k_ended_sessions, ARGV[10]) then
+  redis.call('ZADD', k_lapses, ARGV[11], handle)
+  redis.call('HSET', k_handles, handle, ARGV[10])
+  redis.call('ZADD', k_ends, ARGV[12], ARGV[10])
 end
 
 local session = redis.call('HGET', k_handles, handle)
@@ -188,10 +178,11 @@ if alive then
     if redis.call('HINCRBY', k_waits, handle, -1) <= 0 then redis.call('HDEL', k_waits, handle) end
   end
 end
-commit()
-local wait = #leased > 0 and soonest > now and ARGV[10] ~= '1' and -1 or wait_ms()
+if save_micro_queues then save_micro_queues() end
+finish()
+if #leased > 0 and wait > 0 then wait = -1 end
 if alive and #leased == 0 and (blocked == 'register' or blocked == 'unregister_if_found') then
   -- The caller now waits to be notified of ready tasks, or of a deadline before the one it knows.
   redis.call('HSET', k_meta, 'take_waits', wait < 0 and 9007199254740991 or now + wait)
 end
-return { now, readied, removed, log, alive and 1 or 0, wait, leased, {} }
+return { now, readied, removed, log or {}, alive and 1 or 0, wait, leased, 0, broken }

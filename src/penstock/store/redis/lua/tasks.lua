@@ -5,7 +5,8 @@
 -- for its start.
 -- KEYS: tasks ready due buried taken errors members
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
-local fetched, log = {}, {}
+local fetched = {}
+log = {}
 
 -- Decode a task; false if there are no bytes. Unreadable bytes are buried at once, as the data of a task that exists from the
 -- next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
@@ -126,9 +127,6 @@ bury_unreadable = function(key, value)
   count('bury', 1)
   log_change('bury', key, rec)
 end
-
--- A deadline has passed when now == deadline.
-local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
 
 -- Change a task as decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
