@@ -23,31 +23,26 @@ _encode = msgspec.msgpack.Encoder().encode
 Spec = tuple[object, ...]
 
 
-def pack_put(
-    tube: Tube, entries: Sequence[Entry], *, related: bool = True, guessed: bool = False
-) -> tuple[list[Argument], list[int]]:
-    """The arguments of a put, and the length of each run: of consecutive entries that differ only in texts and payload.
-
-    The arguments are capacity, facts, runs, tails. `guessed`: the state of the entries' groups is unknown.
-    """
+def pack_put(tube: Tube, entries: Sequence[Entry]) -> list[Argument]:
+    """The arguments of a put: capacity, facts, runs of consecutive entries that differ only in texts and payload, and
+    the tail of each entry."""
     runs: list[tuple[Spec, int]] = []
     tails: list[bytes] = []
     last, count, spec = None, 0, Spec()
     for entry in entries:
-        flags, texts = (0, b"") if not related and entry.utube is entry.extra is None else pack_texts(entry)
+        flags, texts = pack_texts(entry)
         # What the spec is made of. Entries of one put usually share their ranks, which makes this cheap to compare.
         key = (
-            flags, entry.rank1, entry.rank2, entry.pri, entry.ttl, entry.ttr, entry.delay, entry.group_no, entry.group,
+            flags, entry.rank1, entry.rank2, entry.pri, entry.ttl, entry.ttr, entry.delay, entry.group_no,
             entry.unstarted, entry.reply_to is None,
         )  # fmt: skip
         if key != last:
             runs += [(spec, count)] if last else []
-            last, count, spec = key, 0, _spec(flags, entry, guessed)
+            last, count, spec = key, 0, _spec(flags, entry)
         count += 1
         tails.append(texts + entry.payload)
     runs.append((spec, count))
-    capacity = "" if tube.capacity is None else tube.capacity
-    return [capacity, pack_facts(tube) if related else "", _encode(runs), *tails], [length for _, length in runs]
+    return ["" if tube.capacity is None else tube.capacity, pack_facts(tube), _encode(runs), *tails]
 
 
 def pack_facts(tube: Tube) -> bytes:
@@ -62,24 +57,12 @@ def pack_received(entry: Entry) -> tuple[Argument, Argument, Argument]:
     return "" if entry.address is None else 1, _encode(_spec(flags, entry)), texts + entry.payload
 
 
-def _spec(flags: int, entry: Entry, guessed: bool = False) -> Spec:
+def _spec(flags: int, entry: Entry) -> Spec:
     one, two = entry.rank1, entry.rank2
     return (
         flags, one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, entry.ttl or False,
-        entry.ttr or False, entry.delay, entry.group_no or entry.group or False, None if guessed else entry.unstarted,
-        entry.reply_to is not None,
+        entry.ttr or False, entry.delay, entry.group_no or False, entry.unstarted, entry.reply_to is not None,
     )  # fmt: skip
-
-
-def joined_entries(entries: Sequence[Entry], runs: Sequence[int], joined: Sequence[int]) -> Sequence[Entry]:
-    """The entries with the groups that the script found; `joined` has each run's group number, and 1 if unstarted."""
-    if not any(joined):
-        return entries
-    found: list[Entry] = []
-    for no, unstarted, length in zip(joined[::2], joined[1::2], runs, strict=True):
-        some = entries[len(found) : len(found) + length]
-        found += [replace(entry, group_no=no, unstarted=unstarted == 1) for entry in some] if no else some
-    return found
 
 
 def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, mark: Sequence[Reply]) -> list[Record]:

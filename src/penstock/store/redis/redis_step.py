@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.ending import KEEP_EXPIRY, kept_under
 from penstock.core.group import Group
-from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.kind import DELIVER
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
@@ -51,7 +51,7 @@ from penstock.store.redis.encoding import (
 )
 from penstock.store.redis.outbox import Outbox, pack_post
 from penstock.store.redis.redis_connection import Argument, Reply
-from penstock.store.redis.script_runner import PAGE, ScriptRunner, read_pairs
+from penstock.store.redis.script_runner import PAGE, ScriptRunner
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
@@ -67,7 +67,7 @@ StoredGroup = Sequence[object]
 Left = tuple[int, list[int | bytes], list[StoredGroup], Sequence[int], Sequence[int]]
 # The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
 _REMOVED = 2
-# Answers of a put: the tube is full; the engine must decide about the entries again.
+# Answers of a put: the tube is full; addresses are in use.
 _FULL, _CONFLICT = -1, -2
 
 
@@ -313,7 +313,7 @@ class RedisStep:
         words: list[Argument] = [rows, groups, posted, int(delta.whole), tube.retention, len(results), *results]
         entries = [*delta.fresh, *works]
         if entries:
-            words += [len(works), *puts.pack_put(tube, entries)[0]]
+            words += [len(works), *puts.pack_put(tube, entries)]
         reply = self._runner.on_tube("apply_put" if delta.fresh else "apply", tube, *words, now=self._given)
         if reply[_REMOVED] == -1:
             total = cast(int, reply[_REMOVED + 1])
@@ -325,25 +325,20 @@ class RedisStep:
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
 
-    def add(self, tube: Tube, entries: Sequence[Entry], effects: Effects) -> list[Record]:
-        """Store new tasks without loading anything.
-
-        Raises Conflict if an address is in use or a group has ended. The tasks that have the addresses are loaded then.
-        """
-        related = tube.kind.hand_out == CLOCK or True in [
-            entry.address is not None or entry.reply_to is not None or entry.group is not None for entry in entries
-        ]
-        words, runs = puts.pack_put(tube, entries, related=related, guessed=True)
-        reply = self._runner.on_tube("put_related" if related else "put", tube, *words, now=self._given)
+    def add(self, tube: Tube, entries: Sequence[Entry], effects: Effects, *, related: bool) -> list[Record]:
+        """Store new tasks that are in no group; `related`: with addresses or reply tubes. Raises Conflict if an address
+        is in use; the next load by addresses then returns what the script has read."""
+        reply = self._runner.on_tube(
+            "put_related" if related else "put", tube, *puts.pack_put(tube, entries), now=self._given
+        )
         moment, first, answer, *rest = reply
+        self._now = cast(int, moment)
         if first == _CONFLICT:
-            holders, groups = read_pairs(cast("list[Reply]", answer)), cast("list[StoredGroup]", rest[0])
-            self._now, self._holders = cast(int, moment), self._with_groups(tube, holders, groups)
+            self._holders = self._loaded(tube, cast("list[int | bytes]", answer), cast("list[StoredGroup]", rest[0]))
             raise Conflict
         if first == _FULL:
             raise tube_full(tube, cast(int, answer), len(entries))
-        found = puts.joined_entries(entries, runs, cast("list[int]", rest[0]))
-        records = puts.stored_records(tube, found, cast(int, first), cast(int, moment), rest[1:])
+        records = puts.stored_records(tube, entries, cast(int, first), self._now, rest)
         no, shown = tube.public_no, tube.shown
         effects.events += [Event(no, "put", shown(record)) for record in records]
         effects.readied |= {no: cast(int, answer)} if answer else {}

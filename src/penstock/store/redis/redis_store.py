@@ -229,16 +229,17 @@ class RedisStore(Store):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         """See `Store.put`. `plain_put` is faster for a single plain task."""
-        effects = Effects()
-        if True in [entry.reply_to is not None for entry in entries]:
+        effects, named = Effects(), addresses(entries)
+        replies = True in [entry.reply_to is not None for entry in entries]
+        grouped = True in [entry.group is not None for entry in entries]
+        if replies:
             self._outbox.register(tube)
 
         def put(step: Step, guess: bool) -> list[Record]:
-            named = addresses(entries)
-            if guess and len(set(named)) == len(named):
+            if guess and not grouped and len(set(named)) == len(named):
                 with suppress(Conflict):
-                    return cast(RedisStep, step).add(tube, entries, effects)
-            return put_linked(Work(step, tube, effects), entries, guess=False)
+                    return cast(RedisStep, step).add(tube, entries, effects, related=replies or bool(named))
+            return put_linked(Work(step, tube, effects), entries, guess=guess and grouped)
 
         try:
             return Stored(self._run(put, (tube,), now=now), effects)

@@ -16,7 +16,7 @@ from importlib.resources import files
 _SHARED = (
     "local band, fair, limit, update_micro_queue, enter_micro_queue, load_micro_queues, take_head, ack_taken, "
     "ack_related, save_acked, acks_kept, settle_micro_queues, save_micro_queues, forget_idle, queue_place, "
-    "save_last, task_removed, cancelled, moving_groups, join_group, save_groups, group_rows, "
+    "save_last, task_removed, cancelled, moving_groups, save_groups, "
     "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, key_named, "
     "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
     "log, bury_unreadable, mark_changed, lease_floor = bit.band"
@@ -29,7 +29,7 @@ _OPTIONAL = {
     "encode": (MICRO_QUEUES,), "decode": (MICRO_QUEUES, UNLEASED), "tasks": (MICRO_QUEUES,),
 }  # fmt: skip
 # The scripts of a pool whose callers may wait for the database in the same round trip.
-WAITED = ("put", "put_related", "put_plain", "ack", "ack_related", "delete", "apply")
+WAITED = ("put", "put_related", "put_plain", "ack", "ack_related", "delete", "apply", "apply_put")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 

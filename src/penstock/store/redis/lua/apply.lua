@@ -129,9 +129,8 @@ return { now }
 -- WITH: find_conflict count_tasks apply_rows
 
 -- part: apply_rows
-local rows, posts, results = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[6]), tonumber(ARGV[9])
-local keys, leaving, missed, going = {}, {}, {}, 0
-group_rows = cmsgpack.unpack(ARGV[5])
+local rows, group_rows, posts = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5]), cmsgpack.unpack(ARGV[6])
+local keys, leaving, missed, going, results = {}, {}, {}, 0, tonumber(ARGV[9])
 
 local function holds(rec, row)
   local lease, at, owner, ends = row[3], row[4], row[6], row[7]

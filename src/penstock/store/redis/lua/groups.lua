@@ -58,17 +58,6 @@ local function open_group(name)
   return no
 end
 
--- Count `wanted` new tasks in a group, given by its number or its name; opens a group of that name if there is none. Returns
--- its number and whether it is not started. The engine counts the tasks of an apply itself.
-join_group = function(no, wanted)
-  if type(no) == 'string' then no = open_group(no) end
-  local group = group_of(no)
-  if not group_rows then
-    group.total, group.left, touched[no] = group.total + wanted, group.left + wanted, true
-  end
-  return no, group.state == 'o'
-end
-
 save_groups = function()
   for no in pairs(touched) do
     local group = groups[no]

@@ -18,12 +18,8 @@ local function add_entries(runs, tails, place, logged)
     local flags, fixed = spec[1], not (spec[4] or spec[7])
     local in_queue, addressed = flags % 32 >= 16, flags % 64 >= 32
     local unnamed = name_of and not addressed
-    local no, member, waits, number, score, due_at = nil, nil, nil, nil, nil, nil
-    if spec[12] then
-      no, spec[13] = join_group(spec[12], run[2])
-      spec.no = no
-      member, number = key_of(no) .. 'm', spec[12] ~= no and key_of(no)
-    end
+    local no, waits, score, due_at = spec[12], nil, nil, nil
+    local member = no and key_of(no) .. 'm'
 
     local function pack_body()
       local more, numbers = pack_numbers(rec)
@@ -40,8 +36,7 @@ local function add_entries(runs, tails, place, logged)
         score, due_at = word_of(rec.rank1), rec.at and word_of(rec.at)
         pack_body()
       end
-      local state, address, at = rec.state, nil, 1
-      if in_queue then at = 2 + string.byte(tail) end
+      local state, address = rec.state, nil
       if micro_queues_of and state == 'r' then
         local turn
         state, turn = enter_micro_queue(micro_queues_of[place], rec, start, key, newest)
@@ -54,9 +49,8 @@ local function add_entries(runs, tails, place, logged)
         address = name_of(place - from, key)
         tail = with_length(in_order and short_name(address, now) or address) .. tail
       elseif addressed then
-        address, at = text_at(tail, at)
+        address = text_at(tail, in_queue and 2 + string.byte(tail) or 1)
       end
-      if number then tail = string.sub(tail, 1, at - 1) .. number .. string.sub(tail, at + 6) end
       local value, n = state .. body .. tail, #tasks
       tasks[n + 1], tasks[n + 2] = key, value
       if state == 'r' then
@@ -98,12 +92,10 @@ save_last = function()
 end
 
 -- part: put_entries
--- The entries of a put.
--- ARGV: now, shape, limit, capacity or '', facts or '', runs: msgpack, tail, ...
--- Returns: now, first id, readied, {for each run: number of its group or 0, 1 if that is not started, ...}, for messages also
---   the ms and seq before the first message id; or now, -1, total if the tube is full; or, if a group has ended or addresses
---   are in use, now, -2, and the tasks that have these addresses, see with_groups
-local runs, first, joined = cmsgpack.unpack(ARGV[6]), last + 1, {}
+-- ARGV: now, shape, limit, capacity or '', facts, runs: msgpack, tail, ...
+-- Returns: now, first id, readied, for messages also the ms and seq before the first message id; or now, -1, total if the tube
+--   is full; or now, -2, and the tasks that have the addresses of the entries, as with_groups returns them
+local runs, first = cmsgpack.unpack(ARGV[6]), last + 1
 if find_conflict and find_conflict(runs, ARGV, 6, {}) then return { now, -2, unpack({ with_groups(holders) }) } end
 if ARGV[4] ~= '' and count_tasks() + #ARGV - 6 > tonumber(ARGV[4]) then
   redis.call('HSET', k_meta, 'full', '1')
@@ -114,41 +106,31 @@ if pass_all then pass_all(count_tasks()) end
 add_entries(runs, ARGV, 6)
 save_last()
 if save_micro_queues then save_micro_queues() end
-if save_groups then save_groups() end
 finish()
-for i, run in ipairs(runs) do
-  joined[2 * i - 1], joined[2 * i] = run[1].no or 0, run[1][13] and 1 or 0
-end
-return { now, first, readied, joined, unpack(given_mark or {}) }
+return { now, first, readied, unpack(given_mark or {}) }
 
 -- script: put
 -- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
 -- WITH: now tube encode new_record count_tasks unleased? decode? tasks? micro_queues? add_entries put_entries
 
 -- script: put_related
--- As put, for tasks with addresses, reply tubes or groups.
--- WITH: now tube encode decode tasks micro_queues? groups read_groups write_groups outcomes new_record unleased?
--- WITH: add_entries with_groups find_conflict count_tasks put_entries
+-- As put, for tasks with addresses or reply tubes.
+-- WITH: now tube encode decode tasks micro_queues? groups read_groups with_groups outcomes new_record unleased? add_entries
+-- WITH: find_conflict count_tasks put_entries
 
 -- part: find_conflict
 local former = {} -- tasks that had the addresses of the entries
 holders = {} -- tasks that have them now
 
--- Whether entries cannot be added: a task that is not in `leaving` has one of the addresses, or a group has ended or is not
--- in the state that the spec says.
+-- Whether a task that is not in `leaving` has an address of the entries.
 find_conflict = function(runs, tails, place, leaving)
-  local names, ended = {}, false
+  local names = {}
   for _, run in ipairs(runs) do
-    local flags, no, unstarted = run[1][1], run[1][12], run[1][13]
-    local in_queue, addressed = flags % 32 >= 16, flags % 64 >= 32
-    local group = type(no) == 'number' and group_of(no)
-    if type(no) == 'number' then
-      ended = ended or not (group and live(group) and (unstarted == nil or (group.state == 'o') == unstarted))
+    local flags = run[1][1]
+    for i = place + 1, place + (flags % 64 >= 32 and run[2] or 0) do
+      names[#names + 1] = text_at(tails[i], flags % 32 >= 16 and 2 + string.byte(tails[i]) or 1)
     end
-    for _ = 1, run[2] do
-      place = place + 1
-      if addressed then names[#names + 1] = text_at(tails[place], in_queue and 2 + string.byte(tails[place]) or 1) end
-    end
+    place = place + run[2]
   end
   for i, key in ipairs(read_many(k_addresses, names)) do
     local value = key and redis.call('HGET', k_tasks, key)
@@ -159,7 +141,7 @@ find_conflict = function(runs, tails, place, leaving)
       former[#former + 1] = key
     end
   end
-  return ended or #holders > 0
+  return #holders > 0
 end
 
 -- Supersede the outcomes of former tasks, and store in meta what the new tasks need.

@@ -158,8 +158,8 @@ local function expired(rec) return rec.expires and rec.expires <= now and rec.st
 
 -- part: new_record
 -- The numbers of a new task, from the spec of a put:
---   flags of its texts, rank1 base, clock, newest, rank2 base, clock, newest, pri, ttl, ttr, delay, number or name of its
---   group or false, whether that group is not started (nil: the script finds out), whether it has a reply tube
+--   flags of its texts, rank1 base, clock, newest, rank2 base, clock, newest, pri, ttl, ttr, delay, number of its group or
+--   false, whether that group is not started, whether it has a reply tube
 local function rank(base, clock, newest, id) return base + (clock and now or 0) - (newest and id or 0) end
 
 local function new_record(spec, id)
