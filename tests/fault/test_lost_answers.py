@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.core.results import Blocked, Taken
+from penstock.core.options import Tube
+from penstock.core.results import Advanced, Blocked, Taken
 from penstock.core.task import Record
 from penstock.engine.work import Work
 from tests.servers import running
 from tests.servers.proxy import Proxy
+from tests.support.threads import until
 
 
 @pytest.fixture(params=("postgres", "mariadb"))
@@ -78,6 +80,24 @@ def test_a_group_whose_tasks_cannot_follow_its_start_may_be_started(
         with pytest.raises(penstock.OutcomeUnknown):
             group.start()
     assert group.status == "running"
+    assert tube.take(5) is not None
+
+
+def test_a_lost_answer_to_the_clock_is_one_line_of_the_log(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose_first(tube: Tube) -> Advanced:
+        monkeypatch.undo()
+        raise penstock.OutcomeUnknown("the connection broke during the call")
+
+    tube = broker.tube("t")
+    tube.session_handle.join()  # starts the thread that drives the clock
+    monkeypatch.setattr(broker.runtime.store, "advance", lose_first)
+    tube.put("late", delay=0.01)
+    until(lambda: bool(caplog.records))
+    assert [record.getMessage() for record in caplog.records if not record.exc_info] == [
+        "store maintenance failed (the connection broke during the call); retrying"
+    ]
     assert tube.take(5) is not None
 
 

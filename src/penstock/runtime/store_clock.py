@@ -16,7 +16,7 @@ from typing import Protocol
 from penstock.core.options import Tube
 from penstock.core.results import Effects, Event, Overdue
 from penstock.engine.store import Store
-from penstock.errors import NoSuchTube, StoreUnavailable
+from penstock.errors import NoSuchTube, OutcomeUnknown, StoreUnavailable
 from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
@@ -129,7 +129,7 @@ class StoreClock:
             advanced = runtime.store.advance(tube)
         except NoSuchTube:
             return False
-        except StoreUnavailable:
+        except (StoreUnavailable, OutcomeUnknown):
             raise
         except Exception:  # an error in one tube must neither end the thread nor stop the clock of other tubes
             log.exception("could not apply deadlines in tube %s; retrying", tube.name)

@@ -152,7 +152,7 @@ class Receiver(ABC):
                 self.receive()
             except self.broken as error:
                 if not self._closed.is_set():
-                    log.warning("notifications are interrupted (%s); reconnecting", error)
+                    log.warning("notifications are interrupted (%s); reconnecting", " ".join(str(error).split()))
                 self._closed.wait(_PAUSE_SECONDS * random.random())
             finally:
                 self._sock = None
