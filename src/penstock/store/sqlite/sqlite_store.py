@@ -446,10 +446,10 @@ class SqliteStep(SqlStep):
             if self.db.changes():
                 self._count_acks(tube, (id,))
                 return Acked({id})
+        no = None if moves[-1].seen is None else moves[-1].seen.group_no
+        if no is not None and any(group.left == len(moves) for group in self.groups(tube, no=no)):
+            moves = moves[:-1]  # the last one would end the group: it is the engine's
         gone = self._delete_held(tube, moves)
-        if len(gone) < len(moves) - 1:  # the rest may end a group: ack all but one, which is the engine's
-            acked = {row[0] & ID_MASK for row in gone}
-            gone += self._delete_held(tube, [move for move in moves if move.id not in acked][:-1])
         return self._acked(tube, gone, moves) if gone else Acked(set())
 
     def _delete(self, tube: Tube, id: int) -> Acked:
