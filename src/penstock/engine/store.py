@@ -737,9 +737,11 @@ def ack_plain(
         effects.readied[no] = acked.readied
     if acked.kept:
         effects.ended += [("task", no, tube.public_id(id)) for id in acked.kept]
-    if tube.kind.leased and len(acked.keys) == len(moves):
+    if not tube.kind.leased:
+        records[:] = [replace(GONE, address=move.name) if move.name in acked.keys else None for move in moves]
+    elif len(acked.keys) == len(moves):
         records[:] = [GONE] * len(moves)
         return ()
-    gone = {key: GONE if tube.kind.leased else replace(GONE, address=str(key)) for key in acked.keys}
-    records[:] = [gone.get(move.shown) for move in moves]
+    else:
+        records[:] = [GONE if move.id in acked.keys else None for move in moves]
     return () if acked.judged else [place for place, record in enumerate(records) if record is None]

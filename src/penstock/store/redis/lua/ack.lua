@@ -21,8 +21,8 @@ local lead, members = over and struct.pack('>I6', over) .. '\4done', {}
 local kept, byte, sub, results = 0, string.byte, string.sub, ARGV
 acks_kept = {}
 
--- The group of a task, by the text that names it, which is the same for all of its tasks: where it begins, group and number.
-local last_text, last_no, last_group = '', nil, nil
+-- The group of a task, by the text that names it, which is the same for all of its tasks: number, group, lead of its members.
+local last_text, last_no, last_group, last_lead = '', nil, nil, nil
 
 -- Count a task down in its group, whose text begins at this position. Returns false if the engine must ack the task, because
 -- it is the last of its group, or because it has a reply tube; '<' is no tube: see KEEP_EXPIRY in core/ending.py.
@@ -30,13 +30,12 @@ local function leave_group(key, value, at)
   if last_no == nil or sub(value, at, at + #last_text - 1) ~= last_text then
     local no, _, reply_to, after = struct.unpack('>I6Bc0Bc0', value, at)
     if reply_to ~= '' and reply_to ~= '<' then return false end
-    last_text, last_no, last_group = sub(value, at, after - 1), no, no > 0 and group_of(no)
+    last_text, last_no, last_group, last_lead = sub(value, at, after - 1), no, no > 0 and group_of(no), key_of(no) .. 'm'
   end
   if last_no == 0 then return true end
-  local group = last_group
-  if not (group and group.state == 's' and group.left > 1) then return false end
-  group.left, touched[last_no] = group.left - 1, true
-  members[#members + 1] = sub(last_text, 1, 6) .. 'm' .. key
+  if not (last_group and last_group.state == 's' and last_group.left > 1) then return false end
+  last_group.left, touched[last_no] = last_group.left - 1, true
+  members[#members + 1] = last_lead .. key
   return true
 end
 
