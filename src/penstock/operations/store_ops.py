@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # The data of a task, its own options, and their names.
 Item = tuple[object, Mapping[str, Any], tuple[str, ...]]
 _NO_OPTIONS: Mapping[str, Any] = {}
+_names: Callable[[Item], tuple[str, ...]] = itemgetter(2)
 # put_many stores up to this many tasks in one atomic call.
 CHUNK = 10_000
 # What a task or a move adds to the size of a call beyond its payload: about ten thousand of them fill one.
@@ -103,7 +104,7 @@ def put_items(
     # All items of a list are checked before any is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
     while chunk := _split(islice(feed, ahead)):
-        timed = shared.get("at") is not None or any("at" in names for _, _, names in chunk)
+        timed = shared.get("at") is not None or any("at" in _names(item) for item in chunk)
         now: int | None = (yield Call(runtime.store.now)) if timed else None
         entries = _entries(tube, chunk, shared, now, bind)
         for first in range(0, len(entries), CHUNK):
@@ -145,22 +146,35 @@ def _split(items: Iterable[object]) -> list[Item]:
 
 
 def _entries(
-    tube: StoredTube, items: Iterable[Item], given: TimedOptions, now: int | None,
+    tube: StoredTube, items: Sequence[Item], given: TimedOptions, now: int | None,
     bind: Callable[[Entry], Entry] | None,
 ) -> list[Entry]:  # fmt: skip
-    """The entries of items. Most are copies of the entry of another item with options of the same names."""
-    made: list[Entry] = []
-    singles = SINGLE_FIELDS if bind is None else SINGLE_FIELDS - {"group"}
-    for names, grouped in groupby(items, itemgetter(2)):
-        run = list(grouped)
-        alike = singles.issuperset(names) and not (names and any(None in options.values() for _, options, _ in run))
-        for data, options, _ in run[:1] if alike else run:
-            own = {option: value for option, value in options.items() if value is not None}
-            entry = make_entry(tube, data, _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
-            made.append(entry if bind is None else bind(entry))
-        if alike and len(run) > 1:
-            payloads = [encode_payload(tube, "data", data) for data, _, _ in run[1:]]
-            made += copies(made[-1], payloads, {name: [options[name] for _, options, _ in run[1:]] for name in names})
+    """The entries of items, in order. Items with options of the same names are made together."""
+    if len(set(map(_names, items))) == 1:
+        return _alike_entries(tube, items, given, now, bind)
+    alike = dict[tuple[str, ...], list[Item]]()
+    for item in items:
+        alike.setdefault(_names(item), []).append(item)
+    made = {names: iter(_alike_entries(tube, some, given, now, bind)) for names, some in alike.items()}
+    return [next(made[_names(item)]) for item in items]
+
+
+def _alike_entries(
+    tube: StoredTube, items: Sequence[Item], given: TimedOptions, now: int | None,
+    bind: Callable[[Entry], Entry] | None,
+) -> list[Entry]:  # fmt: skip
+    """The entries of items with options of the same names. If possible, one is made, and copied for the others."""
+    names, made = _names(items[0]), list[Entry]()
+    copied = SINGLE_FIELDS.issuperset(names) and not (bind and "group" in names)
+    columns = {name: [options[name] for _, options, _ in items] for name in names if copied}
+    copied = copied and not any(value is None for column in columns.values() for value in column)
+    for data, options, _ in items[:1] if copied else items:
+        own = {option: value for option, value in options.items() if value is not None}
+        entry = make_entry(tube, data, _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
+        made.append(entry if bind is None else bind(entry))
+    if copied and len(items) > 1:
+        payloads = [made[0].payload, *[encode_payload(tube, "data", data) for data, _, _ in items[1:]]]
+        made = list(copies(made[0], payloads, columns))
     return made
 
 
