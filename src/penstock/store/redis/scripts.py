@@ -16,7 +16,7 @@ from importlib.resources import files
 _SHARED = (
     "local band, fair, limit, update_micro_queue, enter_micro_queue, load_micro_queues, take_head, ack_taken, "
     "ack_related, save_acked, acks_kept, settle_micro_queues, save_micro_queues, forget_idle, queue_place, "
-    "save_last, task_removed, cancelled, moving_groups, save_groups, "
+    "save_last, task_removed, cancelled, moving_groups, save_groups, entry_names, "
     "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, key_named, "
     "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
     "log, bury_unreadable, mark_changed, lease_floor = bit.band"

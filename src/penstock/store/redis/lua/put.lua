@@ -9,7 +9,7 @@ local by_two = string.find(ARGV[2], '2', 1, true) ~= nil
 
 -- Add runs, [[spec, number of entries], ...], whose tails follow a place; `logged`: also log the new tasks.
 local function add_entries(runs, tails, place, logged)
-  local tasks, ready, due, members, names, delayed = {}, {}, {}, {}, {}, 0
+  local tasks, ready, due, members, names, delayed, named = {}, {}, {}, {}, {}, 0, 0
   local stamp, from, name_of, spanned = key_of(now), place, nil, false
   if name_entries then name_of, spanned = name_entries(#tails - place, last) end
   local micro_queues_of = load_micro_queues and load_micro_queues(tails, place)
@@ -49,7 +49,8 @@ local function add_entries(runs, tails, place, logged)
         address = name_of(place - from, key)
         tail = with_length(in_order and short_name(address, now) or address) .. tail
       elseif addressed then
-        address = text_at(tail, in_queue and 2 + string.byte(tail) or 1)
+        named = named + 1
+        address = entry_names and entry_names[named] or text_at(tail, in_queue and 2 + string.byte(tail) or 1)
       end
       local value, n = state .. body .. tail, #tasks
       tasks[n + 1], tasks[n + 2] = key, value
@@ -125,6 +126,7 @@ holders = {} -- tasks that have them now
 -- Whether a task that is not in `leaving` has an address of the entries.
 find_conflict = function(runs, tails, place, leaving)
   local names = {}
+  entry_names = names -- which add_entries need not read again
   for _, run in ipairs(runs) do
     local flags = run[1][1]
     for i = place + 1, place + (flags % 64 >= 32 and run[2] or 0) do
