@@ -71,6 +71,7 @@ BODIES = [
     *(GOOD + b'"delay": -1}', GOOD + b'"utube": "x"}', GOOD + b'"max_attempts": 0}', GOOD + b'"address": ""}'),
     *(GOOD + b'"group": "../x"}', GOOD + b'"callback": "file:///etc/passwd"}'),
     b'{"data": ' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"nope": ' + b"[" * 1500,
 ]
 
 

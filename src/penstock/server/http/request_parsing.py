@@ -70,7 +70,7 @@ def _fields(text: bytes) -> dict[str, str]:
     """The fields of an object, each as the JSON text that was sent."""
     try:
         sent = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return {}
     return {name: bytes(raw).decode("utf-8", "replace") for name, raw in sent.items()}
 
