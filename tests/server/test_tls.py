@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.server.certificates import self_signed
 from tests.server.server_process import ONCE, Serve, read_to_end
 
 PIPELINE = 2000
+STALLED = 400
 
 
 @pytest.fixture
@@ -60,6 +62,17 @@ def test_clients_without_tls_or_trust_in_the_certificate_are_not_served(
     with connected(server, certificate[0]) as client:
         assert client.execute_command("TUBE.LIST") == []
         assert client.info("clients")["connected_clients"] == 1
+
+
+def test_handshakes_that_stall_cost_little_memory(server: Serve, certificate: tuple[Path, Path]) -> None:
+    with ExitStack() as opened:
+        before = server.memory()
+        for number in range(STALLED):
+            stalled = opened.enter_context(server.raw())
+            stalled.sendall(b"\x16\x03\x01\x00\xc4" * (number % 2))  # the beginning of a ClientHello, or nothing
+        with connected(server, certificate[0]) as client:
+            assert client.ping() is True
+        assert server.memory() - before < STALLED * 150 * 1024
 
 
 def test_a_key_without_a_certificate_is_refused(url: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import contextlib
 import ctypes
 import logging
@@ -39,6 +40,7 @@ async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], 
     """Serve a store until SIGTERM or SIGINT. `ready` is called with the addresses once all listeners are up."""
     raise_file_limit()
     return_freed_memory()
+    shrink_tls_buffers()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,3 +97,12 @@ def return_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1024 * 1024)
+
+
+def shrink_tls_buffers() -> None:
+    """Give each TLS connection a read buffer of one TLS record, 16 KiB.
+
+    asyncio's 256 KiB are filled before the handshake, and clients without a token can open thousands of connections.
+    Each takes 67 KiB with this buffer, and 311 with asyncio's.
+    """
+    asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
