@@ -86,6 +86,7 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
                 '"name":"fifottl"', '"name":"fifo"'
             ): "line 1: kind fifo differs from the one that this program registered",
             text.replace('"state":"r"', '"state":"-"'): "line 2: task 1 has the state '-'",
+            text.replace('"state":"r"', '"state":""'): "line 2: task 1 has the state ''",
             text.replace(
                 '"state":"r"', '"state":"g"'
             ): "line 2: task 1 waits for the start of its group, but has no group",

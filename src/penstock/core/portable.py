@@ -49,7 +49,7 @@ class AttemptLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_onl
 
 _Errors = Annotated[list[AttemptLine], Meta(max_length=MAX_ATTEMPTS_KEPT)]
 # The states that a file may name, by whether the kind leases.
-_LEASED, _UNLEASED = "rt~!" + UNSTARTED, "rt"
+_LEASED, _UNLEASED = frozenset("rt~!" + UNSTARTED), frozenset("rt")
 
 
 class Data(Struct, omit_defaults=True):
