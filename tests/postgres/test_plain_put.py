@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -15,7 +15,6 @@ import pytest
 import penstock
 from penstock.core.task import record_of
 from penstock.store.postgres.postgres_connection import locate
-from penstock.store.postgres.postgres_store import PostgresVault
 from tests.postgres.schemas import database_of
 from tests.support.threads import begin, until
 from tests.support.verbs import drain
@@ -50,22 +49,6 @@ def test_the_options_of_the_tube_are_stored_with_its_tasks(broker: penstock.Brok
     assert (stored.pri, record_of(stored).ttr, record_of(stored).options.max_attempts) == (7, 30_000, 3)
     assert record_of(stored).options.callback == "http://127.0.0.1/x"
     assert stored.expires == stored.created + 90
-
-
-def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.Broker) -> None:
-    tube = broker.tube("work")
-    tube.put("one")
-    database_of(broker).server.attempt(lambda db: db.execute("DEALLOCATE ALL"), safe=True)
-    tube.put("two")
-    assert drain(tube) == ["one", "two"]
-    assert tube.stats().calls.put == 2
-
-
-def test_a_transaction_that_lost_its_prepared_statements_is_made_again(url: str) -> None:
-    with closing(PostgresVault(url)) as vault:
-        for _ in range(2):
-            assert vault.run(lambda session: session.rows("SELECT %s::integer", (3,))) == [(3,)]
-            vault.read("DEALLOCATE ALL")
 
 
 def test_a_put_waits_for_an_exclusive_lock_of_its_tube(broker: penstock.Broker, url: str) -> None:

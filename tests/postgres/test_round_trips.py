@@ -18,7 +18,7 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
-        run, thread = Wire._run, threading.get_ident()  # not those of the background thread
+        run, thread = Wire.run, threading.get_ident()  # not those of the background thread
 
         def counted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
             assert isinstance(wire, Link)
@@ -27,7 +27,7 @@ class Counted:
                 self.sent.append([query.called.decode().rpartition(".")[2] for query, *_ in calls])
             return run(wire, calls)
 
-        monkeypatch.setattr(Wire, "_run", counted)
+        monkeypatch.setattr(Wire, "run", counted)
 
     @property
     def mine(self) -> list[list[str]]:

@@ -29,7 +29,7 @@ def test_a_process_that_runs_while_another_migrates_says_what_to_do(server: Post
 
 def test_nothing_is_prepared_before_its_tables_exist(server: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """PgBouncer remembers the name of a statement that could not be prepared, and ends the connection at the next."""
-    run, failed_prepared = Wire._run, list[bool]()
+    run, failed_prepared = Wire.run, list[bool]()
 
     def noted(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
         try:
@@ -38,7 +38,7 @@ def test_nothing_is_prepared_before_its_tables_exist(server: Postgres, monkeypat
             failed_prepared.append(wire.prepares)
             raise
 
-    monkeypatch.setattr(Wire, "_run", noted)
+    monkeypatch.setattr(Wire, "run", noted)
     penstock.connect(server.fresh_url()).close()
     assert failed_prepared
     assert not any(failed_prepared)

@@ -23,7 +23,7 @@ LOCKS = "SELECT FROM pg_locks WHERE pid = %s AND locktype = 'transactionid'"
 def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Call]]:
     """What a call sends before the longest of its statements, in each round trip."""
     sent: list[Sequence[Call]] = []
-    run = Wire._run
+    run = Wire.run
 
     def recorded(wire: Wire, calls: Sequence[Call]) -> list[list[Row]]:
         sizes = [sum(len(value or b"") for value in one.values) for one in calls]
@@ -31,7 +31,7 @@ def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> li
         return run(wire, calls)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Wire, "_run", recorded)
+        patched.setattr(Wire, "run", recorded)
         call()
     return [calls for calls in sent if calls]
 

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.adapt import Transformer
-from psycopg.errors import (
-    DuplicatePreparedStatement,
-    InvalidSqlStatementName,
-    SerializationFailure,
-    error_from_result,
-)
+from psycopg.errors import error_from_result
 from psycopg.generators import send
 from psycopg.pq import ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
@@ -31,16 +26,11 @@ Row = tuple[Any, ...]
 
 _length = Struct("!i").pack
 
-
-def _blob(item: bytes) -> bytes:
-    return _length(len(item)) + item
-
-
-# Element types of arrays: the type's OID, and a function that packs the length and the value.
-_ELEMENTS: dict[str, tuple[int, Callable[[Any], bytes]]] = {
+# Element types of arrays: the type's OID, and a function that packs the length and the value of a fixed-size element.
+_ELEMENTS: dict[str, tuple[int, Callable[[Any], bytes] | None]] = {
     "integer": (23, partial(Struct("!ii").pack, 4)), "bigint": (20, partial(Struct("!iq").pack, 8)),
     "double precision": (701, partial(Struct("!id").pack, 8)), "boolean": (16, partial(Struct("!i?").pack, 1)),
-    "text": (25, lambda item: _blob(item.encode())), "bytea": (17, _blob),
+    "text": (25, None), "bytea": (17, None),
 }  # fmt: skip
 # How single values are encoded: numbers as text, so that the server infers their type.
 _ENCODE: dict[type, Callable[[Any], bytes | None]] = {
@@ -156,7 +146,12 @@ _AS_TEXT = {type(None), bool, int, float}
 def _array(items: Sequence[Any], kind: str) -> bytes:
     """Encode an array in binary, because the server reads that faster."""
     oid, element = _ELEMENTS[kind]
-    packed = [_NULL if item is None else element(item) for item in items] if None in items else map(element, items)
+    if kind == "text":
+        items = [None if item is None else item.encode() for item in items]
+    if element is None:
+        packed = [_NULL if item is None else _length(len(item)) + item for item in items]
+    else:
+        packed = [_NULL if item is None else element(item) for item in items]
     return _HEAD.pack(1, 0, oid, len(items), 1) + b"".join(packed)
 
 
@@ -176,16 +171,6 @@ class Wire:
     def run(self, calls: Sequence[Call]) -> list[list[Row]]:
         """Send statements together. Returns the rows of each that has columns. Outside of a transaction they form
         one."""
-        try:
-            return self._run(calls)
-        except (InvalidSqlStatementName, DuplicatePreparedStatement) as error:  # somebody has deallocated them
-            self.prepared.clear()
-            if self.pgconn.transaction_status == TransactionStatus.INERROR:  # `undone` deallocates them
-                raise SerializationFailure("prepared statements were lost in a transaction") from error
-            self._run([_DEALLOCATE])
-            return self._run(calls)
-
-    def _run(self, calls: Sequence[Call]) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
         if len(calls) == 1 and calls[0].query.called in prepared:  # a put is a tenth faster without a pipeline
             query, values, formats = calls[0]
@@ -261,17 +246,17 @@ class Link(psycopg.Connection[Row], Wire):
 
     def begin(self, *, snapshot: bool) -> None:
         """Begin a transaction. If the client stalls, the server soon ends it and releases its locks."""
-        self._run([_BEGIN_SNAPSHOT if snapshot else _BEGIN, _STALLED, *self.each])
+        self.run([_BEGIN_SNAPSHOT if snapshot else _BEGIN, _STALLED, *self.each])
 
     def finish(self) -> None:
         """Commit the transaction."""
-        self._run([_COMMIT])
+        self.run([_COMMIT])
 
     def undone(self) -> bool:
         """Roll back an open transaction after an error. Returns False if the connection broke."""
         if self.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
             with suppress(psycopg.Error):
-                self._run([_ROLLBACK, *([] if self.prepared else [_DEALLOCATE])])
+                self.run([_ROLLBACK])
         return self.pgconn.transaction_status == TransactionStatus.IDLE
 
     # for the database of a pool
@@ -303,7 +288,7 @@ def command(sql: str) -> Call:
     return Query(sql).call({})
 
 
-_BEGIN, _COMMIT, _ROLLBACK, _DEALLOCATE = map(command, ("BEGIN", "COMMIT", "ROLLBACK", "DEALLOCATE ALL"))
+_BEGIN, _COMMIT, _ROLLBACK = map(command, ("BEGIN", "COMMIT", "ROLLBACK"))
 _BEGIN_SNAPSHOT = command("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _STALLED = command("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 _VALUES = re.compile(r"VALUES \([%s, ]+\)")
