@@ -203,6 +203,6 @@ RARE = {
     "hide_tube", "hide_counter", "forget_tube", "forget_counter", "forget_queues", "forget_groups", "forget_outcomes",
     "forget_waiters", "add_session", "add_handle", "all_sessions", "presences", "waits_of", "groups_above",
     "import_members", "set_group_total", "set_mark", "all_groups", "audited", "stored_queues", "early_outcomes",
-    "forget_early_outcomes", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
-    "forget_stray_waiters", "import_task", "import_outcome",
+    "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters", "forget_stray_waiters", "import_task",
+    "import_outcome",
 }  # fmt: skip

@@ -82,7 +82,7 @@ def test_a_frozen_sender_of_many_tasks_blocks_no_taker(broker: penstock.Broker, 
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.open
-        _, values, formats = opening.call({"tube": tube.stored.no})
+        _, values, formats = opening.call({"tube": tube.stored.no, "handle": None})
         pgconn.send_query_params(opening.sent, values, None, formats, Format.BINARY)
         pgconn.send_flush_request()
         wait(execute(pgconn), pgconn.socket, 0.1)

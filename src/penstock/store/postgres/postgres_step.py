@@ -80,8 +80,7 @@ class PostgresStep(ServerStep):
 
     def locks(self, *tubes: Tube, handle: str | None = None) -> list[Call]:
         """Return the first statements of a call on these tubes: shared locks of the tubes and of a take's handle."""
-        query = self.Q.open if handle is None else self.Q.open_for
-        calls = [self.call(query, tube=no, handle=handle) for no in sorted({tube.no for tube in tubes})]
+        calls = [self.call(self.Q.open, tube=no, handle=handle) for no in sorted({tube.no for tube in tubes})]
         if all(tube.temporary for tube in tubes) and not self.db.server.bound:
             calls.append(self.call(self.Q.relax))
         return calls
@@ -89,7 +88,7 @@ class PostgresStep(ServerStep):
     # tubes
 
     def lock_alone(self, tube: Tube) -> None:
-        self.run([self.call(self.Q.open_alone, tube=tube.no)])
+        self.run([self.call(self.Q.open_alone, tube=tube.no, at_once=False)])
 
     def add_counter(self, tube: Tube) -> None:
         bounds = ("heads", "dues") if writes.bounded(tube) else ()
@@ -138,10 +137,9 @@ class PostgresStep(ServerStep):
 
     def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
         # A take of the handle may be running.
-        lock = self.Q.lock_handle if lapse is None else self.Q.lock_handle_at_once
         try:
             with self.together():
-                self.run([self.call(lock, handle=id)])
+                self.run([self.call(self.Q.lock_handle, handle=id, at_once=lapse is not None)])
                 super().remove_handle(id, session, lapse)
         except Conflict:
             if lapse is None:
@@ -151,7 +149,8 @@ class PostgresStep(ServerStep):
 
     def audit(self, tube: Tube) -> Audit:
         if self.write:  # lock the tube, and reset its bounds so that takes find repaired tasks
-            self.run([self.call(self.Q.open_alone, tube=tube.no), self.call(self.Q.lower_all, tube=tube.no)])
+            self.lock_alone(tube)
+            self.run([self.call(self.Q.lower_all, tube=tube.no)])
         return super().audit(tube)
 
     # hot calls and changes
@@ -209,7 +208,7 @@ class PostgresStep(ServerStep):
     def leased_by(self, lost: LostTake) -> list[list[Record]]:
         """Take the exclusive lock of the handle first, so that the take is no longer running."""
         leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.waiter, "mark": "none"}
-        calls = [self.call(self.Q.lock_handle, handle=lost.handle)]
+        calls = [self.call(self.Q.lock_handle, handle=lost.handle, at_once=False)]
         calls.append(self.call(self.Q.leave, handle=lost.handle, always=not self.is_registered(lost.waiter), **leave))
         mine = {"handle": lost.handle, "call": lost.call}
         calls += [self.call(self.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
@@ -261,6 +260,6 @@ def raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low:
     distance = min(record.id for record in records) - low
     if writes.bounded(tube) and not step.db.server.bound and random.random() < raise_chance(distance):
         due = step.now + min((record.ttr for record in records if record.ttr is not None), default=0)
-        calls = [step.call(step.Q.open_alone_at_once, tube=tube.no)]
+        calls = [step.call(step.Q.open_alone, tube=tube.no, at_once=True)]
         with suppress(PenstockError, Conflict):  # the tube is in use: a later take retries
             step.run([*calls, step.call(step.on(tube).raise_bounds, tube=tube.no, due=due)])

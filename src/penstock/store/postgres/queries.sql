@@ -70,19 +70,16 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- name: open
 -- Keeps the tube from being dropped, moved or repaired until the commit. Puts and takes share the lock, which writes
 -- nothing. It runs before the statement that reads the tube's row, so that the row cannot change after it was read.
-SELECT WHERE pg_advisory_xact_lock_shared($tube_lock) IS NOT NULL;
--- name: open_alone
-SELECT WHERE pg_advisory_xact_lock($tube_lock) IS NOT NULL;
--- name: open_alone_at_once
-SELECT WHERE 1 / pg_try_advisory_xact_lock($tube_lock)::integer IS NULL;
--- name: open_for
--- A take holds its handle's lock shared, the end of a handle holds it exclusively: no ending session leases a task.
+-- A take also shares its handle's lock, and the end of a handle holds it alone: no ending session leases a task.
 SELECT WHERE pg_advisory_xact_lock_shared($tube_lock) IS NOT NULL
 AND pg_advisory_xact_lock_shared($handle_lock) IS NOT NULL;
+-- name: open_alone
+-- `at_once`: fails if others hold the lock.
+SELECT WHERE CASE WHEN :at_once THEN 1 / pg_try_advisory_xact_lock($tube_lock)::integer IS NULL
+ELSE pg_advisory_xact_lock($tube_lock) IS NULL END;
 -- name: lock_handle
-SELECT WHERE pg_advisory_xact_lock($handle_lock) IS NOT NULL;
--- name: lock_handle_at_once
-SELECT WHERE 1 / pg_try_advisory_xact_lock($handle_lock)::integer IS NULL;
+SELECT WHERE CASE WHEN :at_once THEN 1 / pg_try_advisory_xact_lock($handle_lock)::integer IS NULL
+ELSE pg_advisory_xact_lock($handle_lock) IS NULL END;
 -- name: lock_recovering
 -- One caller at a time: a second one would stop at messages that the first one has just moved to the end.
 SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);

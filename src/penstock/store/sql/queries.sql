@@ -11,8 +11,10 @@ pk
 -- fragment: for_update
 -- fragment: skip_locked
 -- fragment: by_moving
--- fragment: live
-(state = 't' OR expires IS NULL OR expires > $now)
+-- fragment: unexpired
+(expires IS NULL OR expires > $now)
+-- fragment: page_of_span
+pk > :low AND pk <= :high ORDER BY pk LIMIT :limit
 
 -- name: meta
 SELECT name, value FROM penstock_meta;
@@ -94,33 +96,27 @@ SELECT $record FROM penstock_task WHERE group_no = :group ORDER BY pk LIMIT :lim
 -- penstock_unstarted
 SELECT $record FROM penstock_task WHERE group_no = :group AND state = 'g' ORDER BY rank1, rank2, pk LIMIT :limit;
 -- name: page
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE $page_of_span;
 -- name: find_all
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE (state = 't' OR $unexpired) AND $page_of_span;
 -- name: find_ready
-SELECT $record FROM penstock_task
-WHERE pk > :low AND pk <= :high AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > $now)
-ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE (state = 'r' OR state = 'q') AND $unexpired AND $page_of_span;
 -- name: find_taken
 -- penstock_aside. Sorts if `key` is not a plain column, but never more rows than there are leases.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $key > :low AND $key <= :high
 ORDER BY $key LIMIT :limit;
 -- name: find_delivered
 -- penstock_aside, in order: delivered messages have no owner.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND pk > :low AND pk <= :high
-ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND $page_of_span;
 -- name: find_delayed
 -- penstock_aside, in order: no owner.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND $unowned AND pk > :low AND pk <= :high
-AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND $unowned AND $unexpired AND $page_of_span;
 -- name: find_buried
 -- penstock_aside, in order: no owner.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND $unowned AND pk > :low AND pk <= :high
-AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND $unowned AND $unexpired AND $page_of_span;
 -- name: find_unstarted
 -- penstock_unstarted_ids, in order.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'g' AND pk > :low AND pk <= :high
-AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'g' AND $unexpired AND $page_of_span;
 -- name: holders
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND utube = :utube
 ORDER BY taken, pk LIMIT :limit;
@@ -202,8 +198,7 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 -- name: outcomes_by_id
 SELECT $kept FROM penstock_outcome WHERE pk $in_ids AND until > $now;
 -- name: outcomes_after
-SELECT $kept FROM penstock_outcome
-WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
+SELECT $kept FROM penstock_outcome WHERE $page_of_span;
 -- name: sweep_outcomes
 -- penstock_outcome_until
 DELETE FROM penstock_outcome WHERE pk IN (SELECT pk FROM (
@@ -278,14 +273,11 @@ JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
 -- integrity
 
 -- name: audited
-SELECT $audited FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
+SELECT $audited FROM penstock_task WHERE $page_of_span;
 -- name: stored_queues
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = :tube;
 -- name: early_outcomes
 SELECT o.pk FROM penstock_outcome o JOIN penstock_task k ON k.pk = o.pk WHERE o.pk > :low AND o.pk <= :high ORDER BY o.pk;
--- name: forget_early_outcomes
-DELETE FROM penstock_outcome WHERE pk > :low AND pk <= :high
-AND pk IN (SELECT pk FROM penstock_task WHERE pk > :low AND pk <= :high);
 -- name: restore
 UPDATE penstock_task SET $mutable, group_name = :group, group_no = :group_no WHERE pk = :pk;
 -- name: set_ready_state

@@ -391,7 +391,8 @@ class SqlStep:
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         with self.together():
-            self.change(self.Q.forget_early_outcomes, **span(tube))
+            early = [first_pk(tube) | id for id, *_ in audit.others if isinstance(id, int)]
+            self.change(self.Q.drop_outcomes, ids=early)
             self.change(self.Q.forget_stray_waiters, tube=tube.no)
             if tube.kind.per_utube:
                 self.change(self.Q.forget_queues, tube=tube.no)
