@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.store.open import has_pool
+from penstock.core.store_url import split_url
 from penstock.testing import Clock
 from tests.conftest import Connect
 from tests.support.inspection import calls, tasks
@@ -78,7 +78,7 @@ def test_the_error_of_a_bad_url_has_no_password(url: str) -> None:
 @pytest.mark.parametrize("url", ["ada:pw@host/jobs", "redis:ada:pw@host"])
 def test_a_search_for_the_pool_in_a_url_without_a_scheme_shows_no_password(url: str) -> None:
     with pytest.raises(penstock.BadValue) as refused:
-        has_pool(url)
+        split_url(url)
     assert "pw" not in str(refused.value)
 
 

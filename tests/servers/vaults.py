@@ -10,7 +10,7 @@ import atexit
 import os
 from functools import cache
 
-from penstock.store.open import open_vault
+from penstock.store.open import find_vault
 from penstock.store.pool.vault import Database, Session, Vault
 from tests.servers import running
 from tests.servers.base import Server
@@ -36,7 +36,7 @@ def empty_vault(name: str) -> str:
 def _kept(name: str, pid: int) -> tuple[str, Database]:
     url = bare_url(running(name))
     keep_connections(url)
-    database = open_vault(url)
+    database = find_vault("redis", url)(url)
     atexit.register(_close, database, pid)
     Vault(database)
     return url, database

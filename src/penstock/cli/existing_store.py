@@ -5,8 +5,9 @@ from __future__ import annotations
 from urllib.parse import unquote
 
 import penstock
+from penstock.core.store_url import split_url
 from penstock.errors import NotFound
-from penstock.store.open import has_pool, look_at_schema
+from penstock.store.open import look_at_schema
 from penstock.transfer.move import shown_url
 
 
@@ -18,7 +19,7 @@ def connect_existing(url: str) -> penstock.Broker:
 
 def exists(url: str) -> bool:
     """Whether the store exists. Changes nothing, except that a pool's index is rebuilt if needed."""
-    return url.startswith("memory://") or has_pool(url) or look_at_schema(url).stored is not None
+    return url.startswith("memory://") or split_url(url)[2] is not None or look_at_schema(url).stored is not None
 
 
 def must_exist(url: str) -> None:

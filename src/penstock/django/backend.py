@@ -25,7 +25,7 @@ from penstock.django import task_results
 from penstock.django.task_app import TaskApp
 from penstock.django.task_results import BaseTaskBackend, base, exceptions, signals
 from penstock.errors import BadValue, NoSuchTube, PenstockError
-from penstock.store.open import check_url, sqlite_path
+from penstock.store.open import check_url
 
 ENQUEUE = ("on_commit", "in_transaction", "now")
 _ID_LENGTH = 32
@@ -164,12 +164,16 @@ class PenstockBackend(BaseTaskBackend):
         if self._enqueue == "in_transaction" and scheme not in ("postgresql", "mysql"):
             hint = "Put the store into the project's PostgreSQL or MySQL, or enqueue on_commit."
             yield _error(5, f"{where} has enqueue in_transaction, which {scheme}:// does not support.", hint)
-        files = {} if scheme != "sqlite" else {
+        if scheme != "sqlite":
+            return
+        from penstock.store.sqlite.file import locate
+
+        files = {
             Path(database["NAME"]).resolve(): name
             for name, database in settings.DATABASES.items()
             if database.get("ENGINE", "").endswith("sqlite3")
-        }  # fmt: skip
-        name = files and files.get(Path(sqlite_path(url)).resolve())
+        }
+        name = files.get(Path(locate(url).path).resolve())
         if name:
             hint = "Use another file: two SQLite libraries in one process break each other's locks."
             yield _error(6, f"{where} is in the file of DATABASES[{name!r}].", hint)

@@ -70,7 +70,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     scheme, url, pool = split_url(url, pool)
     if pool is None:
         return _kind(scheme).open(url, clock)
-    database = _vault(scheme, pool)
+    database = find_vault(scheme, pool)(pool)
     from penstock.store.pool.pool_store import open_pool
 
     return open_pool(url, database, clock)
@@ -80,7 +80,7 @@ def check_url(url: str) -> None:
     """Raise BadValue if the URL is invalid, StoreUnavailable if its driver is missing. Opens nothing."""
     scheme, url, pool = split_url(url)
     if pool is not None:
-        _vault(scheme, pool)
+        find_vault(scheme, pool)
     _kind(scheme).locate(url)
 
 
@@ -94,46 +94,28 @@ def look_at_schema(url: str) -> Schema:
     return _kind(scheme).look(url)
 
 
-def sqlite_path(url: str) -> str:
-    """Return the file of a sqlite:// URL."""
-    from penstock.store.sqlite.file import locate
-
-    return locate(url).path
-
-
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     """Rebuild the index of a pool. Calls `progress` with the number of tasks loaded and the total."""
     scheme, url, pool = split_url(url)
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL and --pool")
-    database = _vault(scheme, pool)
+    database = find_vault(scheme, pool)(pool)
     from penstock.store.pool.pool_store import rebuild_pool
 
     rebuild_pool(url, database, progress)
 
 
-def has_pool(url: str) -> bool:
-    """Return whether the URL names a database behind its Redis."""
-    return split_url(url)[2] is not None
-
-
-def _vault(scheme: str, pool: object) -> Database:
-    """Open the database of a pool, after checking that a Redis is in front, and that its driver is installed."""
+def find_vault(scheme: str, pool: object) -> Callable[[str], Database]:
+    """Return what opens the database of a pool. Checks the URLs, and that both drivers are installed."""
     if not scheme.startswith("redis"):
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
     _kind(scheme)
-    return open_vault(pool)
-
-
-def open_vault(pool: object) -> Database:
-    """Open the database that the URL of a pool names."""
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
     scheme = pool.partition("://")[0]
-    if scheme not in _VAULTS:
+    vault = _kind(scheme).vault if scheme in _VAULTS else None
+    if vault is None:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {safe_url(pool)} is not a database for a pool: use {known}")
     url_parts(f"pool {scheme}://…", pool)
-    vault = _kind(scheme).vault
-    assert vault is not None
-    return vault(pool)
+    return vault
