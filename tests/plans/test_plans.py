@@ -91,10 +91,9 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "forget_idle_queues": (NAMED, ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
     "promote": ((TUBE, "1"), (_PK, _QUEUED)),
     "promote_many": ((TUBE, '["1"]', True), (_PK, _QUEUED, _QUEUE)),
-    "first_waiting": ((TUBE, "1"), (_QUEUED,)),
-    "last_head": ((TUBE, "1"), (_QUEUED,)),
+    "is_overtaken": ((TUBE, "1", False), (_QUEUED, _QUEUED)),
+    "demote": ((TUBE, "1", False), (_QUEUED,)),
     "turn_heads": ((TUBE, "1", 0), (_QUEUED,)),
-    "set_head": ((KEY | 1, "r", 0), (_PK,)),
     # what is due
     "due": (NAMED, ("penstock_timer (tube=? AND at<?)",)),
     "moving_groups": (NAMED, ("penstock_moving_group (tube=?)",)),

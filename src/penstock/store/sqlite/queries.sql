@@ -162,14 +162,15 @@ UPDATE penstock_task SET state = 'r' WHERE pk = (SELECT pk FROM penstock_task WH
 UPDATE penstock_task SET state = 'r', rank2 = CASE WHEN ?3 THEN (SELECT turn FROM penstock_utube u
     WHERE u.tube = ?1 AND u.utube = penstock_task.utube) ELSE rank2 END
 WHERE pk IN (SELECT (SELECT pk FROM penstock_task WHERE utube = value AND $first) FROM json_each(?2));
--- name: first_waiting
-SELECT rank1, rank2, pk FROM penstock_task WHERE utube = ?2 AND $first;
--- name: last_head
--- penstock_queued
-SELECT rank1, rank2, pk FROM penstock_task
-WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1;
--- name: set_head
-UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE pk = ?1;
+-- fragment: place
+-- ?3: the tube is fair, so the rank2 of a head is the turn of its micro-queue.
+rank1, iif(?3, 0, rank2), pk
+-- name: is_overtaken
+-- penstock_queued: whether the first waiting task comes before the last head.
+SELECT (SELECT $place FROM penstock_task WHERE utube = ?2 AND $first) < (SELECT $place FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1);
+-- name: demote
+UPDATE penstock_task SET state = 'q', rank2 = iif(?3, 0, rank2) WHERE tube = ?1 AND utube = ?2 AND state = 'r';
 -- name: turn_heads
 UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
 -- name: sweep_groups

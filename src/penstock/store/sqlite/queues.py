@@ -55,40 +55,37 @@ class Queues:
 
     def settle(self) -> int:
         """Promote the first ready tasks to heads and write the rows. Returns how many more tasks can be taken."""
-        no, fair, limit = self._tube.no, self._tube.fair, self._tube.utube_limit
+        no, fair, limit, gained = self._tube.no, self._tube.fair, self._tube.utube_limit, 0
         rooms: dict[str, int] = {}
         changed, empty = [], []
         for label, row in self._rows.items():
+            gained -= self._demote(label, row) if label in self._overtaken else 0
             if promoted := row.promote(limit):
                 rooms[label] = promoted
+                gained += promoted
             if row.empty and (not fair or row.turn < self._now):
                 empty.append((no, label))
             else:
                 changed.append((no, label, row.taken, row.heads, row.waiting, row.turn))
-        gained = sum(rooms.values())
         insert_rows(self._db, SET_QUEUE, changed)
         self._db.executemany(Q.forget_queue, empty)
         while rooms:  # promotes the first waiting task of each
             self._db.execute(Q.promote_many, (no, as_json(list(rooms)), fair))
             rooms = {label: room - 1 for label, room in rooms.items() if room > 1}
-        for label in self._overtaken:
-            while self._rows[label].heads and self._rows[label].waiting and self._swap(label):
-                pass
         return gained
 
     def _begin_turn(self, row: MicroQueueState) -> None:
         if self._tube.fair and row.empty:
             row.turn = next_turn(row.turn, self._now)
 
-    def _swap(self, label: str) -> bool:
-        """Swap the first waiting task and the last head if they are in the wrong order. Returns whether they were."""
-        fair, place = self._tube.fair, (self._tube.no, label)
-        first, last = self._db.execute(Q.first_waiting, place).get, self._db.execute(Q.last_head, place).get
-        if (first[0], 0 if fair else first[1], first[2]) > (last[0], 0 if fair else last[1], last[2]):
-            return False
-        self._db.execute(Q.set_head, (last[2], QUEUED, 0 if fair else last[1]))
-        self._db.execute(Q.set_head, (first[2], "r", self._rows[label].turn if fair else first[1]))
-        return True
+    def _demote(self, label: str, row: MicroQueueState) -> int:
+        """Make all heads wait if a waiting task comes before one of them. Returns how many."""
+        place, heads = (self._tube.no, label, self._tube.fair), row.heads
+        if not (heads and row.waiting and self._db.execute(Q.is_overtaken, place).get):
+            return 0
+        self._db.execute(Q.demote, place)
+        row.waiting, row.heads = row.waiting + heads, 0
+        return heads
 
 
 def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[str, str, str]]) -> int:
