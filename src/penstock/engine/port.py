@@ -199,7 +199,7 @@ class Flushed(msgspec.Struct):
     works: list[tuple[Tube, list[Record]]] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
     #: Effects that do not come from the rows.
-    beside: Effects | None = None
+    effects: Effects | None = None
 
     def note_rows(self, delta: Delta, changed: set[int], readied: int | None) -> None:
         """Record that the flush changed the tasks with these ids. `readied`: how many became takeable, None if the tube
@@ -278,13 +278,13 @@ class LostTake(msgspec.Struct):
 
 class Acked(msgspec.Struct, frozen=True):
     """The tasks that a hot ack removed, by id or, in a reliable tube, by name; how many tasks became takeable; and the
-    ids whose outcome is kept. `judged`: the others cannot be acked at all. `beside`: additional effects."""
+    ids whose outcome is kept. `final`: the others cannot be acked. `effects`: additional ones."""
 
     keys: set[int] | set[str]
     readied: int = 0
     kept: Sequence[int] = ()
-    judged: bool = False
-    beside: Effects | None = None
+    final: bool = False
+    effects: Effects | None = None
 
 
 class Step(Protocol):

@@ -727,10 +727,10 @@ def ack_plain(
 ) -> Sequence[int]:
     """Ack the tasks that need no rule of core, without loading them. Returns the indexes of the remaining moves."""
     acked = step.ack(tube, moves)
-    if acked.beside is not None:
-        effects.add(acked.beside)
+    if acked.effects is not None:
+        effects.add(acked.effects)
     if not acked.keys:
-        return () if acked.judged else range(len(moves))
+        return () if acked.final else range(len(moves))
     no = tube.public_no
     effects.removed[no] = effects.removed.get(no, 0) + len(acked.keys)
     if acked.readied > 0:
@@ -744,4 +744,4 @@ def ack_plain(
         return ()
     else:
         records[:] = [GONE if move.id in acked.keys else None for move in moves]
-    return () if acked.judged else [place for place, record in enumerate(records) if record is None]
+    return () if acked.final else [place for place, record in enumerate(records) if record is None]

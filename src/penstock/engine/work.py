@@ -324,8 +324,8 @@ class Work:
                 effects.events += [Event(no, "put", shown(record)) for record in records]
         if delta.groups:
             effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
-        if flushed.beside is not None:
-            effects.add(flushed.beside)
+        if flushed.effects is not None:
+            effects.add(flushed.effects)
         for number, gain in flushed.readied.items():
             if gain > 0:
                 effects.readied[number] = effects.readied.get(number, 0) + gain

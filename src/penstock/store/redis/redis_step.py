@@ -323,7 +323,7 @@ class RedisStep:
         records = puts.stored_records(tube, entries, first, cast(int, reply[0]), rest[3:])
         self._outbox.deliver(tube.no, outbox, effects, self._given)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
-        return Flushed(fresh=fresh, works=[(tube, own)] if own else [], beside=effects), missed
+        return Flushed(fresh=fresh, works=[(tube, own)] if own else [], effects=effects), missed
 
     def add(self, tube: Tube, entries: Sequence[Entry], effects: Effects, *, related: bool) -> list[Record]:
         """Store new tasks that are in no group; `related`: with addresses or reply tubes. Raises Conflict if an address
@@ -400,14 +400,14 @@ class RedisStep:
         reply = self._runner.on_tube(script, tube, *words, now=self._given)
         gone, readied = set(ids), cast(int, reply[1])
         if len(reply) == 2:
-            return Acked(gone, readied, judged=True)
+            return Acked(gone, readied, final=True)
         missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
         if buried:
             self._runner.on_unreadable(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
-        return Acked(gone, readied, ended, judged=not tied)
+        return Acked(gone, readied, ended, final=not tied)
 
     def _ack_delivered(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """Ack delivered messages, by their names or ids; no task has the id 0."""
@@ -420,7 +420,7 @@ class RedisStep:
         ]  # fmt: skip
         flushed, missed = self._apply(Delta(tube), _encode(rows), [])
         left = {moves[place - 1].shown for place in missed}
-        return Acked(cast("set[str]", {move.shown for move in moves} - left), judged=True, beside=flushed.beside)
+        return Acked(cast("set[str]", {move.shown for move in moves} - left), final=True, effects=flushed.effects)
 
     # deadlines
 
