@@ -88,7 +88,7 @@ def forgotten(group: Group, now: int) -> bool:
     return group.until is not None and group.until <= now
 
 
-def turn(group: Group, to: str) -> bool:
+def start_or_cancel(group: Group, to: str) -> bool:
     """Start or cancel the group. Returns False if it already is started or cancelled, or is over."""
     if group.state not in LIVE or (to == STARTED and group.state == STARTED):
         return False
@@ -103,7 +103,7 @@ def needs_room(group: Group, to: str) -> bool:
     return group.left == 0 and work is not None and group.state in LIVE and not (to == group.state == STARTED)
 
 
-def end(group: Group, until: int) -> bytes | None:
+def end_if_empty(group: Group, until: int) -> bytes | None:
     """Mark the group as over if no task is left. Returns the work to put, if any; a second call returns None."""
     if group.left > 0 or group.state not in (STARTED, CANCELLING):
         return None
@@ -114,7 +114,7 @@ def end(group: Group, until: int) -> bytes | None:
     return work
 
 
-def gate(record: Record, change: Change, group: Group) -> Change:
+def adjust_to_group(record: Record, change: Change, group: Group) -> Change:
     """Adjust a change of a task to the state of its group."""
     if group.state == CANCELLING and change.state != "-":
         return cancelled(record)
@@ -125,13 +125,13 @@ def gate(record: Record, change: Change, group: Group) -> Change:
     return change
 
 
-def leave(group: Group, events: tuple[str, ...]) -> None:
+def count_ended(group: Group, events: tuple[str, ...]) -> None:
     """Count a task that ended. A failure may cancel the rest of the group."""
     group.left -= 1
     if "fail" in events:
         group.failed += 1
         if group.on_failure == CANCEL:
-            turn(group, CANCELLING)
+            start_or_cancel(group, CANCELLING)
 
 
 def held_back(record: Record) -> Change:
@@ -139,7 +139,7 @@ def held_back(record: Record) -> Change:
     return Change(UNSTARTED, (), record.at, record.expires, record.attempts, record.reason)
 
 
-def followed(record: Record, now: int) -> Change:
+def started(record: Record, now: int) -> Change:
     """The change when the task's group starts: ready, or delayed if its delay is not over."""
     delayed = record.at is not None and record.at != record.expires and record.at > now
     at = record.at if delayed else record.expires

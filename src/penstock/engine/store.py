@@ -530,7 +530,7 @@ class Store(ABC):
             return Advanced(False, None, effects)
 
         def turn(step: Step, _: bool) -> Advanced | None:
-            if Work(step, tube, effects).turn_group(no, name, str(to)) is None:
+            if Work(step, tube, effects).start_or_cancel(no, name, str(to)) is None:
                 return None
             try:
                 more = Work(step, tube, effects).follow([no], ADVANCE_STEP)

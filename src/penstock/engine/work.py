@@ -112,7 +112,7 @@ class Work:
         """Add the change of a task. Returns the record after the change."""
         state = None
         if record.group_no is not None:
-            change = rules.gate(record, change, self._group_of(record))
+            change = rules.adjust_to_group(record, change, self._group_of(record))
             state = self._before[record.group_no].state
         after, ending = altered(record, change, change.state), change.ending
         if ending is not None and after.errors is not None:
@@ -151,7 +151,7 @@ class Work:
 
     def end_group(self, group: Group) -> None:
         """End the group if it has no task left, and put its end or cancel work."""
-        work = rules.end(group, self.now + self.tube.retention)
+        work = rules.end_if_empty(group, self.now + self.tube.retention)
         if work is not None:
             self.reply(self.tube.name, work)
 
@@ -164,7 +164,7 @@ class Work:
             self._follow_up(record, record.reply_to, change.ending)
         if record.group_no is not None:
             group = self._group_of(record)
-            rules.leave(group, change.events)
+            rules.count_ended(group, change.events)
             self.end_group(group)
 
     def _follow_up(self, record: Record, reply_to: str, ending: Ending) -> None:
@@ -231,7 +231,7 @@ class Work:
         self.change_each(records, lambda record: became_due(record, self.now))
         return self.follow(moving, limit - len(records)) or len(records) == limit
 
-    def turn_group(self, no: int, name: str, to: str) -> Group | None:
+    def start_or_cancel(self, no: int, name: str, to: str) -> Group | None:
         """Start or cancel a group and flush. Returns None if the group no longer exists.
 
         Raises TubeFull if the tube is full and the group's end or cancel work replaces no task.
@@ -241,7 +241,7 @@ class Work:
             return None
         if rules.needs_room(group, to):
             must_hold(self.step, self.tube, 1)
-        if rules.turn(group, to):
+        if rules.start_or_cancel(group, to):
             self.end_group(group)
         self.flush()
         return group
@@ -265,7 +265,7 @@ class Work:
         else:
             records = self.load(Members(no, limit, unstarted=True))
             for record in records:
-                self.change(record, rules.followed(record, self.now))
+                self.change(record, rules.started(record, self.now))
         if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
             group.moving = False  # even if the counter is wrong, which `check` finds; do not loop
             self.end_group(group)
