@@ -359,7 +359,7 @@ def test_tasks_that_follow_their_group_block_nobody(
     tube.put("last")
     getattr(group, verb)()
     step, server = held
-    Work(step, tube.stored, Effects()).follow([group._no], 10)
+    Work(step, tube.stored, Effects()).update_members([group._no], 10)
     begin(lambda: tube.put("more")).result(30)
     server.end()
     tasks = tube.take_many(2)

@@ -52,7 +52,7 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
         while held := step.held(session, ADVANCE_STEP):
             for tube, loaded in held:
                 work = Work(step, tube, effects)
-                work.change_each(work.know(loaded), lambda record: end(record, step.now, "release"))
+                work.change_each(work.remember(loaded), lambda record: end(record, step.now, "release"))
             if sum(len(loaded.records) for _, loaded in held) < ADVANCE_STEP:
                 break
         step.forget_session(session)
@@ -61,13 +61,13 @@ def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
 class LostTakes(dict[int, LostTake]):
     """The lost takes of one store in this process, by call."""
 
-    def left(self, *, again: bool) -> list[LostTake]:
+    def pending(self, *, again: bool) -> list[LostTake]:
         """Return the takes that were not undone yet; with `again`, also those that may still reach the server."""
         return [lost for lost in list(self.values()) if again or not lost.looked] if self else []
 
     def undo(self, step: Step, effects: Effects, *, again: bool) -> None:
         """Release the tasks leased by these takes, without counting the attempt. Forgets takes that are old enough."""
-        for take in self.left(again=again):
+        for take in self.pending(again=again):
             for tube, records in zip(take.tubes, step.leased_by(take), strict=True):
                 Work(step, tube, effects).change_each(records, lambda record: undone(record, step.now))
             take.looked = True

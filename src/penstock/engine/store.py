@@ -70,7 +70,7 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
 from penstock.engine.port import Conflict, Found, Handed, Page, Request, Step
-from penstock.engine.work import Work, must_hold, put_linked
+from penstock.engine.work import Work, must_have_room, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ class Store(ABC):
         effects = Effects()
 
         def drop(step: Step, _: bool) -> None:
-            self._catch_up(step, tube, effects)
+            self._apply_all_due(step, tube, effects)
             busy = step.hide_tube(tube, transfer.dropped(tube), transfer.dropped_options(tube), waiting=True)
             if busy is not None:
                 refuse_busy(tube, taken=busy[0], waiting=busy[1])
@@ -274,7 +274,7 @@ class Store(ABC):
             if self.remote and not guess:
                 step.groups(tube, name="")  # raises NoSuchTube, for which a flush may have raised Conflict
             if not guess:
-                must_hold(step, tube, len(entries))
+                must_have_room(step, tube, len(entries))
             work.put(entries)
             return work.flush()[1]
 
@@ -340,7 +340,7 @@ class Store(ABC):
         settled: list[Record | None] = []
 
         def apply(step: Step, _: bool) -> None:
-            self._catch_up(step, tube, effects)
+            self._apply_all_due(step, tube, effects)
             after, kicks = 0, sweep.verb == "kick"
             decide = lifecycle.kicked if kicks else lambda record: lifecycle.came_back(record, step.now, "release")
             while True:
@@ -355,7 +355,7 @@ class Store(ABC):
         self._run(apply, (tube,), now=now, done=settled)
         return Settled(settled, effects)
 
-    def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
+    def _apply_all_due(self, step: Step, tube: Tube, effects: Effects) -> None:
         while self._apply_due(step, tube, effects):
             pass
 
@@ -485,7 +485,7 @@ class Store(ABC):
             if step.groups(tube, name=name):
                 raise rules.group_exists(name)
             work = Work(step, tube, Effects())
-            group = work.know_group(step.open_group(tube, name))
+            group = work.remember_group(step.open_group(tube, name))
             group.on_failure = on_failure
             opened = replace(group)
             work.flush()
@@ -533,7 +533,7 @@ class Store(ABC):
             if Work(step, tube, effects).start_or_cancel(no, name, str(to)) is None:
                 return None
             try:
-                more = Work(step, tube, effects).follow([no], ADVANCE_STEP)
+                more = Work(step, tube, effects).update_members([no], ADVANCE_STEP)
             except Conflict:  # another client moves its tasks, too
                 more = True
             except StoreError as error:
@@ -557,7 +557,7 @@ class Store(ABC):
         return alive
 
     def _undo_lost(self, effects: Effects, now: int | None, *, again: bool) -> None:
-        tubes = [tube for lost in self.lost.left(again=again) for tube in lost.tubes]
+        tubes = [tube for lost in self.lost.pending(again=again) for tube in lost.tubes]
         if tubes:
             self._run(lambda step, _: self.lost.undo(step, effects, again=again), tubes, now=now)
 
@@ -596,7 +596,7 @@ class Store(ABC):
     def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
         """Find tasks leased by takes of this process whose answers were lost, and that are not released yet."""
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
-        tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
+        tubes = {tube.no: tube for lost in self.lost.pending(again=True) for tube in lost.tubes}
         for tube in tubes.values():
             with suppress(NoSuchTube), self.step((tube,), write=False, now=now) as step:
                 held = step.load(tube, Find("t", 0, ADVANCE_STEP)).records

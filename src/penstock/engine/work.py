@@ -30,7 +30,7 @@ from penstock.engine import port
 from penstock.engine.port import ByNames, Delta, GroupRow, Loaded, Members, Row, Step
 
 # A Work with more bytes of attempt errors than this must be flushed.
-_HEAVY = 2 * 1024 * 1024
+_MUCH = 2 * 1024 * 1024
 
 
 class Work:
@@ -58,7 +58,7 @@ class Work:
 
     def load(self, select: port.Select) -> list[Record]:
         """Load tasks, and remember their groups."""
-        return self.know(self.step.load(self.tube, select))
+        return self.remember(self.step.load(self.tube, select))
 
     def load_by(self, keys: Sequence[int | str]) -> dict[int | str, Record]:
         """Load tasks by id (int keys) or by address (str keys)."""
@@ -66,13 +66,13 @@ class Work:
             return {record.address or "": record for record in self.load(ByNames(cast("Sequence[str]", keys)))}
         return {record.id: record for record in self.load(port.ByIds(cast("Sequence[int]", keys)))}
 
-    def know(self, loaded: Loaded) -> list[Record]:
+    def remember(self, loaded: Loaded) -> list[Record]:
         """Remember the groups of `loaded`. Returns its tasks."""
         for group in loaded.groups.values():
-            self.know_group(group)
+            self.remember_group(group)
         return loaded.records
 
-    def know_group(self, group: Group) -> Group:
+    def remember_group(self, group: Group) -> Group:
         """Remember a group as stored, unless it is known already. Returns it with the changes decided so far."""
         if group.no not in self._groups:
             self._groups[group.no] = group
@@ -86,7 +86,7 @@ class Work:
             found = self.step.groups(self.tube, no=no)
             if not found:
                 return None
-            group = self.know_group(found[0])
+            group = self.remember_group(found[0])
         return None if rules.forgotten(group, self.now) else group
 
     def _lacks_group(self, record: Record) -> bool:
@@ -121,7 +121,7 @@ class Work:
             self._error_bytes += len(after.errors or b"")
         self._rows[record.id] = Row(record, after, change.events, ending, change.until, change.error, state)
         if change.state == "-" and (record.reply_to is not None or record.group_no is not None):
-            self._left(record, change)
+            self._follow_end(record, change)
         return after
 
     def change_each(self, records: Iterable[Record], decide: Callable[[Record], Change]) -> list[Record]:
@@ -130,7 +130,7 @@ class Work:
         after, missed = list[Record](), set[int]()
         for record in records:
             after.append(self.change(record, decide(record)))
-            if self.heavy:
+            if self.must_flush:
                 missed |= self.flush()[0]
         missed |= self.flush()[0]
         return [record for record in after if record.id not in missed] if missed else after
@@ -159,7 +159,7 @@ class Work:
         """Put a reply into the tube of that name."""
         self._works.setdefault(tube, []).append((payload, None))
 
-    def _left(self, record: Record, change: Change) -> None:
+    def _follow_end(self, record: Record, change: Change) -> None:
         if record.reply_to is not None and change.ending is not None:
             self._follow_up(record, record.reply_to, change.ending)
         if record.group_no is not None:
@@ -203,7 +203,7 @@ class Work:
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
-            if self.heavy or (guess and record is not None and self._lacks_group(record)):
+            if self.must_flush or (guess and record is not None and self._lacks_group(record)):
                 later.append(place)
                 continue
             if record is None or self.remove_if_gone(record):
@@ -226,10 +226,10 @@ class Work:
     def advance(self, limit: int) -> bool:
         """Apply at most `limit` changes that are due, and flush them. Returns whether more may be due."""
         loaded = self.step.load(self.tube, port.Due(limit))
-        records = self.know(loaded)
+        records = self.remember(loaded)
         moving = sorted(group.no for group in loaded.groups.values() if group.moving)
         self.change_each(records, lambda record: became_due(record, self.now))
-        return self.follow(moving, limit - len(records)) or len(records) == limit
+        return self.update_members(moving, limit - len(records)) or len(records) == limit
 
     def start_or_cancel(self, no: int, name: str, to: str) -> Group | None:
         """Start or cancel a group and flush. Returns None if the group no longer exists.
@@ -240,21 +240,21 @@ class Work:
         if group is None or group.name != name:
             return None
         if rules.needs_room(group, to):
-            must_hold(self.step, self.tube, 1)
+            must_have_room(self.step, self.tube, 1)
         if rules.start_or_cancel(group, to):
             self.end_group(group)
         self.flush()
         return group
 
-    def follow(self, groups: Sequence[int], limit: int) -> bool:
+    def update_members(self, groups: Sequence[int], limit: int) -> bool:
         """Apply the new state of these groups to at most `limit` of their tasks. Returns whether more may remain."""
         for no in groups:
             if limit <= 0:
                 return True
-            limit -= self._follow_one(no, limit)
+            limit -= self._update_members_of(no, limit)
         return limit <= 0 and bool(groups)
 
-    def _follow_one(self, no: int, limit: int) -> int:
+    def _update_members_of(self, no: int, limit: int) -> int:
         group = self.group(no)
         if group is None or not group.moving:
             return 0
@@ -275,9 +275,9 @@ class Work:
     # writing
 
     @property
-    def heavy(self) -> bool:
+    def must_flush(self) -> bool:
         """Whether the attempt errors may fill a server's packet, so that this work must be flushed first."""
-        return self._error_bytes > _HEAVY
+        return self._error_bytes > _MUCH
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write all decisions. Returns the ids of skipped rows, and the new tasks of this tube."""
@@ -382,7 +382,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
     if not guess:  # a put that is refused changes nothing
         _must_live(work, plan.fresh)
-        must_hold(work.step, work.tube, len(plan.fresh) - len(held) + len(there))
+        must_have_room(work.step, work.tube, len(plan.fresh) - len(held) + len(there))
         if len(there) < len(held):
             for record in held:
                 work.remove_if_gone(record)
@@ -390,7 +390,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
             _must_live(work, plan.fresh)
     for name, no in _given_groups(plan.fresh):
         if guess:
-            work.know_group(Group(no, name))
+            work.remember_group(Group(no, name))
         else:
             work.group(no)
     opened: dict[str, int] = {}
@@ -419,7 +419,7 @@ def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
     if entry.group is None or entry.group_no is not None:
         return entry
     if entry.group not in opened:
-        opened[entry.group] = work.know_group(work.step.open_group(work.tube, entry.group)).no
+        opened[entry.group] = work.remember_group(work.step.open_group(work.tube, entry.group)).no
     return replace(entry, group_no=opened[entry.group])
 
 
@@ -429,7 +429,7 @@ def _must_live(work: Work, entries: Sequence[Entry]) -> None:
         rules.must_live(work.group(no), name, work.now)
 
 
-def must_hold(step: Step, tube: Tube, more: int) -> None:
+def must_have_room(step: Step, tube: Tube, more: int) -> None:
     """Raise TubeFull if the new tasks exceed the capacity. A server checks again in the flush, under its lock."""
     if tube.capacity is not None and more > 0:
         stored = step.counters(tube).counts.stored

@@ -304,7 +304,7 @@ class PoolStore(RedisStore):
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
         with self._runner.gathering() as dirty:
-            self._catch_up(None, tube, effects)
+            self._apply_all_due(None, tube, effects)
             self._fill(effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             dirty.pop(tube.no, None)

@@ -450,15 +450,15 @@ class RedisStep:
         owners = dict(zip(held[::2], held[1::2], strict=True))
         try:
             loaded = self._loaded(self._tube, tasks, groups)
-            for record in work.know(loaded) if loaded else ():
+            for record in work.remember(loaded) if loaded else ():
                 if record.state == "t" and record.owner == owners.get(record.id, 0):
                     work.change(record, (came_back if closed else lost)(record, work.now, "release"))
                 elif record.at is not None and record.at <= work.now:
                     work.change(record, became_due(record, work.now))
-                if work.heavy:
+                if work.must_flush:
                     work.flush()
             work.flush()
-            return work.follow(list(moving), limit)
+            return work.update_members(list(moving), limit)
         except Conflict:
             return False
 

@@ -189,7 +189,7 @@ class RedisStore(Store):
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
-        self._catch_up(None, tube, effects)
+        self._apply_all_due(None, tube, effects)
         replies = self._drop(tube)
         self._tubes.forget(tube)
         if replies:
@@ -339,7 +339,7 @@ class RedisStore(Store):
     def overdue(self, *, now: int | None = None) -> Overdue:
         return self._tubes.overdue(now)
 
-    def _catch_up(
+    def _apply_all_due(
         self, step: object, tube: Tube, effects: Effects, now: int | None = None, *, closed: bool = False
     ) -> None:
         """Apply everything that is due in a stored tube. `closed`: see `RedisStep.advance`."""
@@ -397,7 +397,7 @@ class RedisStore(Store):
         effects = Effects()
         for tube in self._registry.leave(handles, locus, now):
             with suppress(NoSuchTube):
-                self._catch_up(None, tube, effects, now, closed=locus is None)
+                self._apply_all_due(None, tube, effects, now, closed=locus is None)
         return effects
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:

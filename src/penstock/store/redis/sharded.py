@@ -48,7 +48,7 @@ class ShardedStore(RedisStore):
         self.write_tube(tube, paused=True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
-                self._catch_up(None, shard, effects)
+                self._apply_all_due(None, shard, effects)
             waiting = any(self._runner.command_each(shards, "waits", b"EXISTS"))
             refuse_busy(tube, taken=self.counters(tube).counts.taken, waiting=waiting)
         except BaseException:
