@@ -24,7 +24,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import PutOptions, Tube
 from penstock.core.results import Effects, Presence
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept
+from penstock.core.transfer import StoredOutcome
 from penstock.engine.work import Work
 from penstock.store.open import open_store
 from tests.servers import running
@@ -101,7 +101,7 @@ class Side:
             seen[tube.name] = {
                 "tasks": self.store.read_page(tube, Record, 0, 10_000),
                 "counters": self.store.counters(tube, (*UTUBES, "")),
-                "outcomes": self.store.read_page(tube, Kept, 0, 10_000),
+                "outcomes": self.store.read_page(tube, StoredOutcome, 0, 10_000),
                 "groups": [*takewhile(bool, groups), *newest],
             }
         return seen

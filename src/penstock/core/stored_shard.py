@@ -11,9 +11,9 @@ from penstock.core.options import Tube
 from penstock.core.results import Finding
 from penstock.core.shards import public_id
 from penstock.core.task import Record
-from penstock.core.transfer import Kept
+from penstock.core.transfer import StoredOutcome
 
-R = TypeVar("R", bound="Record | Kept | Finding | None")
+R = TypeVar("R", bound="Record | StoredOutcome | Finding | None")
 
 
 class Shard(Tube, frozen=True):

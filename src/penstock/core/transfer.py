@@ -32,7 +32,7 @@ _MOVED_TO, _ERASED, _NAMED, _PAUSES = "moved", "erased", "named", "pauses"
 NO_PAUSE_DUE = {_PAUSES: None}
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredOutcome(msgspec.Struct, frozen=True):
     """An outcome and the time until which it is kept."""
 
     id: int
@@ -67,7 +67,7 @@ class ImportBatch(msgspec.Struct, frozen=True):
 
     records: Sequence[Record] = ()
     upto: int = 0
-    outcomes: Sequence[Kept] = ()
+    outcomes: Sequence[StoredOutcome] = ()
 
     @property
     def due(self) -> int:
@@ -82,7 +82,7 @@ class ImportBatch(msgspec.Struct, frozen=True):
         """The part of the batch for each shard of a tube."""
         per_utube = tube.kind.per_utube
         records: list[list[Record]] = [[] for _ in range(shards)]
-        outcomes: list[list[Kept]] = [[] for _ in range(shards)]
+        outcomes: list[list[StoredOutcome]] = [[] for _ in range(shards)]
         for record in self.records:
             records[home_of(record, per_utube, shards, record.id - 1)].append(record)
         for kept in self.outcomes:

@@ -44,7 +44,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects, Joined, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters
+from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters
 
 
 class Conflict(Exception):
@@ -339,10 +339,10 @@ class Step(Protocol):
         """Return the group numbered `no`; the live group called `name`; the newest one called `newest`, live or not;
         live groups with names after `after`, by name; or groups with numbers above `above` that are not over."""
 
-    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, Kept]:
+    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, StoredOutcome]:
         """Return the stored outcomes of tasks by id, or of the last task of each address. One query."""
 
-    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[StoredOutcome]:
         """Return outcomes of tasks with ids above `after`, in id order."""
 
     def counters_of(self, tubes: Sequence[Tube]) -> dict[int, TubeCounters]:

@@ -67,14 +67,14 @@ from penstock.core.results import (
 )
 from penstock.core.select import Find, Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, is_hidden
+from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
 from penstock.engine.port import Conflict, Found, Handed, Page, Request, Step
 from penstock.engine.work import Work, must_have_room, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
 T = TypeVar("T")
-P = TypeVar("P", Record, Group, Kept)
+P = TypeVar("P", Record, Group, StoredOutcome)
 
 # Tasks removed in one step by truncate and drop: few enough that other callers are not blocked for long.
 REMOVE_STEP = 5000
@@ -641,12 +641,12 @@ class Store(ABC):
             pass
 
     def read_page(self, tube: Tube, what: type[P], after: int, limit: int) -> list[P]:
-        """Return up to `limit` tasks (Record), groups that are not over (Group) or outcomes (Kept), as stored, with an
-        id or group number above `after`, in order."""
+        """Return up to `limit` tasks (Record), groups that are not over (Group) or outcomes (StoredOutcome), as stored,
+        with an id or group number above `after`, in order."""
         readers: dict[type, Callable[[Step], object]] = {
             Record: lambda step: step.load(tube, Page(after, limit)).records,
             Group: lambda step: step.groups(tube, above=after, limit=limit),
-            Kept: lambda step: step.outcomes(tube, after, limit),
+            StoredOutcome: lambda step: step.outcomes(tube, after, limit),
         }
         return cast("list[P]", self._read(readers[what], tube))
 

@@ -8,7 +8,7 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.core.transfer import MOVE_STEP, Kept, importing
+from penstock.core.transfer import MOVE_STEP, StoredOutcome, importing
 from penstock.engine.store import Store, load_tube
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
 from penstock.transfer.importer import (
@@ -65,7 +65,7 @@ class Import:
         self._reader = Reader(file, called)
         self.name = self._reader.header.name if name is None else names.name("tube", name)
         self._records: list[Record] = []
-        self._outcomes: list[Kept] = []
+        self._outcomes: list[StoredOutcome] = []
         self._bytes = 0
 
     def run(self, on_progress: OnProgress, *, discard_partial: bool = False) -> int:
@@ -89,7 +89,7 @@ class Import:
                 self._records.append(item)
                 self._bytes += size_of(item)
                 count += 1
-            elif isinstance(item, Kept):
+            elif isinstance(item, StoredOutcome):
                 self._outcomes.append(item)
                 self._bytes += size_of(item)
             full = self._bytes >= STEP_BYTES or len(self._records) + len(self._outcomes) >= MOVE_STEP

@@ -15,10 +15,10 @@ from penstock.core.group import LIVE, OPEN, STARTED, Group, moved_address
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
-from penstock.core.transfer import MOVE_STEP, ImportBatch, Kept, TubeCounters
+from penstock.core.transfer import MOVE_STEP, ImportBatch, StoredOutcome, TubeCounters
 from penstock.engine.store import Store
 
-Part = TypeVar("Part", Record, Kept)
+Part = TypeVar("Part", Record, StoredOutcome)
 # Called with the number of tasks that were copied.
 OnProgress = Callable[[int], object]
 # Bytes of data per step: below the packet limits of servers, and small compared with a process.
@@ -63,7 +63,7 @@ class TubeImport:
         if not records or upto > records[-1].id:
             self._store.import_batch(self.tube, ImportBatch(upto=upto))
 
-    def add_outcomes(self, outcomes: Sequence[Kept]) -> None:
+    def add_outcomes(self, outcomes: Sequence[StoredOutcome]) -> None:
         """Import outcomes."""
         numbers = self._numbers
         moved = [replace(each, address=moved_address(each.address, numbers) or "") for each in outcomes]
@@ -153,12 +153,12 @@ def read_tasks(store: Store, tube: Tube, after: int = 0) -> Iterator[list[Record
     return _pages(lambda last, limit: store.read_page(tube, Record, last, limit), after)
 
 
-def read_outcomes(store: Store, tube: Tube) -> Iterator[list[Kept]]:
+def read_outcomes(store: Store, tube: Tube) -> Iterator[list[StoredOutcome]]:
     """Every outcome, a page at a time."""
-    return _pages(lambda last, limit: store.read_page(tube, Kept, last, limit), 0)
+    return _pages(lambda last, limit: store.read_page(tube, StoredOutcome, last, limit), 0)
 
 
-def size_of(item: Record | Kept) -> int:
+def size_of(item: Record | StoredOutcome) -> int:
     """The bytes of a task's data, or of a result."""
     return len(item.payload if isinstance(item, Record) else item.ending.result or b"")
 

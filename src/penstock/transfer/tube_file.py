@@ -35,7 +35,7 @@ from penstock.core.portable import (
 )
 from penstock.core.results import Counts
 from penstock.core.task import Record
-from penstock.core.transfer import Kept, TubeCounters
+from penstock.core.transfer import StoredOutcome, TubeCounters
 from penstock.core.values import whole
 from penstock.errors import BadValue
 
@@ -79,7 +79,7 @@ class _Line(Struct, forbid_unknown_fields=True, omit_defaults=True):
     end: End | None = None
 
 
-Item = Group | Record | Kept | End
+Item = Group | Record | StoredOutcome | End
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(_Line).decode
 
@@ -122,7 +122,7 @@ class Writer:
         for record in records:
             self._write(_Line(task=task_line(record)))
 
-    def outcomes(self, outcomes: Iterable[Kept]) -> None:
+    def outcomes(self, outcomes: Iterable[StoredOutcome]) -> None:
         """Write one line per outcome."""
         for kept in outcomes:
             result, error, code = ending_parts(kept.ending)
@@ -224,7 +224,7 @@ class Reader:
             return record
         if line.outcome is not None:
             address = names.label("address", line.outcome.address)
-            return Kept(line.outcome.id, address, read_ending(line.outcome), line.outcome.until)
+            return StoredOutcome(line.outcome.id, address, read_ending(line.outcome), line.outcome.until)
         if line.end is None:
             raise BadValue("only the first line may describe the tube")
         if line.end.lines != self._number - 1:

@@ -38,7 +38,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, importing, is_frozen
+from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters, importing, is_frozen
 from penstock.engine.port import Loaded, Select
 from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
 from penstock.store.pool.epoch_runner import Change, EpochRunner, Interrupted, WatchedServer
@@ -58,7 +58,7 @@ _NO_DATA = "its data is not in the database of the pool"
 _STRANGE = "is in Redis, but not in the database of the pool", "repair removes it"
 _MISSING = "is in the database of the pool, but not in Redis", "repair rebuilds the index"
 R = TypeVar("R", Record, Record | None)
-P = TypeVar("P", Record, Group, Kept)
+P = TypeVar("P", Record, Group, StoredOutcome)
 
 
 class PoolTubes(Tubes):

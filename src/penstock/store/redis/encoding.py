@@ -31,7 +31,7 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
-from penstock.core.transfer import Kept
+from penstock.core.transfer import StoredOutcome
 from penstock.errors import StoreCorrupt
 
 GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
@@ -208,7 +208,7 @@ def read_groups(fields: Mapping[bytes, bytes]) -> dict[int, Group]:
     return found
 
 
-def read_outcome(id: int, stored: bytes) -> Kept:
+def read_outcome(id: int, stored: bytes) -> StoredOutcome:
     """Decode the outcome of the task of that id."""
     texts: list[str] = []
     place = 6
@@ -224,10 +224,10 @@ def read_outcome(id: int, stored: bytes) -> Kept:
         errors = stored[start:place]
     shown_error = error if status == "failed" else error or None
     ending = Ending(status, stored[place:] or None, shown_error, code or None, errors)
-    return Kept(id, address, ending, _int(stored[:6], "big"))
+    return StoredOutcome(id, address, ending, _int(stored[:6], "big"))
 
 
-def pack_outcome(kept: Kept) -> bytes:
+def pack_outcome(kept: StoredOutcome) -> bytes:
     """The bytes of an outcome."""
     ending = kept.ending
     errors, status, result = ending.errors, ending.status, ending.result or b""

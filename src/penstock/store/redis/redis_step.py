@@ -29,7 +29,7 @@ from penstock.core.results import Effects, Event
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.stored_shard import Shard
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept, TubeCounters
+from penstock.core.transfer import StoredOutcome, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Conflict, Delta, Flushed, GroupRow, Loaded, Post, Row, Select, Step
 from penstock.engine.work import Work
@@ -181,7 +181,7 @@ class RedisStep:
         found = (_salvaged(tube, id, value) for id, value in self._in_order(tube, "tasks", after, limit))
         return self._with_errors(tube, list(islice((record for record in found if record is not None), limit)))
 
-    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[StoredOutcome]:
         """See `Step.outcomes`."""
         return [read_outcome(*pair) for pair in islice(self._in_order(tube, "outcomes", after, limit), limit)]
 

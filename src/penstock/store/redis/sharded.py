@@ -22,14 +22,14 @@ from penstock.core.select import Find, Listing, Sweep
 from penstock.core.shards import home_of, last_up_to, shard_of
 from penstock.core.stored_shard import public
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept, freeze_refused
+from penstock.core.transfer import StoredOutcome, freeze_refused
 from penstock.errors import DuplicateAddress, StoreError, TubeBusy
 from penstock.store.redis.location import locate
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.tubes import by_tube
 
-P = TypeVar("P", Record, Group, Kept)
-R = TypeVar("R", bound="Record | Kept | None")
+P = TypeVar("P", Record, Group, StoredOutcome)
+R = TypeVar("R", bound="Record | StoredOutcome | None")
 
 
 class ShardedStore(RedisStore):

@@ -29,7 +29,7 @@ _COLUMNS = {"id": f"pk & {ID_MASK}", "payload": "data", "group": "group_name"}
 COLUMNS = {field: _COLUMNS.get(field, field) for field in Record.__struct_fields__}
 RECORD = ", ".join(COLUMNS.values())
 _GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until, failed, on_failure"
-# In the order of the fields of a Kept, with the fields of its Ending inline.
+# In the order of the fields of a StoredOutcome, with the fields of its Ending inline.
 _KEPT = ", ".join(("pk", "address", *Ending.__struct_fields__, "until"))
 # The columns that a take reads: all but the last one, errors.
 BRIEF = RECORD.rpartition(", ")[0]

@@ -36,7 +36,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Deliveries, Find
 from penstock.core.task import Record
-from penstock.core.transfer import GroupTotals, ImportBatch, Kept, TubeCounters, hidden, importing, moved
+from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters, hidden, importing, moved
 from penstock.engine import port, sessions
 from penstock.engine.port import GroupRow, Loaded, LostTake
 from penstock.engine.port import Row as ChangedRow
@@ -266,7 +266,7 @@ class SqlStep:
             found = self.groups(tube, name=name)
         return found[0]
 
-    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, Kept]:
+    def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, StoredOutcome]:
         if isinstance(keys[0], str):
             rows = self.rows(self.Q.outcomes_by_address, tube=tube.no, texts=keys)
             return {kept.address: kept for kept in map(_kept, rows)}
@@ -277,7 +277,7 @@ class SqlStep:
     def watch(self, tube: Tube) -> None:
         """Ask to be notified when a task or group of this tube ends, because a caller may be waiting for that."""
 
-    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[StoredOutcome]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
         return [_kept(row) for row in rows]
 
@@ -523,6 +523,6 @@ def group_values(row: GroupRow) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _kept(row: Row) -> Kept:
+def _kept(row: Row) -> StoredOutcome:
     pk, address, *ending, until = row
-    return Kept(pk & ID_MASK, address, Ending(*ending), until)
+    return StoredOutcome(pk & ID_MASK, address, Ending(*ending), until)
