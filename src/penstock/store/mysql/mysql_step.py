@@ -1,5 +1,5 @@
 """One call on a MySQL or MariaDB server. A hot call is one packet: one transaction and one round trip. Other calls use
-the shared step in a longer transaction (`together`). All decisions are the engine's."""
+the shared step in a longer transaction (`transaction`). All decisions are the engine's."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class MysqlStep(ServerStep):
         """Audit a tube. If it is to be repaired, lock it first against puts, takes and flushes."""
         if self.write and not self.db.server.bound:
             self._stack.close()  # the transaction of the previous tube
-            self._stack.enter_context(self.together())
+            self._stack.enter_context(self.transaction())
             self.send(REPEATABLE)
             self.lock_alone(tube)
         return super().audit(tube)

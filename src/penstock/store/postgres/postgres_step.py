@@ -138,7 +138,7 @@ class PostgresStep(ServerStep):
     def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
         # A take of the handle may be running.
         try:
-            with self.together():
+            with self.transaction():
                 self.run([self.call(self.Q.lock_handle, handle=id, at_once=lapse is not None)])
                 super().remove_handle(id, session, lapse)
         except Conflict:

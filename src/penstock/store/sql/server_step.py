@@ -119,14 +119,14 @@ class ServerStep(SqlStep):
 
     def __enter__(self) -> Self:
         if self._held:
-            self._stack.enter_context(self.together())
+            self._stack.enter_context(self.transaction())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, at)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """Run the block as one transaction. It holds locks between round trips, so use it only for rare calls."""
         if self.link is not None:
             yield

@@ -80,12 +80,12 @@ class SqlStep:
         """Run one statement. Returns how many rows it changed."""
         raise NotImplementedError
 
-    def together(self) -> AbstractContextManager[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """Run the block as one transaction. A step of a local database is one already."""
         return nullcontext()
 
     def lock_alone(self, tube: Tube) -> None:
-        """Lock the tube against puts, takes and flushes until the end of the `together` block."""
+        """Lock the tube against puts, takes and flushes until the end of the `transaction` block."""
 
     # tubes
 
@@ -102,7 +102,7 @@ class SqlStep:
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         new, declared = make_tube(0, name, kind, given), msgspec.json.encode(kind, order="deterministic").decode()
         values = {"name": name, "kind": declared, "options": encode_given(given).decode()}
-        with self.together():
+        with self.transaction():
             if not self.change(self.Q.add_tube, temporary=new.temporary, **values):
                 return None
             tube = self.tubes([name])[0]
@@ -122,7 +122,7 @@ class SqlStep:
             raise self.no_such_tube(tube)
 
     def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
-        with self.together():
+        with self.transaction():
             self.lock_alone(tube)
             found = [stored for stored in self.tubes([tube.name]) if stored.no == tube.no]
             if not found:
@@ -135,7 +135,7 @@ class SqlStep:
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
-        with self.together():
+        with self.transaction():
             self.lock_alone(tube)
             self.must_live(tube)
             taken, waits, moving = map(bool, self.rows(self.Q.busy, tube=tube.no)[0])
@@ -149,7 +149,7 @@ class SqlStep:
 
     def clear_tube(self, tube: Tube, *, forget: bool) -> None:
         Q = self.Q  # noqa: N806
-        with self.together():
+        with self.transaction():
             for query in (Q.forget_queues, Q.forget_groups, Q.forget_outcomes, Q.forget_waiters):
                 self.change(query, tube=abs(tube.no))
             if forget:
@@ -260,7 +260,7 @@ class SqlStep:
     def open_group(self, tube: Tube, name: str) -> Group:
         found = self.groups(tube, name=name)
         if not found:
-            with self.together():
+            with self.transaction():
                 self.must_live(tube)
                 self.change(self.Q.add_group, tube=tube.no, name=name)
             found = self.groups(tube, name=name)
@@ -303,7 +303,7 @@ class SqlStep:
 
     def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
         id = session or str(uuid4())
-        with self.together():
+        with self.transaction():
             if session is None:
                 self.change(self.Q.add_session, id=id, ttr=ttr, lapse=sessions.LAPSE_MS)
             found = self.rows(self.Q.live_session, id=id)
@@ -330,7 +330,7 @@ class SqlStep:
 
     def remove_handle(self, id: str, session: int, lapse: int | None = None) -> None:
         """Remove a handle that leaves now, or that lapsed at `lapse` and has sent no heartbeat since."""
-        with self.together():
+        with self.transaction():
             self.rows(self.Q.lock_session, no=session)  # so that one of two last handles sees that it is last
             found = self.rows(self.Q.presence_of, id=id, until=_FOREVER if lapse is None else lapse)
             if not found:
@@ -390,7 +390,7 @@ class SqlStep:
         self.change(self.Q.restore, pk=first_pk(tube) | record.id, **values)
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        with self.together():
+        with self.transaction():
             early = [first_pk(tube) | id for id, *_ in audit.others if isinstance(id, int)]
             self.change(self.Q.drop_outcomes, ids=early)
             self.change(self.Q.forget_stray_waiters, tube=tube.no)
@@ -424,7 +424,7 @@ class SqlStep:
     # transfer
 
     def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
-        with self.together():
+        with self.transaction():
             self.lock_alone(tube)
             last = self.counters(tube).last_id
             new = batch.above(last)
@@ -445,7 +445,7 @@ class SqlStep:
             self.add_counts(tube, {**stored, "put": last_id - last, "delay": -new.due}, last_id)
 
     def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: GroupTotals) -> bool:
-        with self.together():
+        with self.transaction():
             self.lock_alone(tube)
             self.must_live(tube)
             if self.tubes([name]):
