@@ -1,7 +1,7 @@
 """Micro-queues in SQLite: the rows that one step touches, and the heads that they must have.
 
 The rule: the first (limit - taken) ready tasks of a micro-queue are its heads. A step stores tasks that become ready as
-waiting and counts all changes of state here; then `settle` promotes and demotes tasks.
+waiting and counts all changes of state here; then `write` promotes and demotes tasks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.store.sqlite.sqlite_queries import SET_QUEUE, Q, as_json, insert_r
 
 
 class Queues:
-    """The micro-queues that one transaction changes in a tube; `settle` writes them."""
+    """The micro-queues that one transaction changes in a tube; `write` writes them."""
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, labels: set[str]) -> None:
         self._db = db
@@ -53,7 +53,7 @@ class Queues:
             if row.heads:
                 self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
-    def settle(self) -> int:
+    def write(self) -> int:
         """Promote the first ready tasks to heads and write the rows. Returns how many more tasks can be taken."""
         no, fair, limit, gained = self._tube.no, self._tube.fair, self._tube.utube_limit, 0
         rooms: dict[str, int] = {}
@@ -94,10 +94,10 @@ def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[
     queues = Queues(db, tube, now, {label for label, _, _ in moves})
     for move in moves:
         queues.move(*move)
-    return queues.settle()
+    return queues.write()
 
 
-def leave(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> int:
+def count_removed(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> int:
     """Count taken tasks of these micro-queues that were removed. Returns how many tasks became takeable.
 
     If one task is removed and another waits, that one becomes a head without reading rows: the micro-queue was full, so

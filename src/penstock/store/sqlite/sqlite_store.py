@@ -40,7 +40,7 @@ from penstock.store.sql.sql_queries import COUNTED, ID_BITS, ID_MASK, Write, loa
 from penstock.store.sql.sql_step import RowClasses, SqlStep, first_pk, group_values
 from penstock.store.sqlite import sqlite_queries as queries
 from penstock.store.sqlite.file import EAGER, PATIENT, Pause, locate
-from penstock.store.sqlite.queues import Queues, leave, move_tasks
+from penstock.store.sqlite.queues import Queues, count_removed, move_tasks
 from penstock.store.sqlite.sqlite_connection import BoundConnection, Connection
 from penstock.store.sqlite.sqlite_queries import AS_SEEN, NEW_FIELDS, Q, add_counts, as_json, insert_rows
 from penstock.store.sqlite.watching import Watch
@@ -330,7 +330,7 @@ class SqliteStep(SqlStep):
         states = Counter(record.state for record in records)
         if delayed := states["~"] + states["g"]:
             self.add_counts(tube, {"delayed": delayed})
-        return records, states["r"] + queues.settle()
+        return records, states["r"] + queues.write()
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Give entries of an unleased kind their public ids. In a round tube, only a reply comes without one."""
@@ -472,7 +472,7 @@ class SqliteStep(SqlStep):
         """Update what depends on acked tasks, given their pk, micro-queue, address and group."""
         keys = {row[0] & ID_MASK for row in gone}
         self._count_acks(tube, keys)
-        readied = leave(self.db, tube, self.now, [row[1] for row in gone]) if tube.kind.per_utube else 0
+        readied = count_removed(self.db, tube, self.now, [row[1] for row in gone]) if tube.kind.per_utube else 0
         if grouped := [row[3] for row in gone if row[3] is not None]:
             self.db.executemany(Q.count_down, list(Counter(grouped).items()))
         addressed = [row for row in gone if row[2] is not None]
