@@ -315,7 +315,7 @@ def die_raw() -> None:
     signal.raise_signal(signal.SIGSEGV)
 
 
-def say_loss(lease: int) -> None:
+def report_loss(lease: int) -> None:
     """Report what `check` raises."""
     try:
         penstock.current_task().check()
@@ -332,7 +332,7 @@ def watch_lease() -> None:
     end = time.monotonic() + 60
     while not task.lost and time.monotonic() < end:
         time.sleep(0.005)
-    say_loss(task.lease)
+    report_loss(task.lease)
 
 
 @app.task(tube="watched")
@@ -350,7 +350,7 @@ async def watch_lease_async() -> None:
     try:
         await asyncio.sleep(60)
     except asyncio.CancelledError:
-        say_loss(lease)
+        report_loss(lease)
         raise
 
 

@@ -134,7 +134,7 @@ class WatchedServer(Servers):
         reply = self._retry(lambda: unwrap(exchange_scripts(self._waits, [_wait_at(called)])[0]))
         return None if reply is None else cast("list[bytes]", reply)[1]
 
-    def run_now(self) -> str:
+    def read_run_id(self) -> str:
         """The run id of the server."""
         return parse_info(cast(bytes, self.send(b"", b"INFO", b"server")))["run_id"]
 

@@ -236,7 +236,7 @@ class Index:
         with self._lock, self._servers.trusted():
             while True:
                 # Read the epoch first: a process that raised it has announced itself before, or has finished building.
-                epoch, run = self._vault.epoch(), self._servers.run_now()
+                epoch, run = self._vault.epoch(), self._servers.read_run_id()
                 building = self._servers.send(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run", b"schema")
                 found = cast("list[bytes | None]", self._servers.send(self._store, *words))
@@ -251,7 +251,7 @@ class Index:
     def rebuild(self, progress: Progress | None = None) -> None:
         """Rebuild the index, even if it is complete."""
         with self._lock, self._servers.trusted():
-            while not self._build(self._vault.epoch(), self._servers.run_now(), progress):
+            while not self._build(self._vault.epoch(), self._servers.read_run_id(), progress):
                 time.sleep(_POLL_SECONDS)
         self.ensure()
 
@@ -273,7 +273,7 @@ class Index:
     def replace(self, epoch: int) -> None:
         """Rebuild the index, unless another process has begun the next epoch."""
         with self._lock, self._servers.trusted():
-            self._build(epoch, self._servers.run_now())
+            self._build(epoch, self._servers.read_run_id())
         self.ensure()
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:

@@ -239,7 +239,7 @@ class RedisStep:
 
     def bury_unreadable(self, tube: Tube, ids: Sequence[int]) -> Effects:
         """Bury those of these tasks that cannot be read, which the script apply does with every such task."""
-        return self._apply(Delta(tube), _encode([(id,) for id in ids]), [])[0].beside or Effects()
+        return self._apply(Delta(tube), _encode([(id,) for id in ids]), [])[0].effects or Effects()
 
     def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
         """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
