@@ -43,8 +43,8 @@ local function write(gathered, command, index, one, other)
     words = { command = command }
     gathered[index] = words
   end
-  words[#words + 1] = one
-  words[#words + 1] = other
+  local n = #words
+  words[n + 1], words[n + 2] = one, other
 end
 
 local function remove_from(command, index, name) write(removals, command, index, name) end
