@@ -50,8 +50,6 @@ _NUMBERS_AT = 8
 _STATES = {ord(letter): letter for letter in "rqt~g!-"}
 # The highest bit of the attempts says that the task has errors, which are stored elsewhere; they are decoded as b"".
 _ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
-# The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
-UNREADABLE = "its stored record could not be read"
 _int = int.from_bytes
 _double = struct.Struct(">d").unpack_from
 
@@ -120,8 +118,8 @@ def payload_place(value: bytes) -> int:
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
-    """The record for bytes that penstock did not write, which are its data. See `unreadable` in lua/tasks.lua."""
-    state, reason = ("!", UNREADABLE) if leased else ("r", None)
+    """The record for bytes that penstock did not write, which are its data. See `unreadable` in lua/transfer.lua."""
+    state, reason = ("!", "its stored record could not be read") if leased else ("r", None)
     return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
 
 

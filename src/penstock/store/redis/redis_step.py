@@ -104,7 +104,7 @@ class RedisStep:
     # reads
 
     def load(self, tube: Tube, select: Select) -> Loaded:
-        """See `Step.load`. A step that writes buries tasks that cannot be read."""
+        """See `Step.load`. A step that writes has tasks buried that cannot be read."""
         match select:
             case ByIds(ids):
                 return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
@@ -221,9 +221,9 @@ class RedisStep:
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
     def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
-        """Decode what a script read. Returns None if it had to bury unreadable tasks: then read again."""
+        """Decode what a script read. Returns None if it had to repair the tube: then read again."""
         records: list[Record] = []
-        broken: list[int] = []
+        broken = False
         for place in range(0, len(tasks), 2):
             id = cast(int, tasks[place])
             try:
@@ -231,15 +231,12 @@ class RedisStep:
             except StoreCorrupt:
                 if not self._write:
                     raise
-                broken.append(id)
+                broken = True
         if broken and tube.kind.leased:
-            self.bury_unreadable(tube, broken)
+            self._write = False  # so that a failed repair is not repeated
+            self._runner.on_unreadable(tube, self._given)
             return None
         return self._with_groups(tube, records, groups)
-
-    def bury_unreadable(self, tube: Tube, ids: Sequence[int]) -> Effects:
-        """Bury those of these tasks that cannot be read, which the script apply does with every such task."""
-        return self._apply(Delta(tube), _encode([(id,) for id in ids]), [])[0].effects or Effects()
 
     def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
         """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
@@ -401,8 +398,8 @@ class RedisStep:
         gone, readied = set(ids), cast(int, reply[1])
         if len(reply) == 2:
             return Acked(gone, readied, final=True)
-        missed, tied, kept, buried = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
-        if buried:
+        missed, tied, kept, broken = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
+        if broken:
             self._runner.on_unreadable(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.

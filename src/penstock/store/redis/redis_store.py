@@ -125,7 +125,7 @@ class RedisStore(Store):
         for node, settings in nodes.items():
             for warning in self._warnings(settings):
                 log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
-        self._runner.on_unreadable = self._repair_after_burial
+        self._runner.on_unreadable = self._repair_unreadable
         self.lost = LostTakes()
         self._registry = Registry(self._runner, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
@@ -284,15 +284,15 @@ class RedisStore(Store):
         return Taken(None, [], min(waits, default=None), True, effects)
 
     def _run_take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
-        """Run the take script; if something is due, apply that first. Buries what the script could not read."""
+        """Run the take script; if something is due, apply that first. Repairs the tube if tasks could not be read."""
         handle, count, top, blocked, call = wanted
         forced, registered = 0, tuple[int, ...]()
         while True:
             words = handle, count, top, blocked, call, forced, *registered
             rest = self._runner.read_changes(tube, self._runner.on_tube("take", tube, *words, now=now), effects, now)
-            alive, wait_ms, pairs, due, broken = cast("tuple[int, int, list[Reply], int, list[int]]", tuple(rest))
+            alive, wait_ms, pairs, due, broken = cast("tuple[int, int, list[Reply], int, int]", tuple(rest))
             if broken:
-                effects.add(self.step((tube,), now=now).bury_unreadable(tube, broken))
+                self._runner.on_unreadable(tube, now)
             if due:
                 self.step((tube,), now=now).advance(effects, ADVANCE_STEP, follow=_FOLLOW_STEP)
                 forced = 1
@@ -417,13 +417,13 @@ class RedisStore(Store):
                 held[place] = bool(answer)
         return held
 
-    def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
-        """Repair what depended on unreadable tasks that a script buried. The call continues if the repair fails."""
-        log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
+    def _repair_unreadable(self, tube: Tube, now: int | None) -> None:
+        """Bury tasks that cannot be read, and repair what depended on them. The call continues if that fails."""
+        log.warning("tube %s has tasks that cannot be read; burying them", tube.name)
         try:
             check(self._runner, self._outbox, tube, True, now)
         except StoreError as error:
-            log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
+            log.warning("tasks that cannot be read were not buried (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         found = [shown for stored, finding in self._stranded(repair, now) for shown in public(stored, [finding])]

@@ -17,7 +17,7 @@ from penstock.core.results import Counts, Effects, Event, MicroQueue
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters, erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
-from penstock.store.redis.encoding import UNREADABLE, decode, micro_queue_name, read_micro_queue, task_id
+from penstock.store.redis.encoding import decode, micro_queue_name, read_micro_queue, task_id
 from penstock.store.redis.redis_connection import Argument, Reply, packed
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
@@ -78,7 +78,7 @@ class ScriptRunner:
         self._shapes: dict[int, Shape] = {}
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
-        #: Called with a tube where a script buried tasks that could not be read, to repair what depended on them.
+        #: Called with a tube that has tasks that cannot be read, to repair it.
         self.on_unreadable: Callable[[Tube, int | None], None]
         #: By tube and part, the ids of what is being read in pages.
         self.listed: dict[tuple[int, str], array[int]] = {}
@@ -153,19 +153,21 @@ class ScriptRunner:
     def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
         """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
         _, readied, removed, log, *rest = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
-        no, unreadable = tube.public_no, False
+        no, broken = tube.public_no, False
         if readied > 0:
             effects.readied[no] = effects.readied.get(no, 0) + readied
         if removed:
             effects.removed[no] = effects.removed.get(no, 0) + removed
         for place in range(0, len(log), 3):
+            if not log[place]:
+                broken = True
+                continue
             record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
-            unreadable = unreadable or (record.state == "!" and record.reason == UNREADABLE)
             for event in cast(bytes, log[place]).decode().split():
                 effects.events.append(Event(no, event, tube.shown(record)))
             if record.state == "-" and record.address is not None and tube.kind.leased:
                 effects.ended.append(("task", no, tube.public_id(record.id)))
-        if unreadable:
+        if broken:
             self.on_unreadable(tube, now)
         return rest
 

@@ -19,7 +19,7 @@ _SHARED = (
     "save_last, task_removed, cancelled, moving_groups, save_groups, entry_names, "
     "new_outcomes, outcome_keys, save_outcomes, find_conflict, holders, keep_relations, forget_expired, key_named, "
     "delivered, in_order, add_name, save_names, pass_all, name_entries, given_mark, next_hand_out, log_value, "
-    "log, bury_unreadable, mark_changed, lease_floor = bit.band"
+    "log, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"

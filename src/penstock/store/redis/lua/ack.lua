@@ -5,7 +5,7 @@
 --   all, result of each task ('': none), ..., or no results at all
 -- Returns: now, readied; then, unless all were acked and no outcome is kept: {places of tasks that do not exist}, {places of
 --   tasks that are left to the engine: not held, with errors, with reply tubes, the last ones of their groups; for `ack` also
---   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all, 0 unless unreadable tasks were buried
+--   all with an address or a group}, {places of tasks whose outcome is kept} or 1 for all, 0 unless tasks of the tube cannot be read
 -- WITH: now tube encode? decode? tasks? micro_queues? ack_tasks
 -- FLAGS: allow-oom
 
@@ -117,9 +117,9 @@ count('ack', removed)
 if save_acked then save_acked() end
 if save_micro_queues then save_micro_queues() end
 finish()
-local kept, buried = acks_kept or {}, ack_taken and #log or 0
-if #missed + #tied + #kept + buried == 0 then return { now, readied } end
-return { now, readied, missed, tied, #kept == #keys and 1 or kept, buried }
+local kept, broken = acks_kept or {}, #(log or {})
+if #missed + #tied + #kept + broken == 0 then return { now, readied } end
+return { now, readied, missed, tied, #kept == #keys and 1 or kept, broken }
 
 -- script: delete
 -- Delete a task that has no address, reply tube or group and is not past its ttl, in any state.

@@ -117,7 +117,7 @@ return { now }
 --     which of the results is the whole task, if it is rewritten; 0 to write it again as it is], ...],
 --   groups: msgpack, see group_holds, posts: msgpack [[name of the tube, which of the results], ...], 1 for all or nothing, retention in ms, number of
 --   results, result, ...; then nothing, or number of tasks that are work, and what follows limit in a put
--- Returns: now, readied, 0, log of tasks that could not be read, {places of the rows that were left out}, first new id, {entry
+-- Returns: now, readied, 0, log of tasks that cannot be read, {places of the rows that were left out}, first new id, {entry
 --   of the outbox, ...}, for messages also the ms and seq before the first message id; or now, 0, -1, and -1 if a guard failed, or the number of tasks if the tube is full
 -- WITH: now tube encode decode tasks micro_queues? groups write_groups outcomes outbox new_record add_entries unleased?
 -- WITH: apply_rows

@@ -2,7 +2,7 @@
 
 -- part: lease
 -- ARGV: 4 handle, 5 count, 6 highest first rank or '', 8 the number of the call.
-local leased, top, broken = {}, ARGV[6] ~= '' and ARGV[6] or '+inf', {}
+local leased, top, broken = {}, ARGV[6] ~= '' and ARGV[6] or '+inf', 0
 
 -- Tasks past their ttl are skipped but keep their place; tasks of cancelled groups leave the ready index, and are removed
 -- later. Skipping a thousand of each takes some 3 ms; a take that finds nothing else is retried.
@@ -33,7 +33,7 @@ end
 local function handed_out(key, value, session)
   local state, flags = string.byte(value or '', 1, 2)
   if state ~= 114 or not flags or #value < texts_place(flags) - 1 then -- r
-    if value then broken[#broken + 1] = id_of(key) end
+    broken = value and 1 or broken
     return nil, false
   end
   local again, expires, ttr = flags % 2 == 1, 0, 0
@@ -142,13 +142,13 @@ end
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
 --   call, 1 to lease even if something is due; and, if the handle is new here: session, when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, 1 if the session is alive, ms until the next deadline (0: something is due, -1: there is none, or
---   tasks were taken), {id, record, ...}, 1 if nothing was leased or registered because something is due, {id of a ready task that
---   may be unreadable, ...}
+--   tasks were taken), {id, record, ...}, 1 if nothing was leased or registered because something is due, 1 if ready tasks
+--   cannot be read
 -- WITH: now tube encode decode? tasks? micro_queues? groups unleased? deadlines lease lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 local wait = wait_ms()
-if wait == 0 and ARGV[9] ~= '1' then return { now, 0, 0, {}, 1, 0, {}, 1, {} } end
+if wait == 0 and ARGV[9] ~= '1' then return { now, 0, 0, {}, 1, 0, {}, 1, 0 } end
 
 -- A session that the registry ended here stays ended, even if a late call names it.
 if ARGV[10] and not redis.call('ZSCORE', k_ended_sessions, ARGV[10]) then

@@ -8,13 +8,11 @@ local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched = {}
 log = {}
 
--- Decode a task; false if there are no bytes. Unreadable bytes are buried at once, as the data of a task that exists from the
--- next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
+-- Decode a task; false if there is none, or if it cannot be read: then the client that reads the log repairs the tube.
 local function readable(key, value)
-  if not value then return false end
-  local rec = decode(value)
-  if not rec and not delivered then bury_unreadable(key, value) end
-  return rec or nil
+  local rec = value and decode(value)
+  if value and not rec and not delivered then log_value('', id_of(key), '') end
+  return rec
 end
 
 local function fetch(key)
@@ -110,23 +108,6 @@ log_value = function(events, id, value)
 end
 
 local function log_change(events, key, rec) log_value(events, id_of(key), encode(rec)) end
-
--- penstock.store.redis.encoding knows the reason. The first byte keeps the data from being mistaken for what was put.
-local function unreadable(value)
-  return {
-    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
-    reason = 'its stored record could not be read', payload = '\255' .. value,
-  }
-end
-
-bury_unreadable = function(key, value)
-  local rec = unreadable(value)
-  redis.call('HSET', k_tasks, key, encode(rec)) -- at once, because it may be fetched again
-  if mark_changed then mark_changed('t' .. key) end
-  enter(key, rec)
-  count('bury', 1)
-  log_change('bury', key, rec)
-end
 
 -- Change a task as decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)

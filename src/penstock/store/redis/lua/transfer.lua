@@ -97,6 +97,14 @@ local function count_in(key, rec)
   related = related or rec.address or rec.reply_to or rec.group_no
 end
 
+-- As penstock.store.redis.encoding makes it. The first byte keeps the data from being mistaken for what was put.
+local function unreadable(value)
+  return {
+    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
+    reason = 'its stored record could not be read', payload = '\255' .. value,
+  }
+end
+
 for i = split + 1, #ARGV, 2 do
   local key, rec = ARGV[i], decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
   if redis.call('HEXISTS', k_tasks, key) == 0 then
