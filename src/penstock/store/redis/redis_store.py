@@ -17,7 +17,6 @@ from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.ids import Mark
 from penstock.core.kind import Kind
-from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use, refuse_busy
 from penstock.core.results import (
@@ -53,7 +52,7 @@ from penstock.core.transfer import (
 from penstock.engine import port
 from penstock.engine.port import Conflict, GroupRow, Step
 from penstock.engine.sessions import LostTakes
-from penstock.engine.store import Store, ack_plain
+from penstock.engine.store import Store
 from penstock.engine.work import Work, put_linked
 from penstock.errors import (
     NoSuchTube,
@@ -316,16 +315,6 @@ class RedisStore(Store):
         for tube in others:
             with suppress(StoreError):  # the caller must get its tasks; it stays registered until its next take or end
                 self._run_take(tube, (handle, 0, "", "unregister", 0), now, effects)
-
-    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        """See `Store.settle`. A single ack, where microseconds matter, calls its script directly."""
-        if not brief or len(moves) > 1 or not moves or moves[0].verb != "ack":
-            return super().settle(tube, moves, brief=brief, now=now)
-        records: list[Record | None] = [None]
-        effects = Effects()
-        if ack_plain(cast(Step, self.step((tube,), now=now)), tube, moves, records, effects):
-            return super().settle(tube, moves, now=now)
-        return Settled(records, effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         more, waits, effects, parts = False, list[int](), Effects(), self._tubes.shards(tube)
