@@ -229,7 +229,7 @@ class Index:
     def is_whole(self) -> bool:
         """Return whether the index is complete and of the epoch that this process knows."""
         found = self._servers.send(self._store, b"HGET", self._store, b"epoch")
-        return found == str(self._servers.epoch).encode()
+        return bool(found == str(self._servers.epoch).encode())
 
     def ensure(self, progress: Progress | None = None) -> None:
         """Return once the index is complete. Builds it, or waits for the process that does."""

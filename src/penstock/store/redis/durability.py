@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from penstock.core.results import Description
 from penstock.store.redis.redis_connection import Reply
@@ -97,9 +96,9 @@ def _read(replies: Sequence[Reply]) -> Settings:
     info, *pairs = replies
     if isinstance(info, BaseException):
         return {UNREACHABLE: str(info)}
-    settings = parse_info(cast(bytes, info))
+    settings = parse_info(info)
     for pair in pairs:
         if isinstance(pair, list) and pair:
-            name, value = cast("list[bytes]", pair)
+            name, value = pair
             settings[name.decode()] = value.decode()
     return settings

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -115,10 +114,10 @@ class Outbox:
         """Post the replies of tasks of a dropped tube. Returns whether there were any tasks."""
         words: list[Argument] = []
         ids = _decode_shard(facts[6:]) if facts[6:] else (0, 1, 0)
-        for place in range(0, len(pairs), 2):
-            id, to, payload = cast(int, pairs[place]), None, b""
+        for id, value in zip(pairs[::2], pairs[1::2], strict=True):
+            to, payload = None, b""
             with suppress(StoreCorrupt):
-                record = decode(id, cast(bytes, pairs[place + 1]))
+                record = decode(id, value)
                 to = reply_tube(record.reply_to)
                 payload = reply_payload(replace(record, id=public_id(id, *ids)), Ending("deleted"))
             to = None if to == name.decode() else to
@@ -134,7 +133,7 @@ class Outbox:
         self._next_scan = time.monotonic() + _SCAN_SECONDS
         senders: list[bytes] = []
         with self._postponed():
-            senders = cast("list[bytes]", self._runner.command(TUBES, "senders", b"SMEMBERS"))
+            senders = self._runner.command(TUBES, "senders", b"SMEMBERS")
         return True in [self.drain(int(no), effects, now) for no in senders]
 
     @contextmanager
@@ -146,11 +145,10 @@ class Outbox:
             self._next_scan = time.monotonic() + _FAILED_SECONDS
             log.warning("replies could not be put (%s); retrying later", error)
 
-    def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> list[Any]:
+    def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> Reply:
         """The values that the script read_outbox returns."""
         moment = self._runner.moment(now)
-        reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
-        return cast("list[Any]", reply)
+        return self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
 
     def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
         """Put a page of entries. Returns the last number. Tubes that fail are `stuck`, and skipped in later pages."""

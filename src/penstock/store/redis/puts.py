@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import msgspec
 from msgspec.structs import replace
@@ -69,7 +68,7 @@ def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, m
     """The records that a put script stored, with ids from `first` on; the ids of messages follow `mark`."""
     records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
     if entries and tube.kind.hand_out == DELIVER:
-        ms, seq = cast("list[int]", mark)
+        ms, seq = mark
         return [replace(record, address=shown_mark((ms, place))) for place, record in enumerate(records, seq + 1)]
     return records
 
@@ -93,8 +92,7 @@ def plain_put(runner: ScriptRunner, tube: Tube, entry: Entry) -> Callable[[bytes
     def put(payload: bytes) -> Record:
         now = packed(runner.moment(None))
         command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
-        reply = runner.servers.run(Request(script, keys, command), idempotent=False)
-        created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
+        created, id = runner.known(tube, runner.servers.run(Request(script, keys, command), idempotent=False))
         return make(id, created, payload)
 
     return put

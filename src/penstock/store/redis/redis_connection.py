@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import redis
 
@@ -70,7 +70,8 @@ def translate(error: BaseException, label: str) -> StoreError:
 Argument = bytes | str | int | float
 # The words of a command, or the command as it is sent.
 Command = Sequence[Argument] | bytes
-Reply = object
+# What a server answers; of a script, see its `Returns`.
+Reply = Any
 
 # The most calls in flight; each has its own connection. Further callers wait.
 MOST_CONNECTIONS = 100

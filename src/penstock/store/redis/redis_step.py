@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -61,10 +61,10 @@ _AHEAD_LIMIT = 1000
 _STATES = {None: b"rqt~g!", "r": b"rq", "~": b"~g"}
 _ON_FAILURE = {policy: letter for letter, policy in ON_FAILURE.items()}
 # A group as scripts return it: number, record, end work, cancel work, 1 if its tasks must still follow it.
-StoredGroup = Sequence[object]
+StoredGroup = list[Any]
 # What a script leaves to the engine: its time, tasks, their groups, (id, session) of tasks whose session has ended, and
 # groups whose tasks must follow them.
-Left = tuple[int, list[int | bytes], list[StoredGroup], Sequence[int], Sequence[int]]
+Left = tuple[int, list[Any], list[StoredGroup], Sequence[int], Sequence[int]]
 # The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
 _REMOVED = 2
 # Answers of a put: the tube is full; addresses are in use.
@@ -152,19 +152,19 @@ class RedisStep:
 
     def _handed(self, tube: Tube) -> int:
         """The id up to which all messages of a reliable tube were handed out or removed."""
-        return int(cast("bytes | None", self._runner.command(tube.no, "meta", b"HGET", b"handed")) or 0)
+        return int(self._runner.command(tube.no, "meta", b"HGET", b"handed") or 0)
 
     def _find(self, tube: Tube, states: bytes, after: int, limit: int) -> list[Record]:
         """Readable tasks in these states above an id. Tries the next ids, then all or, if few exist, existing ones."""
         found, stored_last = list[Record](), self._runner.command(tube.no, "meta", b"HGET", b"last")
         if stored_last is None:
             raise self._runner.missing(tube)
-        last = int(cast(bytes, stored_last))
+        last = int(stored_last)
 
         def values() -> Iterator[tuple[int, bytes]]:
             yield from self._values(tube, "tasks", range(after + 1, min(after + limit, last) + 1))
             rest: Sequence[int] = range(after + limit + 1, last + 1)
-            if len(rest) > PAGE and len(rest) > 4 * cast(int, self._runner.command(tube.no, "tasks", b"HLEN")):
+            if len(rest) > PAGE and len(rest) > 4 * self._runner.command(tube.no, "tasks", b"HLEN"):
                 rest = [id for id in self._runner.all_ids(tube) if id > after + limit]
             yield from self._values(tube, "tasks", rest)
 
@@ -200,8 +200,7 @@ class RedisStep:
         for start in range(0, len(ids), size):
             some = ids[start : start + size]
             values = self._runner.command(tube.no, part, b"HMGET", *map(task_key, some))
-            pairs = zip(some, cast("list[bytes | None]", values), strict=True)
-            yield from ((id, value) for id, value in pairs if value is not None)
+            yield from ((id, value) for id, value in zip(some, values, strict=True) if value is not None)
 
     def _pages(self, tube: Tube, ids: Sequence[int], size: int = PAGE) -> Iterator[Record]:
         for start in range(0, len(ids), size):
@@ -210,24 +209,23 @@ class RedisStep:
     def _taken_ids(self, tube: Tube, after: int) -> list[int]:
         """The ids above `after` of the tasks that were taken when this step first asked."""
         if not self._taken:
-            found = cast("list[bytes]", self._runner.command(tube.no, "taken", b"ZRANGE", 0, -1))
-            self._taken = sorted(task_id(member) for member in found)
+            self._taken = sorted(map(task_id, self._runner.command(tube.no, "taken", b"ZRANGE", 0, -1)))
         return [id for id in self._taken if id > after]
 
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
         with partly_applied(self._done):
-            reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
-        self._now, tasks, groups = cast("tuple[int, list[int | bytes], list[StoredGroup]]", tuple(reply))
+            self._now, tasks, groups = self._runner.on_tube(
+                "read_tasks", tube, *words, idempotent=True, now=self._given
+            )
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
-    def _loaded(self, tube: Tube, tasks: list[int | bytes], groups: Sequence[StoredGroup]) -> Loaded | None:
+    def _loaded(self, tube: Tube, tasks: list[Any], groups: Sequence[StoredGroup]) -> Loaded | None:
         """Decode what a script read. Returns None if it had to repair the tube: then read again."""
         records: list[Record] = []
         broken = False
-        for place in range(0, len(tasks), 2):
-            id = cast(int, tasks[place])
+        for id, value in zip(tasks[::2], tasks[1::2], strict=True):
             try:
-                records.append(decode(id, cast(bytes, tasks[place + 1])))
+                records.append(decode(id, value))
             except StoreCorrupt:
                 if not self._write:
                     raise
@@ -250,9 +248,9 @@ class RedisStep:
         """See `Step.leased_by`."""
         found: list[list[Record]] = []
         for tube in lost.tubes:
-            session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", lost.handle)) or b"-1"
+            session = self._runner.command(tube.no, "handles", b"HGET", lost.handle) or b"-1"
             held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
-            records = self._pages(tube, list(map(task_id, cast("list[bytes]", held))))
+            records = self._pages(tube, list(map(task_id, held)))
             found.append([record for record in records if call_of(record.lease) == lost.call])
         return found
 
@@ -260,7 +258,7 @@ class RedisStep:
         flagged = [place for place, record in enumerate(records) if record.errors is not None]
         if flagged:
             keys = [task_key(records[place].id) for place in flagged]
-            found = cast("list[bytes | None]", self._runner.command(tube.no, "errors", b"HMGET", *keys))
+            found = self._runner.command(tube.no, "errors", b"HMGET", *keys)
             for place, errors in zip(flagged, found, strict=True):
                 records[place] = replace(records[place], errors=errors or b"")
         return records
@@ -277,7 +275,7 @@ class RedisStep:
         like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
         before, alike = self._runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])
         name = (sortable(record.rank2) if "2" in self._runner.shape(tube).letters else b"") + task_key(record.id)
-        return min(cast(int, before) + bisect_left(cast("list[bytes]", alike), name), _AHEAD_LIMIT)
+        return min(int(before) + bisect_left(alike, name), _AHEAD_LIMIT)
 
     # changes
 
@@ -313,11 +311,9 @@ class RedisStep:
             words += [len(works), *puts.pack_put(tube, entries)]
         reply = self._runner.on_tube("apply_put" if delta.fresh else "apply", tube, *words, now=self._given)
         if reply[_REMOVED] == -1:
-            total = cast(int, reply[_REMOVED + 1])
-            raise Conflict if total < 0 else tube_full(tube, total, len(delta.fresh))
-        rest = self._runner.read_changes(tube, reply, effects, self._given)
-        missed, first, outbox = cast("tuple[list[int], int, list[bytes]]", tuple(rest[:3]))
-        records = puts.stored_records(tube, entries, first, cast(int, reply[0]), rest[3:])
+            raise Conflict if reply[3] < 0 else tube_full(tube, reply[3], len(delta.fresh))
+        missed, first, outbox, *mark = self._runner.read_changes(tube, reply, effects, self._given)
+        records = puts.stored_records(tube, entries, first, reply[0], mark)
         self._outbox.deliver(tube.no, outbox, effects, self._given)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], effects=effects), missed
@@ -325,20 +321,18 @@ class RedisStep:
     def add(self, tube: Tube, entries: Sequence[Entry], effects: Effects, *, related: bool) -> list[Record]:
         """Store new tasks that are in no group; `related`: with addresses or reply tubes. Raises Conflict if an address
         is in use; the next load by addresses then returns what the script has read."""
-        reply = self._runner.on_tube(
+        self._now, first, answer, *rest = self._runner.on_tube(
             "put_related" if related else "put", tube, *puts.pack_put(tube, entries), now=self._given
         )
-        moment, first, answer, *rest = reply
-        self._now = cast(int, moment)
         if first == _CONFLICT:
-            self._holders = self._loaded(tube, cast("list[int | bytes]", answer), cast("list[StoredGroup]", rest[0]))
+            self._holders = self._loaded(tube, answer, rest[0])
             raise Conflict
         if first == _FULL:
-            raise tube_full(tube, cast(int, answer), len(entries))
-        records = puts.stored_records(tube, entries, cast(int, first), self._now, rest)
+            raise tube_full(tube, answer, len(entries))
+        records = puts.stored_records(tube, entries, first, self.now, rest)
         no, shown = tube.public_no, tube.shown
         effects.events += [Event(no, "put", shown(record)) for record in records]
-        effects.readied |= {no: cast(int, answer)} if answer else {}
+        effects.readied |= {no: answer} if answer else {}
         return records
 
     def groups(
@@ -361,8 +355,7 @@ class RedisStep:
         return self._find_group(tube, "", name, puts.pack_facts(tube))[0]
 
     def _find_group(self, tube: Tube, *words: Argument) -> list[Group]:
-        now, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=self._given)
-        self._now = cast(int, now)
+        self._now, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=self._given)
         return [_read_group(found)] if found else []
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
@@ -395,10 +388,10 @@ class RedisStep:
     def _remove(self, tube: Tube, ids: list[int], script: str, *words: Argument) -> Acked:
         """Remove tasks by a script that skips those that it leaves to the engine."""
         reply = self._runner.on_tube(script, tube, *words, now=self._given)
-        gone, readied = set(ids), cast(int, reply[1])
+        gone, readied = set(ids), reply[1]
         if len(reply) == 2:
             return Acked(gone, readied, final=True)
-        missed, tied, kept, broken = cast("tuple[list[int], list[int], list[int] | int, int]", tuple(reply[2:]))
+        missed, tied, kept, broken = reply[2:]
         if broken:
             self._runner.on_unreadable(tube, self._given)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
@@ -433,8 +426,7 @@ class RedisStep:
         tube, now = self._tube, self._given
         if reply is None:
             reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
-        rest = self._runner.read_changes(tube, reply, effects, now)
-        more, wait_ms, left, outbox = cast("tuple[int, int, Left, list[bytes]]", tuple(rest))
+        more, wait_ms, left, outbox = self._runner.read_changes(tube, reply, effects, now)
         follows = bool(left) and self._apply_left(left, effects, follow or limit, closed=closed)
         self._outbox.deliver(tube.no, outbox, effects, now)
         return bool(more) or follows, wait_ms
@@ -461,10 +453,8 @@ class RedisStep:
 
 
 def _read_group(stored: StoredGroup) -> Group:
-    no, record, end, cancel, moving = cast("tuple[int, bytes, bytes | None, bytes | None, int]", tuple(stored))
-    group = read_group(no, record)
-    group.end, group.cancel, group.moving = end, cancel, moving == 1
-    return group
+    no, record, end, cancel, moving = stored
+    return replace(read_group(no, record), end=end, cancel=cancel, moving=moving == 1)
 
 
 def _salvaged(tube: Tube, id: int, value: bytes) -> Record | None:

@@ -132,8 +132,7 @@ class RedisStore(Store):
 
     def _open(self) -> str:
         """Read or create the store's id. Raises SchemaMismatch for another schema, or for the index of a pool."""
-        reply = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, idempotent=True)
-        id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
+        id, schema, pool = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, idempotent=True)
         if pool is not None:
             raise SchemaMismatch(
                 f"{self._servers.label} prefix {self._keys.prefix} is the index of a pool: connect with pool=, the URL "
@@ -198,8 +197,7 @@ class RedisStore(Store):
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
         """Remove a stored tube, a busy one only if `anyhow`. Returns whether its tasks have yet to reply."""
         reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(None), tube.name, int(anyhow))
-        found = self._runner.known(tube, cast("list[Reply]", reply))
-        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
+        _, taken, waiting, replies = self._runner.known(tube, reply)
         if not anyhow:
             refuse_busy(tube, taken=taken, waiting=waiting)
         return bool(replies)
@@ -218,7 +216,7 @@ class RedisStore(Store):
         """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns the tube's turn: how
         often it was paused or resumed."""
         first, *others = self._tubes.shards(tube)
-        turn = cast(int, self._runner.on_tube("pause_tube", first, int(paused), idempotent=True)[1])
+        turn: int = self._runner.on_tube("pause_tube", first, int(paused), idempotent=True)[1]
         for shard in others:
             self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
             self._runner.on_tube("pause_tube", shard, int(paused), idempotent=True)
@@ -289,7 +287,7 @@ class RedisStore(Store):
         while True:
             words = handle, count, top, blocked, call, forced, *registered
             rest = self._runner.read_changes(tube, self._runner.on_tube("take", tube, *words, now=now), effects, now)
-            alive, wait_ms, pairs, due, broken = cast("tuple[int, int, list[Reply], int, int]", tuple(rest))
+            alive, wait_ms, pairs, due, broken = rest
             if broken:
                 self._runner.on_unreadable(tube, now)
             if due:
@@ -338,7 +336,7 @@ class RedisStore(Store):
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()
         reply = self._runner.on_tube("recover", tube, sweep.count or 0, sweep.elapsed, now=now)
-        records = read_pairs(cast("list[Reply]", self._runner.read_changes(tube, reply, effects, now)[0]))
+        records = read_pairs(self._runner.read_changes(tube, reply, effects, now)[0])
         effects.events += [Event(tube.public_no, "take", tube.shown(record)) for record in records]
         return Settled(list(records), effects)
 
@@ -352,8 +350,7 @@ class RedisStore(Store):
         words = (key, b"") if isinstance(key, str) else ("", task_key(key) if 0 < key <= MAX_ID else b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
-        found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
-        _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
+        _, id, there, stored, last = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         if there:
             return OutcomeLookup(tube.public_id(id))
         if stored is None:
@@ -399,8 +396,7 @@ class RedisStore(Store):
         for tube, places in parts:
             words = [word for place in places for word in (task_key(leases[place].id), leases[place].lease)]
             requests.append(self._runner.tube_request("held_leases", tube, session, *words, now=now))
-        replies = cast("list[list[list[int]]]", self._servers.run_all(requests))
-        for (_, places), reply in zip(parts, replies, strict=True):
+        for (_, places), reply in zip(parts, self._servers.run_all(requests), strict=True):
             answers = reply[1] if len(reply) > 1 else [0] * len(places)  # shorter if the tube is gone
             for place, answer in zip(places, answers, strict=True):
                 held[place] = bool(answer)
@@ -434,7 +430,7 @@ class RedisStore(Store):
     def _freeze(self, tube: Tube, to: str, turn: int = 0, *, checked: bool = False) -> None:
         """Freeze a stored tube; `checked`: only while that is its turn."""
         reply = self._runner.on_tag("freeze_tube", tube.no, to, turn, int(checked), idempotent=True)
-        refused = self._runner.known(tube, cast("list[Reply]", reply))[1]
+        _, refused = self._runner.known(tube, reply)
         if refused == _OTHER_TURN:
             raise TubeBusy(f"tube {tube.name} was paused or resumed during the move: move it again")
         if refused:
@@ -529,7 +525,7 @@ def look_at_redis(url: str) -> Schema:
     where = locate(url)
     with closing(connect_servers(where)) as servers:
         key = Keys(where.prefix).name(TUBES, "store")
-        found = cast("bytes | None", servers.command(key, b"HGET", key, b"schema"))
+        found = servers.command(key, b"HGET", key, b"schema")
     stored = None if found is None else int(found)
     must_fit(f"{servers.label} prefix {where.prefix}", stored, LAYOUTS, new="prefix (?prefix=…)")
     return schema_of(stored, LAYOUTS)

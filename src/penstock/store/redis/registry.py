@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import cast
 from uuid import uuid4
 
 import msgspec
@@ -62,9 +61,9 @@ class Registry:
         _, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
         if not no:
             raise lapsed(session)
-        id, over, tubes = cast("tuple[bytes, int, list[int]]", tuple(rest))
-        self._update({tube: ["", 0, cast(int, no), over] for tube in tubes}, now)
-        return Joined(cast(int, no), id.decode())
+        id, over, tubes = rest
+        self._update({tube: ["", 0, no, over] for tube in tubes}, now)
+        return Joined(no, id.decode())
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """See `Store.beat`."""
@@ -78,13 +77,13 @@ class Registry:
 
     def _change(self, verb: str, at: str | int, handles: Sequence[str], now: int | None) -> tuple[int, list[_Changed]]:
         """Change handles, and update the tubes of their sessions. Returns the time, and the handles found."""
-        moment, *changed = self._call("change_handles", now, verb, at, *handles)
-        found, by_tube = cast("list[_Changed]", changed), dict[int, list[Argument]]()
+        moment, *found = self._call("change_handles", now, verb, at, *handles)
+        by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in found:
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
         self._update(by_tube, now)
-        return cast(int, moment), found
+        return moment, found
 
     def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
         moment = self._runner.moment(now)
@@ -95,21 +94,21 @@ class Registry:
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
         _, *found = self._call("change_handles", now, "take", tube.no, handle)
-        return cast("list[_Changed]", found)[0][1:4] if found else None
+        return found[0][1:4] if found else None
 
     def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
         """See `Store.sessions`."""
         if no is not None:
-            stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
+            stored = self._runner.command(SESSIONS, "sessions", b"HGET", no)
             return [] if stored is None else [_session(stored).shown([], [])]
         self.beat((), now)
-        pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
-        sessions = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
+        pairs = self._runner.command(SESSIONS, "sessions", b"HGETALL")
+        sessions = {int(no): _session(stored) for no, stored in zip(pairs[::2], pairs[1::2], strict=True)}
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
         held, waits = defaultdict[int, list[tuple[str, int]]](list), defaultdict[int | None, set[str]](set)
         tubes = self._tubes.stored()
-        taken = cast("list[list[bytes]]", self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES"))
-        waiting = cast("list[list[bytes]]", self._runner.command_each(tubes, "waits", b"HKEYS"))
+        taken = self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES")
+        waiting = self._runner.command_each(tubes, "waits", b"HKEYS")
         for tube, tasks, handles in zip(tubes, taken, waiting, strict=True):
             for member, owner in zip(tasks[::2], tasks[1::2], strict=True):
                 held[int(float(owner))].append((tube.name, tube.public_id(task_id(member))))
@@ -117,9 +116,9 @@ class Registry:
                 waits[of_handle.get(handle.decode())].add(tube.name)
         return [session.shown(sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())]
 
-    def _call(self, name: str, now: int | None, *arguments: Argument) -> list[Reply]:
+    def _call(self, name: str, now: int | None, *arguments: Argument) -> Reply:
         moment = self._runner.moment(now)
-        return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True))
+        return self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True)
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
         """Return the existing tubes among these, by name. Tasks that expire with a session reply in this order."""

@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from msgspec.structs import astuple
 
@@ -94,7 +94,7 @@ class ScriptRunner:
         moment = self.moment(now)
         if isinstance(moment, int):
             return moment
-        seconds, micros = cast("tuple[bytes, bytes]", self.servers.command(self.keys.name(tag, "meta"), b"TIME"))
+        seconds, micros = self.servers.command(self.keys.name(tag, "meta"), b"TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     def guess_now(self, tube: Tube) -> int:
@@ -107,8 +107,8 @@ class ScriptRunner:
     ) -> list[Reply]:
         """Run a script on a tube. Its first arguments are the time, the tube's shape and its limit."""
         request = self.tube_request(name, tube, *arguments, now=now)
-        reply = self.known(tube, cast("list[Reply]", self.servers.run(request, idempotent=idempotent)))
-        self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
+        reply = self.known(tube, self.servers.run(request, idempotent=idempotent))
+        self._ahead[tube.no] = reply[0] - time.monotonic() * 1000
         return reply
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
@@ -125,8 +125,7 @@ class ScriptRunner:
 
     def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
         """The frozen tube, which says where it was moved; None if it was not. `no`: read that stored tube instead."""
-        reply = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
-        to, erased = cast("list[bytes | None]", reply)
+        to, erased = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
         if to is None:
             return None
         frozen = make_tube(tube.no, moved(tube.name), tube.kind, frozen_options(tube.given, to.decode()))
@@ -139,8 +138,7 @@ class ScriptRunner:
         if len(tubes) == 1:
             return [self.on_tube(name, tubes[0], *arguments, idempotent=True, now=now)]
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
-        found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
-        return [self.known(tube, reply) for tube, reply in found]
+        return [self.known(tube, reply) for tube, reply in zip(tubes, replies, strict=True)]
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """The request that runs a script on a tube, to be sent later."""
@@ -152,18 +150,18 @@ class ScriptRunner:
 
     def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
         """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
-        _, readied, removed, log, *rest = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
+        _, readied, removed, log, *rest = reply
         no, broken = tube.public_no, False
         if readied > 0:
             effects.readied[no] = effects.readied.get(no, 0) + readied
         if removed:
             effects.removed[no] = effects.removed.get(no, 0) + removed
-        for place in range(0, len(log), 3):
-            if not log[place]:
+        for events, id, value in zip(log[::3], log[1::3], log[2::3], strict=True):
+            if not events:
                 broken = True
                 continue
-            record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
-            for event in cast(bytes, log[place]).decode().split():
+            record = decode(id, value)
+            for event in events.decode().split():
                 effects.events.append(Event(no, event, tube.shown(record)))
             if record.state == "-" and record.address is not None and tube.kind.leased:
                 effects.ended.append(("task", no, tube.public_id(record.id)))
@@ -181,7 +179,7 @@ class ScriptRunner:
             Request(script, some, b"*%d\r\n%b" % (len(some) + 4, _head(script, some) + packed(self.moment(now))))
             for some in keys
         ]
-        replies = cast("list[list[int]]", self.servers.run_all(requests))
+        replies = self.servers.run_all(requests)
         pairs = zip(parts, (set(reply[1:]) for reply in replies), strict=True)
         due = [place in found for part, found in pairs for place in range(1, len(part) + 1)]
         return due, replies[0][0] if replies else self.now(TUBES, now)
@@ -208,9 +206,8 @@ class ScriptRunner:
         """A hash or sorted set of a tube, read in pages."""
         cursor, command = b"0", b"ZSCAN" if part in SORTED else b"HSCAN"
         while True:
-            reply = self.command(tube.no, part, command, cursor, b"COUNT", PAGE)
-            cursor, pairs = cast("tuple[bytes, list[bytes]]", reply)
-            yield from ((pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2))
+            cursor, pairs = self.command(tube.no, part, command, cursor, b"COUNT", PAGE)
+            yield from zip(pairs[::2], pairs[1::2], strict=True)
             if cursor == b"0":
                 return
 
@@ -227,8 +224,7 @@ class ScriptRunner:
         """The last ids and the counters of stored tubes; `frozen`: also of tubes that were moved away."""
         names = ("last", "frozen", "paused", "ms", "seq", "skipped", "unput", *Counts.__struct_fields__)
         replies = self.command_each(tubes, "meta", b"HMGET", *(name.encode() for name in names))
-        found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
-        return [self._counted(tube, reply, frozen=frozen) for tube, reply in found]
+        return [self._counted(tube, reply, frozen=frozen) for tube, reply in zip(tubes, replies, strict=True)]
 
     def _counted(self, tube: Tube, found: list[bytes | None], *, frozen: bool) -> TubeCounters:
         """The counters of a stored tube. `put` is the last id less ids never given; `ready` and `done` are computed."""
@@ -243,7 +239,7 @@ class ScriptRunner:
 
     def read_queue(self, tube: Tube, utube: str) -> MicroQueue:
         """The counters of a micro-queue."""
-        stored = cast("bytes | None", self.command(tube.no, "micro_queues", b"HGET", micro_queue_name(utube)))
+        stored = self.command(tube.no, "micro_queues", b"HGET", micro_queue_name(utube))
         taken, heads, waiting, _ = read_micro_queue(stored or bytes(18))
         return MicroQueue(utube, taken, heads, waiting)
 
@@ -251,12 +247,12 @@ class ScriptRunner:
         """How long the oldest ready task of each tube has waited (`TubeCounters.waits`), without dropped tubes."""
         replies = self.servers.run_all([self.tube_request("ready_since", tube) for tube in tubes])
         found: dict[int, float] = {}
-        for tube, reply in zip(tubes, cast("list[list[int]]", replies), strict=True):
+        for tube, reply in zip(tubes, replies, strict=True):
             with suppress(NoSuchTube):
                 # If the script refused, on_tube raises the reason or, in a pool, restores the index.
                 now, since = reply if len(reply) > 1 else self.on_tube("ready_since", tube, idempotent=True)
                 waits = since and tube.kind.hand_out != CLOCK
-                found[tube.no] = max(0, cast(int, now) - cast(int, since)) / 1000 if waits else 0.0
+                found[tube.no] = max(0, now - since) / 1000 if waits else 0.0
         return found
 
     def script(self, name: str, sort: str) -> Script:
@@ -300,8 +296,7 @@ def _limit(tube: Tube) -> int:
 
 def read_pairs(pairs: list[Reply]) -> list[Record]:
     """Records from a reply of id, record, id, record, ..."""
-    found = cast("list[int | bytes]", pairs)
-    return [decode(cast(int, found[i]), cast(bytes, found[i + 1])) for i in range(0, len(found), 2)]
+    return [decode(id, value) for id, value in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
 def add_up(parts: Sequence[TubeCounters]) -> Counts:

@@ -152,7 +152,7 @@ class Servers:
             unwrap(replies[0])
             return replies
 
-        return {self.label: cast("list[Reply]", self._retry(attempt))}
+        return {self.label: self._retry(attempt)}
 
     def open_subscription(self) -> Connection:
         """A new connection, for a subscription."""
@@ -281,11 +281,9 @@ def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
     """The slot map of one node; nodes without a host name are at the host that was asked."""
     slots: dict[int, Address] = {}
     try:
-        found = cast("list[list[object]]", unwrap(node.exchange([(b"CLUSTER", b"SLOTS")])[0]))
+        found = unwrap(node.exchange([(b"CLUSTER", b"SLOTS")])[0])
     except AnswerLost as error:  # reading the map has no effect, so it can be repeated
         raise NotSent from error.__cause__
-    for first, last, master, *_ in found:
-        host, port, *_ = cast("list[object]", master)
-        address = (cast("bytes | None", host) or b"").decode() or asked[0], cast(int, port)
-        slots.update(dict.fromkeys(range(cast(int, first), cast(int, last) + 1), address))
+    for first, last, (host, port, *_), *_ in found:
+        slots.update(dict.fromkeys(range(first, last + 1), ((host or b"").decode() or asked[0], port)))
     return slots

@@ -73,7 +73,7 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().freeze_tube(tube, to)
         first, *others = shards = self._tubes.shards(tube)
-        turn = int(cast("bytes | None", self._runner.command(first.no, "meta", b"HGET", b"turn")) or 0)
+        turn = int(self._runner.command(first.no, "meta", b"HGET", b"turn") or 0)
         try:
             if any(self._runner.command_each(shards, "taken", b"EXISTS")):
                 raise freeze_refused(tube, True)  # before some shards are frozen

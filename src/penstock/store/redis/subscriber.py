@@ -37,7 +37,7 @@ class Subscriber(Receiver):
             while self.watched:
                 if connection.can_read(1.0):
                     # b"message", the channel and the number of a tube; or the answer to a ping
-                    kind, _, *number = cast("list[bytes]", connection.read_response(disable_decoding=True))
+                    kind, _, *number = connection.read_response(disable_decoding=True)
                     if kind == b"message" and int(number[0]) in self.interests:
                         self.notify()
                 if time.monotonic() - pinged > SILENCE_SECONDS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 from uuid import uuid4
 
 import msgspec
@@ -114,7 +113,7 @@ class Tubes:
 
     def overdue(self, now: int | None) -> Overdue:
         """See `Store.overdue`. One command, and one script on each server."""
-        altered = cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"altered"))
+        altered = self._runner.command(TUBES, "store", b"HGET", b"altered")
         if altered != self._listed_as or time.monotonic() >= self._listed_until:
             self._listed, self._listed_as = self.all(), altered
             self.by_name.clear()
@@ -159,15 +158,15 @@ class Tubes:
 
     def _lookup(self, name: str) -> Tube | None:
         """The tube of a name, or the one that is being imported under it."""
-        found = cast("list[bytes | None]", self._runner.command(TUBES, "names", b"HMGET", name, f"<{name}"))
-        no = found[0] or found[1]
+        named, imported = self._runner.command(TUBES, "names", b"HMGET", name, f"<{name}")
+        no = named or imported
         declared = None if no is None else self._runner.command(TUBES, "tubes", b"HGET", no)
-        return None if no is None or declared is None else self._known(int(no), cast(bytes, declared))
+        return None if no is None or declared is None else self._known(int(no), declared)
 
     def alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
         """Change options of a tube."""
         while True:
-            before = cast("bytes | None", self._runner.command(TUBES, "tubes", b"HGET", tube.no))
+            before = self._runner.command(TUBES, "tubes", b"HGET", tube.no)
             if before is None or not self._lives(tube):
                 raise self._runner.missing(tube)
             declared = _decode(before)
@@ -196,8 +195,8 @@ class Tubes:
         return self._runner.frozen(tube, self.shards(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
-        pairs = cast("list[bytes]", self._runner.command(TUBES, "tubes", b"HGETALL"))
-        return [self._known(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        pairs = self._runner.command(TUBES, "tubes", b"HGETALL")
+        return [self._known(int(no), declared) for no, declared in zip(pairs[::2], pairs[1::2], strict=True)]
 
     def all(self) -> list[Tube]:
         """All tubes by name, without those that are being imported or were moved away."""
@@ -240,7 +239,7 @@ class Tubes:
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
         while True:
             # A retry after a lost answer skips numbers, of which there are enough; none is given twice.
-            last = cast(int, self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted))
+            last = self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted)
             made = replace(tube, no=last - wanted + 1)
             if self._runner.command(TUBES, "tubes", b"HEXISTS", made.no):
                 continue  # the count of tubes was lost
