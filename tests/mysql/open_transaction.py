@@ -8,7 +8,7 @@ from typing import TypeVar
 from penstock.store.mysql.mysql_connection import Link, MysqlServer, parse
 from penstock.store.mysql.mysql_step import MysqlStep
 from penstock.store.mysql.mysql_store import MysqlStore
-from penstock.store.mysql.mysql_wire import Answer
+from penstock.store.mysql.mysql_wire import Answer, Statement
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class HeldServer(MysqlServer):
         super().__init__(parse(url))
         self.connection = self.pool.borrow(10)
 
-    def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
+    def send(self, statements: Sequence[Statement], *, safe: bool = False) -> Answer:
         return self.connection.send(statements, commit=False)
 
     def attempt(self, work: Callable[[Link], T], *, safe: bool, restart: bool = False) -> T:

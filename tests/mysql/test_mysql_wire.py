@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from penstock.store.mysql.mysql_connection import is_lost
+from penstock.store.mysql.mysql_connection import is_lost, parse
 from penstock.store.mysql.mysql_wire import Ok, ask, fill, literal
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import bare
@@ -78,6 +78,14 @@ def test_an_error_is_raised_in_place_and_the_connection_stays_usable(own: Connec
         ask(own, f"{before}SELECT * FROM nowhere; SELECT 6")
     assert raised.value.args[0] == 1146
     assert ask(own, "SELECT 7") == ([[(7,)]], [])
+
+
+def test_answers_have_the_read_timeout_of_the_connection(url: str) -> None:
+    with pymysql.connect(**parse(url).login, ssl_disabled=True, read_timeout=0.2) as impatient:
+        assert ask(impatient, "SELECT 1").results == [[(1,)]]
+        with pytest.raises(pymysql.err.OperationalError) as raised:
+            ask(impatient, "SELECT SLEEP(100)")
+    assert is_lost(raised.value)
 
 
 def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection, url: str) -> None:

@@ -25,7 +25,7 @@ from penstock.errors import (
     UnsupportedOption,
 )
 from penstock.store.mysql.mysql_queries import Q, require
-from penstock.store.mysql.mysql_wire import Answer, Prepared, Rows, ask, fill, joined, literal
+from penstock.store.mysql.mysql_wire import Answer, Prepared, Rows, Statement, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.sql.sql_queries import Write
 from penstock.store.wake import until_readable
@@ -127,7 +127,7 @@ class Link:
         self.max_packet = int(packet)
         #: Whether a transaction fails if it locks a row that changed after its first read.
         self.snapshot_isolation = bool(int(snapshots))
-        self._names: dict[str, str] = {}  # of prepared statements
+        self._names: dict[Prepared, str] = {}  # of prepared statements
         # Whether prepared statements accept values; otherwise those with values are sent as text.
         self._accepts_values = "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._unread = until_readable(connection._sock.fileno())  # type: ignore[attr-defined]
@@ -145,23 +145,35 @@ class Link:
         ask(connection, _SETTINGS)
         return link
 
-    def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
+    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
         """Send the statements of one transaction, in one round trip or as few as the packet size allows."""
-        made: dict[str, str] = {}
-        texts = list(statements)
-        for place, each in enumerate(statements):
-            values = each.literals if isinstance(each, Prepared) else ()
-            if isinstance(each, Prepared) and self.prepares and (self._accepts_values or not values):
-                name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
-                texts[place] = f"EXECUTE {name}" + (f" USING {','.join(values)}" if values else "")
-            elif values:
-                texts[place] = each.replace("?", "%s") % values
-        # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
-        # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
-        first = int(not isinstance(statements[0], Prepared))
-        texts[first:first] = [f"""PREPARE {name} FROM '{sql.replace("'", "''")}'""" for sql, name in made.items()]
+        made: dict[Prepared, str] = {}
+        texts = [each if type(each) is str else self._execution(each, made) for each in statements]
+        first = int(type(statements[0]) is str)
+        if made:
+            # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
+            # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
+            texts[first:first] = [f"""PREPARE {name} FROM '{sql.replace("'", "''")}'""" for sql, name in made.items()]
         if commit:
             texts.append("COMMIT")
+        packet = "; ".join(texts)
+        fits = self.joins and len(packet) + 2 <= self.max_packet
+        answer = ask(self._connection, packet) if fits else self._send_split(texts)
+        if made:
+            self._names.update(made)
+            del answer.oks[first : first + len(made)]
+        return answer
+
+    def _execution(self, statement: Any, made: dict[Prepared, str]) -> str:
+        """Return what runs a statement. Adds it to `made` if it must be prepared first."""
+        sql: Prepared = statement.sql
+        values: str = statement.values
+        if not self.prepares or (values and not self._accepts_values):
+            return sql.replace("?", "%s") % tuple(values.split(",")) if values else sql
+        name = self._names.get(sql) or made.setdefault(sql, f"p_{len(self._names) + len(made)}")
+        return f"EXECUTE {name} USING {values}" if values else f"EXECUTE {name}"
+
+    def _send_split(self, texts: Sequence[str]) -> Answer:
         answer = Answer([], [])
         for packet in joined(texts, "; ", self.max_packet if self.joins else 0):
             if len(packet) + 2 > self.max_packet:
@@ -172,8 +184,6 @@ class Link:
             results, oks = ask(self._connection, packet)
             answer.results.extend(results)
             answer.oks.extend(oks)
-        self._names.update(made)
-        del answer.oks[first : first + len(made)]
         return answer
 
     def rows(self, sql: str, arguments: Sequence[object] = (), *, alone: bool = False) -> Rows:
@@ -281,7 +291,7 @@ class MysqlServer(Server[Link]):
         with self.translating():
             return Link.open(self.location)
 
-    def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
+    def send(self, statements: Sequence[Statement], *, safe: bool = False) -> Answer:
         """Send statements as one transaction. Raises Conflict if another transaction interfered or a guard failed."""
         return self.attempt(lambda link: link.send(statements), safe=safe)
 
@@ -346,7 +356,7 @@ class BoundLink(Link):
 
     joins = False
 
-    def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
+    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
         return super().send(statements, commit=False)
 
 

@@ -16,7 +16,7 @@ from penstock.engine.port import Acked, Conflict, Delta, Flushed, Found, Handed,
 from penstock.engine.store import first_found
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
-from penstock.store.mysql.mysql_wire import Answer, Prepared, Raw, fill, literal
+from penstock.store.mysql.mysql_wire import Answer, Prepared, Raw, Statement, fill, literal
 from penstock.store.mysql.mysql_writes import Flush, ack_packet
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
@@ -45,7 +45,7 @@ class MysqlStep(ServerStep):
         """The clock as SQL: the given time, or the server's clock."""
         return TIME if self.given is None else str(self.given)
 
-    def send(self, *statements: str, safe: bool = False) -> Answer:
+    def send(self, *statements: Statement, safe: bool = False) -> Answer:
         """Send one packet, as one transaction or as part of the open one."""
         if self.link is None:
             return self.db.server.send(statements, safe=safe)
@@ -238,7 +238,7 @@ def _take_from(tube: Tube, request: Request, now: str, *, forced: bool) -> list[
     return [*packet, fill(Q.first_rank, tube=tube.no)] if kind.hand_out == CLOCK else packet
 
 
-def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[str]:
+def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[Statement]:
     per_utube = tube.kind.per_utube
     queue = Raw(Q.queue_of_task if per_utube else "")
     if not forced and request.max_pri is None and tube.kind.leased:

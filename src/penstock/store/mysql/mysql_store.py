@@ -13,9 +13,9 @@ from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
 from penstock.engine.store import Store, finish_drops
 from penstock.store.mysql.mysql_connection import BoundServer, Link, MysqlServer, parse
-from penstock.store.mysql.mysql_queries import Q
+from penstock.store.mysql.mysql_queries import TIME, Q
 from penstock.store.mysql.mysql_step import MysqlStep
-from penstock.store.mysql.mysql_wire import literal
+from penstock.store.mysql.mysql_wire import Prepared, Raw, fill, literal
 from penstock.store.sql.migrations import Schema, load_migrations, look, migrate
 from penstock.store.sql.server import ServerVault
 from penstock.store.sql.server_step import ServerStore, advice_on
@@ -49,11 +49,15 @@ class MysqlStore(ServerStore):
             return None
         make, reserve = record_maker(entry), Q.reserve_one.using(str(tube.no))
         place = tube.no, tube.no << ID_BITS, float(entry.rank1.base), float(entry.rank2.base), entry.pri
-        head = tuple(map(literal, (*place, entry.ttl, entry.ttl, entry.ttr, entry.extra)))
+        options = {"expires": entry.ttl, "at": entry.ttl, "ttr": entry.ttr, "extra": entry.extra}
+        given = {name: value for name, value in options.items() if value is not None}
+        terms = [f"{TIME}+?" if name in ("expires", "at") else "?" for name in given]
+        columns = {"columns": Raw(",".join([*given, "data"])), "terms": Raw(",".join([*terms, "?"]))}
+        store, head = Prepared(fill(Q.store_one, **columns)), ",".join(map(literal, (*place, *given.values())))
 
         def put(payload: bytes) -> Record | None:
             try:
-                id, time = self.server.send([reserve, Q.store_one.using(*head, literal(payload))]).oks[:2]
+                id, time = self.server.send([reserve, store.using(head, literal(payload))]).oks[:2]
             except Conflict:  # the tube is gone, or another transaction interfered: `put` finds out
                 return None
             return make(id.number, time.number, payload)

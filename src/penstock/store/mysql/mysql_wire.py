@@ -1,5 +1,5 @@
 """Encodes values as SQL, and reads the server's answers from PyMySQL's packets: PyMySQL's own cursors take most of the
-time of a short call. One task costs PyMySQL 90 µs and this module 36; a hundred cost 590 and 295.
+time of a short call. One task costs PyMySQL 70 µs and this module 25; a hundred cost 540 and 245.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from pymysql.constants import COMMAND, FIELD_TYPE, SERVER_STATUS
+import msgspec
+from pymysql.constants import COMMAND, CR, FIELD_TYPE, SERVER_STATUS
 from pymysql.converters import decoders
+from pymysql.err import OperationalError, raise_mysql_exception
 
 Rows = list[Any]
 
-_OK, _NULL, _EOF = 0, 251, 254
+_OK, _NULL, _EOF, _ERROR = 0, 251, 254, 255
 _LONGEST_EOF = 8
+_FULL = 2**24 - 1  # the size of a packet that the next one continues
 _MORE = SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS
 _BINARY = b"\x3f\0"  # the number of the character set `binary`
 _INTEGERS = frozenset({FIELD_TYPE.TINY, FIELD_TYPE.SHORT, FIELD_TYPE.INT24, FIELD_TYPE.LONG, FIELD_TYPE.LONGLONG})
@@ -24,8 +27,8 @@ _BLOBS = frozenset({FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLO
 _Read = Callable[[bytes], object]
 _PIECE = 2**18
 
-# Texts that have the same meaning between quotes under any settings of the connection.
-_SAFE = re.compile(r"[ -&(-\[\]-~]*")
+# Texts that have the same meaning between quotes under any settings of the connection. No commas: see Execution.
+_SAFE = re.compile(r"[ -&(-+\--\[\]-~]*")
 _PARAMETER = re.compile(r":([a-z]\w*)")
 
 
@@ -38,13 +41,26 @@ class Raw(str):
 class Prepared(str):
     """A statement that each connection prepares once."""
 
-    literals: tuple[str, ...] = ()
+    values = ""
 
-    def using(self, *literals: str) -> Prepared:
+    @property
+    def sql(self) -> Prepared:
+        """The statement itself."""
+        return self
+
+    def using(self, *literals: str) -> Execution:
         """Return the statement with values for its `?`, as SQL."""
-        filled = Prepared(self)
-        filled.literals = literals
-        return filled
+        return Execution(self, ",".join(literals))
+
+
+class Execution(msgspec.Struct, gc=False):
+    """A prepared statement with values: literals, with commas between."""
+
+    sql: Prepared
+    values: str
+
+
+Statement = str | Execution
 
 
 def literal(value: object) -> str:
@@ -97,7 +113,7 @@ def joined(texts: Iterable[str], separator: str = ",", limit: int = _PIECE) -> I
         yield separator.join(part)
 
 
-class Ok(NamedTuple):
+class Ok(msgspec.Struct, gc=False):
     """The answer to a statement without rows: how many rows it changed, and its LAST_INSERT_ID."""
 
     changed: int
@@ -114,12 +130,7 @@ class Answer(NamedTuple):
 def ask(connection: Any, sql: str, *, raw: bool = False) -> Answer:
     """Send statements in one round trip. Names in VARBINARY columns are read as text, unless `raw`."""
     connection._execute_command(COMMAND.COM_QUERY, sql)
-    answer, status = Answer([], []), _MORE
-
-    def read() -> bytes:
-        packet: bytes = connection._read_packet().get_all_data()
-        return packet
-
+    read, answer, status = _packets(connection).__next__, Answer([], []), _MORE
     while status & _MORE:
         packet = read()
         if packet[0] == _OK:
@@ -132,6 +143,26 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> Answer:
             status = _read_rows(read, _length(packet, 0)[0], rows, raw)
             answer.results.append(rows)
     return answer
+
+
+def _packets(connection: Any) -> Iterator[bytes]:
+    """Yield the packets of the answers."""
+    read, number = connection._read_bytes, 0
+    if connection._read_timeout != connection._write_timeout:  # of a bound connection: PyMySQL sets them
+        yield connection._read_packet().get_all_data()
+        number = 1
+    while True:
+        packet, size = b"", _FULL
+        while size == _FULL:
+            header, number = read(4), (number + 1) & 255
+            if header[3] != number:  # not an answer: the last message of a server that shuts down
+                connection._force_close()
+                raise OperationalError(CR.CR_SERVER_LOST, "the server has closed the connection")
+            size = int.from_bytes(header[:3], "little")
+            packet += read(size)
+        if packet[0] == _ERROR:
+            raise_mysql_exception(packet)
+        yield packet
 
 
 def _read_rows(read: Callable[[], bytes], columns: int, rows: Rows, raw: bool) -> int:

@@ -142,9 +142,9 @@ INSERT INTO penstock_id (tube, last) VALUES (?, 0) ON DUPLICATE KEY UPDATE last 
 UPDATE penstock_id SET last_seq = IF(@p_now > last_ms, 0, last_seq) + :count, last_ms = GREATEST(last_ms, @p_now)
 WHERE tube = :tube;
 -- name: store_one
-INSERT INTO penstock_task (tube, pk, state, rank1, rank2, pri, expires, at, ttr, extra, data, created)
-VALUES (?, IF(ROW_COUNT() = 2, LAST_INSERT_ID(), NULL) + ?, 'r', ?, ?, ?, $time + ?, IFNULL($time + ?, $never), ?, ?, ?,
-LAST_INSERT_ID($time));
+-- `columns` are those that are not NULL: each further one would cost the server 0.5 µs.
+INSERT INTO penstock_task (tube, pk, state, rank1, rank2, pri, created, :columns)
+VALUES (?, IF(ROW_COUNT() = 2, LAST_INSERT_ID(), NULL) + ?, 'r', ?, ?, ?, LAST_INSERT_ID($time), :terms);
 -- name: find_name
 SELECT CONCAT('reply-', :id, REPEAT('-', COUNT(*))) INTO :name FROM penstock_task FORCE INDEX (penstock_address)
 WHERE tube = :tube AND address IN (:used);
