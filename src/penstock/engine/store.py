@@ -691,7 +691,8 @@ def _until(moment: int | None, now: int) -> int | None:
 def first_found(request: Request, found: Iterable[Found]) -> Handed:
     """Combine what a take finds in each of its tubes, in order, into its result. Reads `found` up to the first tube
     with tasks."""
-    nexts, handed = list[int](), Handed()
+    nexts: list[int] = []
+    handed = Handed()
     for place, (tube, here) in enumerate(zip(request.tubes, found, strict=True)):
         if here.next_at is not None:
             if here.next_at > here.clock:

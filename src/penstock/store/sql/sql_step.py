@@ -503,12 +503,11 @@ class RowClasses:
 
     def __init__(self, rows: Sequence[ChangedRow]) -> None:
         keys = [(STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events) for row in rows]
-        #: The number of rows in each class; then, for each row, the index of its class.
-        self.sizes = Counter(keys)
-        numbers = {key: number for number, key in enumerate(self.sizes)}
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        #: For each row, the index of its class.
         self.of_rows = [numbers[key] for key in keys]
         #: What a row of each class adds to each counter.
-        self.weights = [weights(*key) for key in self.sizes]
+        self.weights = [weights(*key) for key in numbers]
 
 
 def group_values(row: GroupRow) -> dict[str, object]:

@@ -296,13 +296,6 @@ class SqliteStep(SqlStep):
 
     # tubes and counters
 
-    def last_id(self, tube: Tube) -> int:
-        """The last id given in a tube. Raises NoSuchTube if the tube is gone."""
-        last: int | None = self.execute(Q.last_id, (tube.no,)).get
-        if last is None:
-            raise self.no_such_tube(tube)
-        return last
-
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
         names = [name for name, number in counts.items() if number and name in COUNTED]
         self.execute(add_counts(*names), (last_id, *[counts[name] for name in names], tube.no))
@@ -313,24 +306,26 @@ class SqliteStep(SqlStep):
 
     def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
         """Insert new tasks. Returns their records, and how many more tasks can be taken."""
-        last, now, base = self.last_id(tube), self.now, first_pk(tube)
+        last, now, base = self.execute(Q.last_id, (tube.no,)).get, self.now, first_pk(tube)
+        if last is None:
+            raise self.no_such_tube(tube)
         if last + len(entries) > ID_MASK:
             raise StoreFull(f"tube {tube.name} has used up its {ID_MASK} ids: use another tube")
         if not tube.kind.leased:
             entries = self._named(tube, entries, last + 1)
         records = [new_record(entry, id, now) for id, entry in enumerate(entries, last + 1)]
-        per_utube = tube.kind.per_utube
-        queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records} if per_utube else set())
-        if per_utube:
+        queues = None
+        if tube.kind.per_utube:
+            queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records})
             records = [queues.place(record) if record.state == "r" else record for record in records]
         insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
             self.execute(Q.supersede_outcomes, (tube.no, as_json(addresses), now + SUPERSEDED_MS))
-        states = Counter(record.state for record in records)
-        if delayed := states["~"] + states["g"]:
+        states = [record.state for record in records]
+        if delayed := states.count("~") + states.count("g"):
             self.add_counts(tube, {"delayed": delayed})
-        return records, states["r"] + queues.write()
+        return records, states.count("r") + (0 if queues is None else queues.write())
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Give entries of an unleased kind their public ids. In a round tube, only a reply comes without one."""
@@ -363,7 +358,8 @@ class SqliteStep(SqlStep):
         if looked is None:
             raise self.no_such_tube(tube)
         next_at, session, paused = looked
-        now, records, rank = self.now, list[Record](), None
+        now, rank = self.now, None
+        records: list[Record] = []
         free = session is not None and not paused
         if free and (next_at is None or next_at > now or place < request.forced):
             if request.count:
@@ -514,7 +510,7 @@ class SqliteStep(SqlStep):
     def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
         """Write changes of tasks. Returns how many became takeable, or None if a single task has changed since."""
         base, no, per_utube, alone = first_pk(tube), tube.no, tube.kind.per_utube, len(rows) == 1
-        counts = Counter[str]()
+        counts: dict[str, int] = {}
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
@@ -548,9 +544,10 @@ class SqliteStep(SqlStep):
         if outcomes:
             insert_rows(self.db, queries.KEEP_OUTCOME, outcomes)
         classes = RowClasses(rows)
-        for size, weights in zip(classes.sizes.values(), classes.weights, strict=True):
+        for number, weights in enumerate(classes.weights):
+            size = classes.of_rows.count(number)
             for name, weight in weights.items():
-                counts[name] += size * weight
+                counts[name] = counts.get(name, 0) + size * weight
         self.add_counts(tube, counts, highest)
         if not per_utube:
             return readied
