@@ -42,7 +42,7 @@ def damage(url: str, broker: penstock.Broker) -> Damage:
 
 
 def _in_memory(url: str, statement: str) -> None:
-    with opened[url].durable as db:
+    with opened[url].transaction() as db:
         db.execute(statement)
 
 

@@ -175,14 +175,14 @@ def test_after_a_failed_sync_nothing_is_written_until_the_file_is_opened_again(
 @pytest.fixture
 def connection(path: Path) -> Iterator[Connection]:
     connection = Connection(str(path), durable=True)
-    with connection.durable as db:
+    with connection.transaction() as db:
         db.execute("CREATE TABLE penstock_task (pk)")
     yield connection
     connection.close()
 
 
 def add(connection: Connection, pk: int) -> None:
-    with connection.durable as db:
+    with connection.transaction() as db:
         db.execute("INSERT INTO penstock_task VALUES (?)", (pk,))
 
 

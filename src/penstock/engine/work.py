@@ -49,11 +49,6 @@ class Work:
         self._error_bytes = 0
         self._works: dict[str, list[tuple[bytes, Link | None]]] = {}
 
-    @property
-    def now(self) -> int:
-        """The step's clock."""
-        return self.step.now
-
     # loading
 
     def load(self, select: port.Select) -> list[Record]:
@@ -87,7 +82,7 @@ class Work:
             if not found:
                 return None
             group = self.remember_group(found[0])
-        return None if rules.forgotten(group, self.now) else group
+        return None if rules.forgotten(group, self.step.now) else group
 
     def _lacks_group(self, record: Record) -> bool:
         """Return whether a task that was not loaded belongs to a missing group: a restored backup has neither."""
@@ -95,7 +90,7 @@ class Work:
 
     def is_gone(self, record: Record) -> bool:
         """Return whether a stored task counts as gone, because it is past its ttl or its group is cancelled."""
-        if record.expires is not None and expired(record, self.now):
+        if record.expires is not None and expired(record, self.step.now):
             return True
         return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
 
@@ -103,7 +98,8 @@ class Work:
         """Remove the task if it is past its ttl or its group is cancelled. Returns whether it is."""
         gone = self.is_gone(record)
         if gone:
-            self.change(record, became_due(record, self.now) if expired(record, self.now) else cancelled(record))
+            now = self.step.now
+            self.change(record, became_due(record, now) if expired(record, now) else cancelled(record))
         return gone
 
     # deciding
@@ -151,7 +147,7 @@ class Work:
 
     def end_group(self, group: Group) -> None:
         """End the group if it has no task left, and put its end or cancel work."""
-        work = rules.end_if_empty(group, self.now + self.tube.retention)
+        work = rules.end_if_empty(group, self.step.now + self.tube.retention)
         if work is not None:
             self.reply(self.tube.name, work)
 
@@ -199,7 +195,7 @@ class Work:
         seen = {shown: record for shown, place in batch.items() if (record := moves[place].held)} if guess else {}
         guess = bool(seen) and len(seen) == len(batch)
         known = seen if guess else self.load_by(list(batch))
-        now = self.now
+        now = self.step.now
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
@@ -228,7 +224,7 @@ class Work:
         loaded = self.step.load(self.tube, port.Due(limit))
         records = self.remember(loaded)
         moving = sorted(group.no for group in loaded.groups.values() if group.moving)
-        self.change_each(records, lambda record: became_due(record, self.now))
+        self.change_each(records, lambda record: became_due(record, self.step.now))
         return self.update_members(moving, limit - len(records)) or len(records) == limit
 
     def start_or_cancel(self, no: int, name: str, to: str) -> Group | None:
@@ -265,7 +261,7 @@ class Work:
         else:
             records = self.load(Members(no, limit, unstarted=True))
             for record in records:
-                self.change(record, rules.started(record, self.now))
+                self.change(record, rules.started(record, self.step.now))
         if len(records) < limit and group.state in (rules.STARTED, rules.CANCELLING):
             group.moving = False  # even if the counter is wrong, which `check` finds; do not loop
             self.end_group(group)
@@ -355,7 +351,7 @@ class Work:
             return None
         if self.step.outcomes_of(tube, [link.address]):
             return None
-        return chain.link_entry(tube, link, payload, self.now)
+        return chain.link_entry(tube, link, payload, self.step.now)
 
     def _work_tube(self, name: str) -> Tube:
         """Return the tube that a reply goes to; create it if it is missing."""
@@ -397,7 +393,7 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     work.put(_in_group(work, entry, opened) for entry in plan.fresh)
     kept = dict(there)
     for id, entry in plan.replaced.items():
-        kept[id] = replaced(there[id], entry, work.now)
+        kept[id] = replaced(there[id], entry, work.step.now)
         work.rewrite(there[id], kept[id], "put")
     _, stored = work.flush()
     return [stored[place] if place >= 0 else kept[-place] for place in plan.places]
@@ -426,7 +422,7 @@ def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
 def _must_live(work: Work, entries: Sequence[Entry]) -> None:
     """Raise NotFound if an entry names a group by number that has ended."""
     for name, no in _given_groups(entries):
-        rules.must_live(work.group(no), name, work.now)
+        rules.must_live(work.group(no), name, work.step.now)
 
 
 def must_have_room(step: Step, tube: Tube, more: int) -> None:

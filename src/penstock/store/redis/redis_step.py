@@ -441,9 +441,9 @@ class RedisStep:
             loaded = self._loaded(self._tube, tasks, groups)
             for record in work.remember(loaded) if loaded else ():
                 if record.state == "t" and record.owner == owners.get(record.id, 0):
-                    work.change(record, (came_back if closed else lost)(record, work.now, "release"))
-                elif record.at is not None and record.at <= work.now:
-                    work.change(record, became_due(record, work.now))
+                    work.change(record, (came_back if closed else lost)(record, self.now, "release"))
+                elif record.at is not None and record.at <= self.now:
+                    work.change(record, became_due(record, self.now))
                 if work.must_flush:
                     work.flush()
             work.flush()

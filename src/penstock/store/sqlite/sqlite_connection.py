@@ -10,8 +10,8 @@ import ctypes
 import os
 import threading
 import time
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import apsw
@@ -33,11 +33,11 @@ Values = tuple[Any, ...]
 
 
 class Connection:
-    """`with connection.durable as db:` is one transaction, which is on disk when the block has ended.
+    """Transactions on one file. One that only reads sees a snapshot of the file and waits for no other process.
 
-    `reading` sees a snapshot of the file and waits for no other process. A durable transaction commits without a sync
-    and releases the lock; then its thread waits for a sync of the log that began after its commit. One sync serves all
-    threads that committed before it. A power cut may undo the last transactions that were not synced, but nothing else.
+    A durable transaction commits without a sync and releases the lock; then its thread waits for a sync of the log that
+    began after its commit. One sync serves all threads that committed before it. A power cut may undo the last
+    transactions that were not synced, but nothing else.
     """
 
     def __init__(self, path: str, durable: bool) -> None:
@@ -55,8 +55,6 @@ class Connection:
         self._log_fd: int | None = None
         self._damage: OSError | None = None  # why a sync failed
         self.synced = durable  # whether a durable transaction waits for the disk
-        self.reading = Transaction(self, None)
-        self.durable = Transaction(self, EAGER)
         reset_in_child(self)
 
     def open(self) -> apsw.Connection:
@@ -95,6 +93,17 @@ class Connection:
                 raise translated(error, self.path) from error
             raise
         return db
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[apsw.Connection]:
+        """Run the block as one transaction, which is on disk when the block has ended, if it writes and is durable."""
+        db = self.begin(EAGER if write else None)
+        try:
+            yield db
+        except BaseException as error:
+            self.end(error, synced=False)
+            raise
+        self.end(None, synced=write and self.synced)
 
     def must_be_there(self) -> None:
         """Raise StoreUnavailable if the file or its log was removed or replaced: writes would be lost."""
@@ -214,20 +223,6 @@ class Connection:
         self.lock, self._syncing = threading.Lock(), threading.Lock()
 
 
-class Transaction:
-    """A context manager that begins a transaction, and commits it or rolls it back."""
-
-    def __init__(self, connection: Connection, pause: Pause | None) -> None:
-        self._connection = connection
-        self._pause = pause
-
-    def __enter__(self) -> apsw.Connection:
-        return self._connection.begin(self._pause)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._connection.end(error, synced=self._connection.synced and self._pause is not None)
-
-
 class BoundConnection(Connection):
     """The caller's connection: each transaction, durable or not, is a savepoint in the caller's transaction."""
 
@@ -266,7 +261,7 @@ class BoundConnection(Connection):
             raise translated(error, self.path) from error
 
     def at_once(self, query: str, values: Values, *, synced: bool) -> tuple[int, ...] | None:
-        with self.durable as db:
+        with self.transaction() as db:
             return _row(db, query, values)
 
     def close(self) -> None:

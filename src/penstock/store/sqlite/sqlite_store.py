@@ -119,7 +119,7 @@ class SqliteStore(Store):
 
     def describe(self) -> Description:
         path, advice = self._connection.path, list[str]()
-        with self._connection.reading as db:
+        with self._connection.transaction(write=False) as db:
             schema = int(db.execute(Q.get_meta, ("schema",)).get)
             problem = db.execute("PRAGMA quick_check(1)").get
         if problem != "ok":
@@ -134,7 +134,7 @@ class SqliteStore(Store):
         return Description("SQLite", apsw.sqlite_lib_version(), path, promise, schema, advice)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        with self._connection.reading as db:
+        with self._connection.transaction(write=False) as db:
             damage = [what for (what,) in db.execute("PRAGMA quick_check(10)") if what != "ok"]
         # Of a damaged file, the other data cannot be trusted, and a repair could lose more.
         found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in damage]
@@ -169,7 +169,7 @@ def open_sqlite(url: str, clock: Callable[[], int] | None = None) -> Store:
 
 def migrate(connection: Connection) -> str:
     """Migrate the schema. Returns the store's random id."""
-    with connection.durable as db:
+    with connection.transaction() as db:
         stored = _stored_schema(db, connection.path)
         for migration in MIGRATIONS:
             if migration.number > (stored or 0):
@@ -187,7 +187,7 @@ def look_at_sqlite(url: str) -> Schema:
     path = locate(url).path
     if not os.path.exists(path):
         return schema_of(None, MIGRATIONS)
-    with closing(Connection(path, durable=True)) as connection, connection.reading as db:
+    with closing(Connection(path, durable=True)) as connection, connection.transaction(write=False) as db:
         return schema_of(_stored_schema(db, path), MIGRATIONS)
 
 
@@ -237,15 +237,15 @@ class SqliteVault:
         self.label = f"SQLite {self._connection.path}"
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        with self._connection.reading as db:
+        with self._connection.transaction(write=False) as db:
             return _Session(db).rows(sql, arguments)
 
     def run(self, work: Callable[[_Session], T]) -> T:
-        with self._connection.durable as db:
+        with self._connection.transaction() as db:
             return work(_Session(db))
 
     def write(self, guard: tuple[str, Sequence[object]], writes: Sequence[Write]) -> None:
-        with self._connection.durable as db:
+        with self._connection.transaction() as db:
             if not _Session(db).change(*guard):
                 raise port.Conflict
             for sql, rows in writes:
