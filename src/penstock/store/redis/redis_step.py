@@ -156,21 +156,23 @@ class RedisStep:
 
     def _find(self, tube: Tube, states: bytes, after: int, limit: int) -> list[Record]:
         """Readable tasks in these states above an id. Tries the next ids, then all or, if few exist, existing ones."""
-        found, stored_last = list[Record](), self._runner.command(tube.no, "meta", b"HGET", b"last")
-        if stored_last is None:
+        found, begin, name = list[Record](), min(after, MAX_ID - limit) + 1, self._runner.keys.name
+        ids, meta, tasks = range(begin, begin + limit), name(tube.no, "meta"), name(tube.no, "tasks")
+        commands = (meta, (b"HGET", meta, b"last")), (tasks, (b"HMGET", tasks, *map(task_key, ids)))
+        last, nearest = self._runner.servers.command_all(commands)
+        if last is None:
             raise self._runner.missing(tube)
-        last = int(stored_last)
 
-        def values() -> Iterator[tuple[int, bytes]]:
-            yield from self._values(tube, "tasks", range(after + 1, min(after + limit, last) + 1))
-            rest: Sequence[int] = range(after + limit + 1, last + 1)
+        def values() -> Iterator[tuple[int, bytes | None]]:
+            yield from zip(ids, nearest, strict=True)
+            rest: Sequence[int] = range(after + limit + 1, int(last) + 1)
             if len(rest) > PAGE and len(rest) > 4 * self._runner.command(tube.no, "tasks", b"HLEN"):
                 rest = [id for id in self._runner.all_ids(tube) if id > after + limit]
             yield from self._values(tube, "tasks", rest)
 
         for id, value in values():
             with suppress(StoreCorrupt):
-                record = decode(id, value) if value[:1] in states else None
+                record = decode(id, value) if value and value[:1] in states else None
                 found += [record] if record and not expired(record, self.now) else []
             if len(found) >= limit:
                 break
