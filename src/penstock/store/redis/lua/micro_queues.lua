@@ -168,9 +168,12 @@ settle_micro_queues = function()
   call_with('ZADD', k_queue, entered)
   entered = {}
   repeat
-    local found, stale = { keys = {}, places = {}, leads = {}, first = {} }, {}
+    local found, touched, stale = { keys = {}, places = {}, leads = {}, first = {} }, {}, {}
     for lead, micro_queue in pairs(micro_queues) do
-      if micro_queue and micro_queue.touched then find_ready(lead, micro_queue, found) end
+      if micro_queue and micro_queue.touched then
+        touched[lead] = micro_queue
+        find_ready(lead, micro_queue, found)
+      end
     end
     for i, value in ipairs(read_many(k_tasks, found.keys)) do
       local lead, place = found.leads[i], found.places[i]
@@ -191,8 +194,8 @@ settle_micro_queues = function()
         end
       end
     end
-    for lead, micro_queue in pairs(micro_queues) do
-      if micro_queue and micro_queue.touched and not stale[lead] then
+    for lead, micro_queue in pairs(touched) do
+      if not stale[lead] then
         micro_queue.touched, micro_queue.turned, micro_queue.worst, micro_queue.added = false, false, nil, 0
       end
     end
