@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
+import hiredis
 import redis
 
 import penstock
@@ -16,7 +17,7 @@ from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.reporting import Line, Size, Target
 from penstock.core import codec
 from penstock.core.entry import plain_entry
-from penstock.store.redis.puts import plain_words
+from penstock.store.redis.puts import plain_request
 from penstock.store.redis.redis_store import RedisStore
 from tests.servers.base import Server
 
@@ -62,10 +63,10 @@ def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tup
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
     stored, runner = tube.stored, store._runner
-    request = runner.tag_request("put_plain", stored.no)
-    assert request.script is not None
-    words = plain_words(runner, stored, plain_entry(stored, b""))
-    return request.script.digest, tuple(request.keys), ("", *words)
+    reader = hiredis.Reader()
+    reader.feed(cast(bytes, plain_request(runner, stored, plain_entry(stored, b""))(b"").command))
+    _, digest, count, *words = cast("list[bytes]", reader.gets())
+    return digest, tuple(words[: int(count)]), tuple(words[int(count) : -1])
 
 
 def redis_puts(size: Size) -> Iterator[Line]:

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.core.options import Tube
 from penstock.store.pool.index import PAGE, Mirror
-from penstock.store.pool.pool_store import PoolStore
+from penstock.store.pool.pool_store import PoolStore, PutLine
 from penstock.store.pool.vault import Changes
 from tests.pool.conftest import Connect
 
@@ -40,8 +40,8 @@ def scripts_of(broker: penstock.Broker, then: Callable[[str], object] = lambda n
 
 
 def put_together(broker: penstock.Broker, error: BaseException | None = None) -> list[int]:
-    """Put from several threads; the first write waits until all have run their scripts, and may fail. Returns how many
-    tasks each write stored."""
+    """Put batches from several threads; the first write waits until all have run their scripts, and may fail. Returns
+    how many tasks each write stored."""
     store, tube, first, sizes = pool_of(broker), broker.tube("t"), threading.Lock(), list[int]()
     write, vault_write = store._mirror._write, store._vault.write
 
@@ -59,7 +59,7 @@ def put_together(broker: penstock.Broker, error: BaseException | None = None) ->
 
     store._mirror._write = write_all  # type: ignore[method-assign,assignment]
     store._vault.write = counted  # type: ignore[method-assign]
-    threads = [threading.Thread(target=tube.put, args=(place,)) for place in range(THREADS)]
+    threads = [threading.Thread(target=tube.put_many, args=([place],)) for place in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -68,7 +68,7 @@ def put_together(broker: penstock.Broker, error: BaseException | None = None) ->
 
 
 def test_threads_that_put_at_the_same_time_share_a_commit(broker: penstock.Broker, connect: Connect) -> None:
-    broker.tube("t").put("first")
+    broker.tube("t").put_many(["first"])
     assert put_together(broker) == [1, THREADS - 1]
     taken = connect().tube("t").take_many(THREADS + 1)
     assert {task.data for task in taken} == {"first", *range(THREADS)}
@@ -78,9 +78,72 @@ def test_a_thread_that_is_interrupted_leaves_the_commit_to_the_others(
     broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    broker.tube("t").put("first")
+    broker.tube("t").put_many(["first"])
     assert put_together(broker, KeyboardInterrupt()) == [THREADS]
     assert len(broker.tube("t")) == THREADS + 1
+
+
+def put_in_line(store: Callable[[list[Any]], list[Any]]) -> tuple[list[int], list[object]]:
+    """Put from several threads; the first one waits before it stores its task until the others have gathered. Returns
+    the sizes of the batches, and the answers and errors of the threads, sorted by their names."""
+    line, sizes, answers = PutLine(), list[int](), list[object]()
+
+    def store_all(puts: list[Any]) -> list[Any]:
+        while not sizes and len(line._puts) < THREADS - 1:
+            pass
+        sizes.append(len(puts))
+        return store(puts)
+
+    def put(payload: bytes) -> None:
+        try:
+            answers.append(line.put((cast(Any, None), payload), store_all))
+        except BaseException as error:
+            answers.append(type(error))
+
+    threads = [threading.Thread(target=put, args=(b"%d" % place,)) for place in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sizes, sorted(answers, key=str)
+
+
+def test_puts_that_come_while_another_is_stored_are_stored_together() -> None:
+    sizes, answers = put_in_line(lambda puts: [payload for _, payload in puts])
+    assert sizes == [1, THREADS - 1]
+    assert answers == [b"%d" % place for place in range(THREADS)]
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize(
+    ("error", "others"),
+    [(penstock.StoreFull("full"), penstock.StoreFull), (KeyboardInterrupt(), penstock.OutcomeUnknown)],
+)
+def test_a_failed_write_fails_the_puts_that_it_was_to_store(
+    error: BaseException, others: type[Exception], single: bool
+) -> None:
+    def store(puts: list[Any]) -> list[Any]:
+        if (len(puts) == 1) is single:
+            raise error
+        return ["stored"] * len(puts)
+
+    failed = [type(error)] if single else [type(error), *[others] * (THREADS - 2)]
+    assert put_in_line(store)[1] == sorted([*failed, *["stored"] * (THREADS - len(failed))], key=str)
+
+
+def test_threads_put_at_the_same_time_into_two_tubes(broker: penstock.Broker) -> None:
+    def put(place: int) -> None:
+        for _ in range(5):
+            broker.tube(f"t{place % 2}").put(place)
+
+    threads = [threading.Thread(target=put, args=(place,)) for place in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for no in range(2):
+        found = [task.data for task in broker.tube(f"t{no}").take_many(100)]
+        assert sorted(found) == sorted([place for place in range(no, THREADS, 2) for _ in range(5)])
 
 
 def test_what_another_process_has_written_is_not_written_again(connect: Connect) -> None:

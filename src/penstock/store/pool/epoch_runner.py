@@ -52,16 +52,6 @@ class Change(NamedTuple):
     told: bytes | None = None
 
 
-class Dirty(dict[int, Change]):
-    """The changes of a call by tube, and the name by which the call takes turns to write them."""
-
-    def __init__(self, client: str, *, waits: bool = False) -> None:
-        super().__init__()
-        self.client = client
-        #: Whether the next script may wait until the vault has its changes.
-        self.waits = waits
-
-
 def list_of(keys: Keys, tube: Tube, client: str) -> bytes:
     """The list that ends a client's wait."""
     return keys.name(tube.no, f"turn:{client}")
@@ -72,6 +62,12 @@ class Interrupted(StoreUnavailable):
 
     def __init__(self) -> None:
         super().__init__("the index of the pool was lost meanwhile: try again")
+
+
+class Waiting(Request, frozen=True, gc=False):
+    """A script whose caller then waits at a list, in the same round trip."""
+
+    wait: Request
 
 
 class WatchedServer(Servers):
@@ -92,7 +88,7 @@ class WatchedServer(Servers):
         self.restore: Callable[[int], bool] = lambda no: True
         self._thread = threading.local()
         # Calls that wait for a write hold their connections, which must not keep the writer from its own.
-        self._waits = Connections(self._connections.open_new, self.label)
+        self._waits = self._nodes["", 0] = Connections(self._connections.open_new, self.label)
         self._connections.on_connect = self._waits.on_connect = self._check_run
 
     def trusted(self) -> AbstractContextManager[None]:
@@ -116,18 +112,6 @@ class WatchedServer(Servers):
     def strict(self) -> bool:
         """Whether this thread is in the context `strictly`."""
         return getattr(self._thread, "strict", False)
-
-    def close(self) -> None:
-        super().close()
-        self._waits.close()
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._waits.after_fork()
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._waits.reset()
 
     def wait_at(self, called: bytes) -> bytes | None:
         """Wait at a list for at most a second. Returns what came."""
@@ -166,28 +150,17 @@ class WatchedServer(Servers):
         that is unknown. Then what its list had, if it waited."""
         return cast("tuple[float, bytes | None]", self._thread.marked)
 
-    @contextmanager
-    def waiting(self, called: bytes) -> Iterator[None]:
-        """A context in which the first command of this thread, a script, waits at a list, in the same round trip."""
-        self._thread.waits = _wait_at(called)
-        try:
-            yield
-        finally:
-            self._thread.waits = None
-
     def run(self, request: Request, *, idempotent: bool) -> Reply:
-        waits: Request | None = getattr(self._thread, "waits", None)
-        self._thread.waits = None  # commands that restore a lost index do not wait
-        attempt = partial(self._exchange, request, waits, [])
+        attempt = partial(self._exchange, request, [])
         return self._watched(lambda: self._retry(attempt, idempotent=idempotent))
 
-    def _exchange(self, request: Request, waits: Request | None, tries: list[Request]) -> Reply:
+    def _exchange(self, request: Request, tries: list[Request]) -> Reply:
         tries.append(request)
         try:
-            if waits is None:
-                replies = exchange_scripts(self._connections, [request])
+            if isinstance(request, Waiting):
+                replies = exchange_scripts(self._waits, [request, request.wait])
             else:
-                replies = exchange_scripts(self._waits, [request, waits])
+                replies = exchange_scripts(self._connections, [request])
         except AnswerLost as lost:
             if not lost.replies:
                 raise
@@ -243,7 +216,7 @@ class EpochRunner(ScriptRunner):
         """Choose the name by which calls of this process take turns to write; a forked child needs another."""
         self._thread = threading.local()
         self._name, self._calls = uuid4().hex, count()
-        self._loaded: set[Script] = set()
+        self._loaded: set[Script | None] = set()
 
     def new_client(self) -> str:
         """The name of a new call."""
@@ -253,44 +226,48 @@ class EpochRunner(ScriptRunner):
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """As in ScriptRunner; restores the tube's index first if it is lost."""
-        dirty = cast("Dirty | None", getattr(self._thread, "dirty", None))
+        changes: dict[int, Change] | None = getattr(self._thread, "changes", None)
+        waits = changes == {} and self._thread.waits and name in WAITED
+        client = self._thread.client if waits else ""
+        make = partial(self._request, name, tube, arguments, now)
+        reply, change = self.change_tube(tube, make, client, idempotent=idempotent)
+        if change.version and changes is not None:
+            changes[tube.no] = change._replace(client=self._thread.client)
+        return reply
+
+    def change_tube(
+        self, tube: Tube, make: Callable[[str, str], Request], client: str, *, idempotent: bool = False
+    ) -> tuple[list[Reply], Change]:
+        """Run a script that `make` makes from the client and the epoch. Restores the tube's index first if it is lost.
+        A client that is not "" waits until the vault has the changes, or until it is to write them."""
         while True:
             epoch = str(self.servers.epoch)
+            request = make(client, epoch)
+            if client and request.script in self._loaded:
+                wait = _wait_at(list_of(self.keys, tube, client))
+                request = Waiting(request.script, request.keys, request.command, wait)
+            elif client:  # if the server does not know the script, the caller would wait in vain
+                self._loaded.add(request.script)
+                request = make("", epoch)
             try:
-                if dirty is not None and dirty.waits and name in WAITED and self._is_loaded(name, tube):
-                    dirty.waits = False
-                    with self.servers.waiting(list_of(self.keys, tube, dirty.client)):
-                        reply = self.in_epoch(epoch, name, tube, *arguments, now=now, client=dirty.client)
-                else:
-                    reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now)
+                reply = self.ask(tube, request, idempotent=idempotent)
             except (Interrupted, NoSuchTube):
                 if self.servers.strict:
                     raise
                 if not self.servers.restore(tube.no) or self.frozen(tube) is not None:
                     raise self.missing(tube) from None
+                client = ""  # a server that has lost the index may have lost the script
                 continue
-            version, told = self.servers.marked
-            if version and dirty is not None:
-                dirty[tube.no] = Change(tube, epoch, version, dirty.client, told)
-            return reply
+            return reply, Change(tube, epoch, self.servers.marked[0], client, self.servers.marked[1])
 
-    def _is_loaded(self, name: str, tube: Tube) -> bool:
-        """Whether the server had this script before. If it does not know a script, the caller would wait in vain."""
-        script = self.script(name, self.shape(tube).sort)
-        known = script in self._loaded
-        self._loaded.add(script)
-        return known
+    def in_epoch(self, epoch: str, name: str, tube: Tube, *arguments: Argument) -> list[Reply]:
+        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended."""
+        return self.ask(tube, self._request(name, tube, arguments, None, "", epoch), idempotent=False)
 
-    def in_epoch(
-        self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None,
-        client: str = "",
-    ) -> list[Reply]:  # fmt: skip
-        """As `on_tube`, but only in this epoch: raises Interrupted if it has ended. `client`: see pool.lua."""
-        self._thread.caller = client, epoch
-        try:
-            return super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
-        finally:
-            self._thread.caller = None
+    def _request(
+        self, name: str, tube: Tube, arguments: Sequence[Argument], now: int | None, client: str, epoch: str
+    ) -> Request:
+        return super().tube_request(name, tube, *arguments, client, epoch, now=now)
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         if reply[0] == OTHER_EPOCH:
@@ -299,23 +276,21 @@ class EpochRunner(ScriptRunner):
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """As in ScriptRunner, with the client and the epoch as last arguments."""
-        caller = getattr(self._thread, "caller", None) or ("", str(self.servers.epoch))
-        return super().tube_request(name, tube, *arguments, *caller, now=now)
+        return self._request(name, tube, arguments, now, "", str(self.servers.epoch))
 
     def script(self, name: str, sort: str) -> Script:
         return load_script(name, sort=sort, modern=self.modern, pooled=True)
 
     @contextmanager
-    def gathering(self, *, waits: bool = False) -> Iterator[Dirty]:
-        """A context that collects the tubes that this thread changes. `waits`: see Dirty."""
-        self._thread.dirty = dirty = Dirty(self.new_client(), waits=waits)
+    def gathering(self, *, waits: bool = False) -> Iterator[dict[int, Change]]:
+        """A context that collects the last change of each tube that this thread changes, by the tube's number. `waits`:
+        the script of the first change may wait for its commit. Then the vault may lack the data of removed tasks."""
+        self._thread.client, self._thread.changes, self._thread.waits = self.new_client(), {}, waits
         try:
-            yield dirty
+            yield self._thread.changes
         finally:
-            self._thread.dirty = None
+            self._thread.changes = None
 
     def written(self, tube: Tube) -> None:
         """Record that the vault has all changes of this thread to the tube."""
-        dirty = getattr(self._thread, "dirty", None)
-        if dirty is not None:
-            dirty.pop(tube.no, None)
+        (getattr(self._thread, "changes", None) or {}).pop(tube.no, None)

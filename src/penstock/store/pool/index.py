@@ -78,6 +78,8 @@ class Mirror:
     def write_all(self, changes: Iterable[Change]) -> None:
         """Write what a call changed. Raises OutcomeUnknown unless all of it is certainly written."""
         for tube, epoch, version, client, told in changes:
+            if told == b"":  # another client has written it
+                continue
             try:
                 self.write(tube, epoch, version, client=client, told=told)
             except Interrupted as error:
@@ -137,25 +139,25 @@ class Mirror:
     def _collect(
         self, tube: Tube, epoch: str, client: str, version: float, whole: bool, told: bytes | None
     ) -> list[Page]:
-        """Wait for the client's turn, and read everything that is marked, in pages; `told` is the first, if it was read
-        before. Returns no page if another client has written `version` meanwhile."""
+        """Wait for the client's turn, and read everything that is marked, in pages; `told`: what its list had. Returns
+        no page if another client has written `version` meanwhile."""
         called, pages = list_of(self._runner.keys, tube, client), list[Page]()
-        while True:
+        while told != b"":
             if told is None:
                 words = client, inf if pages or whole else version, pages[-1].more if pages else 0
-                told = cast(bytes, self._on_marks("collect_changes", tube, epoch, *words, int(whole and not pages))[1])
-            if not told:  # another client writes
-                pages, told = [], self._runner.servers.wait_at(called)
+                reply = self._on_marks("collect_changes", tube, epoch, *words, int(whole and not pages))
+                told = reply[1] if len(reply) > 1 else None
+                if told is None:  # another client writes
+                    pages, told = [], self._runner.servers.wait_at(called)
                 continue
             page, told = _read_page(told), None
             if pages and page.written > pages[0].written:
                 pages = []  # the turn has ended in between: others may have written newer changes
-            elif page.values:
+            else:
                 pages.append(page)
                 if not page.more:
                     return pages
-            elif page.written >= version and not whole:
-                return []
+        return []
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
         """Run a script that also works on a tube that was moved away; raises Interrupted if the epoch has ended."""

@@ -6,8 +6,10 @@ from the vault. After a crash between the two, the changes are still marked in R
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
 from math import inf
@@ -40,23 +42,36 @@ from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters, importing, is_frozen
 from penstock.engine.port import Loaded, Select
-from penstock.errors import NoSuchTube, PayloadTooLarge, PenstockError, StoreError, StoreUnavailable, UnsupportedOption
+from penstock.errors import (
+    NoSuchTube,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PenstockError,
+    StoreError,
+    StoreUnavailable,
+    UnsupportedOption,
+)
 from penstock.store.pool.epoch_runner import Change, EpochRunner, Interrupted, WatchedServer
 from penstock.store.pool.index import Index, Mirror, Progress, differences
 from penstock.store.pool.vault import Database, Shelf, Vault, vault_version
 from penstock.store.redis import durability, puts
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, OutboxEntry
+from penstock.store.redis.redis_connection import packed
 from penstock.store.redis.redis_step import RedisStep
 from penstock.store.redis.redis_store import SCHEMA, RedisStore
 from penstock.store.redis.script_runner import ScriptRunner
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
 
 T = TypeVar("T")
+# The largest data of a put that is stored with others.
+_SHARED_BYTES = 2**16
 _NO_DATA = "its data is not in the database of the pool"
 # If the index and the vault differ, the vault is right.
 _STRANGE = "is in Redis, but not in the database of the pool", "repair removes it"
 _MISSING = "is in the database of the pool, but not in Redis", "repair rebuilds the index"
+# An entry, and the data that replaces that of the entry.
+Put = tuple[Entry, bytes]
 R = TypeVar("R", Record, Record | None)
 P = TypeVar("P", Record, Group, StoredOutcome)
 
@@ -112,17 +127,18 @@ class PoolTubes(Tubes):
 class PoolOutbox(Outbox):
     """The outboxes of all tubes of one pool. An entry leaves its outbox once the vault has the reply."""
 
+    _runner: EpochRunner
+
     def __init__(self, runner: EpochRunner, tubes: Tubes, mirror: Mirror) -> None:
         super().__init__(runner, tubes)
         self._mirror = mirror
-        self._pool_runner = runner
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
-        epoch = str(self._pool_runner.servers.epoch)
+        epoch = str(self._runner.servers.epoch)
         tube = super()._receive(source, name, batch, effects, now)
-        self._mirror.write_all([Change(tube, epoch, self._pool_runner.servers.marked[0] or inf)])
+        self._mirror.write_all([Change(tube, epoch, self._runner.servers.marked[0] or inf)])
         if tube.no != source:
-            self._pool_runner.written(tube)
+            self._runner.written(tube)
         return tube
 
 
@@ -153,6 +169,40 @@ class PoolStep(RedisStep):
         return Loaded(records, loaded.groups)
 
 
+class PutLine:
+    """Puts of several threads into one tube. Those that come while others are being stored are stored together, by the
+    first of their threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._turn = threading.Lock(), threading.Lock()
+        self._puts, self._stored = list[Put](), Future[list[Record]]()
+
+    def put(self, put: Put, store: Callable[[list[Put]], list[Record]]) -> Record:
+        """Store a put, perhaps together with others. Returns its record."""
+        puts, stored, place = self._puts, self._stored, -1
+        try:
+            with self._lock:
+                puts, stored, place = self._puts, self._stored, len(self._puts)
+                puts.append(put)
+            if not place:
+                with self._turn:  # meanwhile others join
+                    self._close(puts)
+                    stored.set_result(store(puts))
+        except BaseException as error:
+            if not (place or stored.done()):
+                self._close(puts)
+                unknown = OutcomeUnknown("the thread that stored this task was interrupted: check before retrying")
+                stored.set_exception(error if isinstance(error, PenstockError) else unknown)
+            raise
+        return stored.result()[place]
+
+    def _close(self, puts: list[Put]) -> None:
+        """Let no more puts join these."""
+        with self._lock:
+            if self._puts is puts:
+                self._puts, self._stored = [], Future()
+
+
 class PoolStore(RedisStore):
     """Implements `engine.store.Store` on one Redis server and a database."""
 
@@ -170,6 +220,7 @@ class PoolStore(RedisStore):
         """`progress` is called if opening the store builds the index."""
         self._vault = vault
         self._progress = progress
+        self._lines: dict[int, PutLine] = {}
         super().__init__(where, clock)
 
     # parts that differ from those of RedisStore
@@ -197,6 +248,7 @@ class PoolStore(RedisStore):
         super().after_fork()
         self._runner.reset()
         self._index.reset()
+        self._lines = {}
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Write everything that is marked to the vault, then rebuild the index from the vault."""
@@ -230,19 +282,19 @@ class PoolStore(RedisStore):
         known: Mapping[int, bytes] | None = None, lost: T | None = None, waits: bool = False,
     ) -> T:  # fmt: skip
         """Make a call that changes something, and return once the vault has the changes. `data`: the records and events
-        of its answer need their data, except that of `known`, by id. `waits`: see Dirty.
+        of its answer need their data, except that of `known`, by id. `waits`: see `gathering`.
 
         With `lost`, the call applies deadlines or ends sessions, and does not fail if the vault cannot be written now.
         If the changes were lost with the index, as if never made, it returns `lost`.
         """
-        with self._runner.gathering(waits=waits) as dirty:
+        with self._runner.gathering(waits=waits) as changes:
             answer = call()
             with suppress(StoreError):  # then the write below fails too, and reports it
                 if data:
                     self._fill(answer, tube, known)
             if lost is None:
-                self._mirror.write_all(dirty.values())
-            elif not self._mirror.write_later(dirty.values()):
+                self._mirror.write_all(changes.values())
+            elif not self._mirror.write_later(changes.values()):
                 return lost
             return answer
 
@@ -303,14 +355,14 @@ class PoolStore(RedisStore):
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
-        with self._runner.gathering() as dirty:
+        with self._runner.gathering() as changes:
             self._apply_all_due(None, tube, effects)
             self._fill(effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
-            dirty.pop(tube.no, None)
+            changes.pop(tube.no, None)
             if replies:
                 self._outbox.drain(tube.no, effects, None)
-            self._mirror.write_all(dirty.values())
+            self._mirror.write_all(changes.values())
         return effects
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
@@ -326,13 +378,27 @@ class PoolStore(RedisStore):
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if not stands_alone(tube, entry):
             return None
-        words, make = puts.plain_words(self._runner, tube, entry), record_maker(entry)
+        runner, mirror = self._runner, self._mirror
+        request, make = puts.plain_request(runner, tube, entry, more=2), record_maker(entry)
+
+        def put_alone(payload: bytes) -> Record:
+            (created, id), change = runner.change_tube(
+                tube, lambda client, epoch: request(payload, packed(client, epoch)), runner.new_client()
+            )
+            mirror.write_all((change,))
+            return make(id, created, payload)
+
+        def put_all(found: list[Put]) -> list[Record]:
+            if len(found) == 1:
+                return [put_alone(found[0][1])]
+            return self.put(tube, [replace(entry, payload=payload) for entry, payload in found]).records
 
         def put(payload: bytes) -> Record:
             self._must_fit(payload)
-            run = partial(self._runner.on_tube, "put_plain", tube, *words, payload)
-            created, id = cast("list[int]", self._step(run, data=False, waits=True))
-            return make(id, created, payload)
+            if len(payload) > _SHARED_BYTES:
+                return put_alone(payload)
+            line = self._lines.get(tube.no) or self._lines.setdefault(tube.no, PutLine())
+            return line.put((entry, payload), put_all)
 
         return put
 
@@ -366,13 +432,13 @@ class PoolStore(RedisStore):
         without a lease are written to the vault."""
         for tube in tubes:
             self._mirror.tidy(tube)
-        with self._runner.gathering() as dirty:
+        with self._runner.gathering() as changes:
             taken = super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
             self._complete(taken, now)
             if taken.tube is not None and not taken.tube.kind.leased:
-                self._mirror.write_all(dirty.values())
+                self._mirror.write_all(changes.values())
             else:
-                self._mirror.write_later(dirty.values())
+                self._mirror.write_later(changes.values())
             return taken
 
     def _complete(self, taken: Taken, now: int | None) -> None:

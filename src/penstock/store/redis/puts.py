@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 from msgspec.structs import replace
@@ -80,27 +81,27 @@ def plain_put(runner: ScriptRunner, tube: Tube, entry: Entry) -> Callable[[bytes
     """
     if not stands_alone(tube, entry):
         return None
-    bare = runner.tag_request("put_plain", tube.no)
-    script, keys = bare.script, bare.keys
-    assert script is not None
-    shape, make = runner.shape(tube), record_maker(entry)
-    words = [shape.letters, shape.limit, *plain_words(runner, tube, entry)]
-    calls = b"*%d\r\n" % (len(keys) + len(words) + 5)
-    before = calls + packed(b"EVALSHA", script.digest, len(keys), *keys)
-    after = packed(*words)
+    request, make = plain_request(runner, tube, entry), record_maker(entry)
 
     def put(payload: bytes) -> Record:
-        now = packed(runner.moment(None))
-        command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
-        created, id = runner.known(tube, runner.servers.run(Request(script, keys, command), idempotent=False))
+        created, id = runner.known(tube, runner.servers.run(request(payload), idempotent=False))
         return make(id, created, payload)
 
     return put
 
 
-def plain_words(runner: ScriptRunner, tube: Tube, entry: Entry) -> list[Argument]:
-    """The arguments of put_plain between the limit and the data."""
-    second = "2" in runner.shape(tube).letters
+def plain_request(runner: ScriptRunner, tube: Tube, entry: Entry, more: int = 0) -> Callable[..., Request]:
+    """A function that makes a request of put_plain from a payload and, packed, that many more arguments."""
+    shape = runner.shape(tube)
     head, rest = new_pieces(record_maker(entry)(0, 0, b""))
-    ttl = "" if entry.ttl is None else entry.ttl
-    return [head, ttl, rest, entry.rank1.base, sortable(entry.rank2.base) if second else b""]
+    ttl, second = "" if entry.ttl is None else entry.ttl, sortable(entry.rank2.base) if "2" in shape.letters else b""
+    words = shape.packed + packed(head, ttl, rest, entry.rank1.base, second)
+    bare = runner.script_request(runner.script("put_plain", shape.sort), tube.no, 9 + more, b"")
+    script, keys, before = bare.script, bare.keys, cast(bytes, bare.command)
+
+    def request(payload: bytes, after: bytes = b"") -> Request:
+        now = packed(runner.moment(None))
+        command = b"%b%b%b$%d\r\n%b\r\n%b" % (before, now, words, len(payload), payload, after)
+        return Request(script, keys, command)
+
+    return request

@@ -106,7 +106,10 @@ class ScriptRunner:
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script on a tube. Its first arguments are the time, the tube's shape and its limit."""
-        request = self.tube_request(name, tube, *arguments, now=now)
+        return self.ask(tube, self.tube_request(name, tube, *arguments, now=now), idempotent=idempotent)
+
+    def ask(self, tube: Tube, request: Request, *, idempotent: bool) -> list[Any]:
+        """Run a script on a tube. Raises NoSuchTube if the tube is gone."""
         reply = self.known(tube, self.servers.run(request, idempotent=idempotent))
         self._ahead[tube.no] = reply[0] - time.monotonic() * 1000
         return reply
@@ -146,7 +149,7 @@ class ScriptRunner:
         moment = self.moment(now)
         when = _SERVERS_CLOCK if moment == "" else packed(moment)
         words = when + shape.packed + packed(*arguments)
-        return self._request(self.script(name, shape.sort), tube.no, 3 + len(arguments), words)
+        return self.script_request(self.script(name, shape.sort), tube.no, 3 + len(arguments), words)
 
     def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
         """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
@@ -190,7 +193,8 @@ class ScriptRunner:
 
     def tag_request(self, name: str, tag: str | int, *arguments: Argument) -> Request:
         """The request that runs a script on the keys of a tag, to be sent later."""
-        return self._request(load_script(name, modern=self.modern), tag, len(arguments), packed(*arguments))
+        script = load_script(name, modern=self.modern)
+        return self.script_request(script, tag, len(arguments), packed(*arguments))
 
     def command(self, tag: str | int, part: str, command: bytes, *words: Argument) -> Reply:
         """Send a command on one key; it must be idempotent or only read."""
@@ -266,7 +270,7 @@ class ScriptRunner:
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
-    def _request(self, script: Script, tag: str | int, count: int, words: bytes) -> Request:
+    def script_request(self, script: Script, tag: str | int, count: int, words: bytes) -> Request:
         """The request that runs a script with that many arguments, which are packed."""
         found = self._heads.get((script, tag))
         if found is None:

@@ -23,7 +23,7 @@ return { marked, answer }
 
 -- part: pool_answer_waited
 -- As pool_answer, for a script whose caller, unless CLIENT is '', then waits at the list of CLIENT: for a page that it is to
--- write, for the version that another client has written, or for nothing if nothing is marked.
+-- write; or for '', once another client has written its changes, or at once if it has none.
 local answer = run()
 if CLIENT ~= '' then
   local page = marked > 0 and ask_turn(CLIENT, marked)
@@ -87,7 +87,7 @@ return { now }
 -- One of the clients with changes writes for all; the others wait here, not for the tube's row in the database. A client is
 -- one call; its name is used once.
 -- turn: name of the writing client, for at most a second. waiting: name of a client -> the version that it waits for.
--- turn:<name>: list that ends a client's wait: has changes, which it is to write, or only the version that is written.
+-- turn:<name>: list that ends a client's wait: has changes, which it is to write, or '' if its own are written.
 -- KEYS: meta tasks outcomes groups outbox inbox marks errors turn waiting
 
 local function tell(name, page)
@@ -143,15 +143,14 @@ end
 -- Ask for a turn of a client; also in a tube that was moved away.
 -- ARGV: epoch, name of the client, version that it waits for, version to begin after, 1 to write what the tube stores
 --   besides its tasks even if nothing is marked
--- Returns: -3 (another epoch) or 0; then what ask_turn returns, or the version that is written if that is enough
+-- Returns: -3 (another epoch) or 0; then a page; '' if that version is written; or nothing if another client writes
 -- WITH: turns
 -- FLAGS: allow-oom
 local epoch, written = unpack(redis.call('HMGET', k_meta, 'epoch', 'written'))
 if epoch ~= ARGV[1] then return { -3 } end
-written = tonumber(written or 0)
-if written >= tonumber(ARGV[3]) then return { 0, pack_page({ 0, written, 0 }, {}) } end
+if tonumber(written or 0) >= tonumber(ARGV[3]) then return { 0, '' } end
 if ARGV[5] == '1' then redis.call('HINCRBY', k_meta, 'version', 1) end
-return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) or '' }
+return { 0, ask_turn(ARGV[2], ARGV[3], tonumber(ARGV[4])) }
 
 -- script: clear_changes
 -- End a client's turn. Removes the marks up to a version that the database has, and the payloads of these tasks. Wakes the
@@ -164,7 +163,7 @@ if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return { -3 } end
 local written = math.max(tonumber(ARGV[2]), tonumber(redis.call('HGET', k_meta, 'written') or 0))
 redis.call('HSET', k_meta, 'written', written)
 local waited = redis.call('ZRANGEBYSCORE', k_waiting, '-inf', written)
-for _, name in ipairs(waited) do tell(name, pack_page({ 0, written, 0 }, {})) end
+for _, name in ipairs(waited) do tell(name, '') end
 if #waited > 0 then redis.call('ZREM', k_waiting, unpack(waited)) end
 if (redis.call('GET', k_turn) or ARGV[4]) == ARGV[4] then
   local next = redis.call('ZPOPMIN', k_waiting)[1]
