@@ -376,21 +376,25 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     held = [] if guess else _holders(work, entries)
     there = {record.id: record for record in held if not work.is_gone(record)}
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
+    groups = dict.fromkeys((entry.group, entry.group_no) for entry in plan.fresh if entry.group is not None)
     if not guess:  # a put that is refused changes nothing
-        _must_live(work, plan.fresh)
+        _must_live(work, groups)
         must_have_room(work.step, work.tube, len(plan.fresh) - len(held) + len(there))
         if len(there) < len(held):
             for record in held:
                 work.remove_if_gone(record)
             work.flush()  # a group that ends with such a task must end before its name is used again
-            _must_live(work, plan.fresh)
-    for name, no in _given_groups(plan.fresh):
-        if guess:
+            _must_live(work, groups)
+    opened: dict[str | None, int] = {}
+    for name, no in groups:
+        if no is None:
+            opened[name] = work.remember_group(work.step.open_group(work.tube, name)).no
+        elif guess:
             work.remember_group(Group(no, name))
         else:
             work.group(no)
-    opened: dict[str, int] = {}
-    work.put(_in_group(work, entry, opened) for entry in plan.fresh)
+    by_name = [replace(entry, group_no=entry.group_no or opened.get(entry.group)) for entry in plan.fresh if opened]
+    work.put(by_name or plan.fresh)
     kept = dict(there)
     for id, entry in plan.replaced.items():
         kept[id] = replaced(there[id], entry, work.step.now)
@@ -405,24 +409,11 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
-def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
-    """Return the (name, number) pairs of groups that the entries name by number, each once."""
-    return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
-
-
-def _in_group(work: Work, entry: Entry, opened: dict[str, int]) -> Entry:
-    """Return the entry with the number of its group. Each group is opened once, and cached in `opened`."""
-    if entry.group is None or entry.group_no is not None:
-        return entry
-    if entry.group not in opened:
-        opened[entry.group] = work.remember_group(work.step.open_group(work.tube, entry.group)).no
-    return replace(entry, group_no=opened[entry.group])
-
-
-def _must_live(work: Work, entries: Sequence[Entry]) -> None:
-    """Raise NotFound if an entry names a group by number that has ended."""
-    for name, no in _given_groups(entries):
-        rules.must_live(work.group(no), name, work.step.now)
+def _must_live(work: Work, groups: Iterable[tuple[str, int | None]]) -> None:
+    """Raise NotFound if a group that is given by its number has ended."""
+    for name, no in groups:
+        if no is not None:
+            rules.must_live(work.group(no), name, work.step.now)
 
 
 def must_have_room(step: Step, tube: Tube, more: int) -> None:
