@@ -76,7 +76,7 @@ def test_a_group_whose_tasks_cannot_follow_its_start_may_be_started(
     group = tube.group("g")
     group.put("a")
     with monkeypatch.context() as patched:
-        patched.setattr(Work, "follow", fail)
+        patched.setattr(Work, "update_members", fail)
         with pytest.raises(penstock.OutcomeUnknown):
             group.start()
     assert group.status == "running"
