@@ -105,20 +105,16 @@ class _Connection(pymysql.Connection):
     """PyMySQL's connection, without loading the system's certificates (25 ms of CPU) when none is verified."""
 
     def _create_ssl_ctx(self, options: dict[str, Any]) -> ssl.SSLContext:
-        if options:
-            verifying: ssl.SSLContext = super()._create_ssl_ctx(options)  # type: ignore[misc]
-            return verifying
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # encrypts if the server can
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
+        if not options:
+            return ssl._create_unverified_context()  # encrypts if the server can
+        return super()._create_ssl_ctx(options)  # type: ignore[misc,no-any-return]
 
 
 class Link:
     """One connection. Only one thread uses it at a time."""
 
     prepares = False  # whether statements are prepared
-    joins = True  # whether a packet may contain several statements
+    own = False  # not the caller's: a packet may have several statements, and ends with a commit
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
@@ -141,7 +137,7 @@ class Link:
             connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, write_timeout=READ_SECONDS,
         )  # fmt: skip
         link = cls(connection)
-        link.prepares = True
+        link.prepares = link.own = True
         ask(connection, _SETTINGS)
         return link
 
@@ -154,10 +150,10 @@ class Link:
             # PREPARE comes after the SET that begins a packet and before all other statements, because nothing may come
             # between a statement and its ROW_COUNT(). MySQL infers the types of variables from their values at PREPARE.
             texts[first:first] = [f"""PREPARE {name} FROM '{sql.replace("'", "''")}'""" for sql, name in made.items()]
-        if commit:
+        if commit and self.own:
             texts.append("COMMIT")
         packet = "; ".join(texts)
-        fits = self.joins and len(packet) + 2 <= self.max_packet
+        fits = self.own and len(packet) + 2 <= self.max_packet
         answer = ask(self._connection, packet) if fits else self._send_split(texts)
         if made:
             self._names.update(made)
@@ -166,8 +162,7 @@ class Link:
 
     def _execution(self, statement: Any, made: dict[Prepared, str]) -> str:
         """Return what runs a statement. Adds it to `made` if it must be prepared first."""
-        sql: Prepared = statement.sql
-        values: str = statement.values
+        sql, values = (statement, "") if type(statement) is Prepared else (statement.sql, statement.values)
         if not self.prepares or (values and not self._accepts_values):
             return sql.replace("?", "%s") % tuple(values.split(",")) if values else sql
         name = self._names.get(sql) or made.setdefault(sql, f"p_{len(self._names) + len(made)}")
@@ -175,7 +170,7 @@ class Link:
 
     def _send_split(self, texts: Sequence[str]) -> Answer:
         answer = Answer([], [])
-        for packet in joined(texts, "; ", self.max_packet if self.joins else 0):
+        for packet in joined(texts, "; ", self.max_packet if self.own else 0):
             if len(packet) + 2 > self.max_packet:
                 raise PayloadTooLarge(
                     f"a call of {len(packet)} bytes is more than the server accepts in one packet: "
@@ -249,11 +244,11 @@ NO_TABLE = {1146, 1109}
 # changed since it was read (MariaDB's snapshot isolation).
 RESTARTABLE = {1213, 1205, 1020}
 
-# Errors of a lost connection: the call may or may not have been applied.
-_LOST = {2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0}
+# Errors of a lost connection, including any without a number: the call may or may not have been applied.
+LOST = {2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0}
 # What the other errors mean. With those of the first line, the server refused or ended the statement: nothing was done.
 _MEANINGS: list[tuple[set[int], Meaning]] = [
-    ({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317, *_LOST}, AWAY),
+    ({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317, *LOST}, AWAY),
     (RESTARTABLE, BUSY),
     ({1049}, (StoreUnavailable, "does not exist: create it, or name another one in the URL")),
     ({1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061}, DENIED),
@@ -265,16 +260,9 @@ _MEANINGS: list[tuple[set[int], Meaning]] = [
 
 
 def error_number(error: BaseException) -> int:
-    """Return the server's or the driver's error number; 0 if there is none."""
-    first = error.args[0] if error.args else 0
+    """Return the server's or the driver's error number; 0 if there is none, as of an OSError."""
+    first = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else 0
     return first if isinstance(first, int) else 0
-
-
-def is_lost(error: BaseException) -> bool:
-    """Return whether the connection broke, so that the outcome of the call is unknown."""
-    if isinstance(error, (pymysql.err.OperationalError, pymysql.err.InterfaceError)):
-        return error_number(error) in _LOST
-    return isinstance(error, OSError)
 
 
 class MysqlServer(Server[Link]):
@@ -299,12 +287,11 @@ class MysqlServer(Server[Link]):
         return Conflict() if error_number(error) in GUARDS | RESTARTABLE else None
 
     def is_lost(self, connection: Link, error: Exception) -> bool:
-        return is_lost(error)
+        return error_number(error) in LOST
 
     def meaning(self, error: Exception) -> Meaning:
         code = error_number(error)
-        found = AWAY if is_lost(error) else next((meaning for codes, meaning in _MEANINGS if code in codes), None)
-        return found or (StoreError, "failed: {text}")
+        return next((meaning for codes, meaning in _MEANINGS if code in codes), (StoreError, "failed: {text}"))
 
     def text_of(self, error: Exception) -> str:
         return str(error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by bind's caller
@@ -351,15 +338,6 @@ class MysqlServer(Server[Link]):
         link.send([sql.strip().rstrip(";")])
 
 
-class BoundLink(Link):
-    """The caller's connection. It may accept only one statement per packet, and only the caller commits."""
-
-    joins = False
-
-    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
-        return super().send(statements, commit=False)
-
-
 class BoundServer(MysqlServer):
     """Runs every call in a savepoint of the caller's transaction. Retries nothing: the caller decides that."""
 
@@ -373,7 +351,7 @@ class BoundServer(MysqlServer):
         if connection.get_autocommit() and not begun:
             raise BadValue("the connection is in no transaction: call its begin() first")
         with self.translating():
-            self._link = BoundLink(connection)
+            self._link = Link(connection)
             self._link.change(f"SET SESSION {NEEDED}")
             meta = self.meta(self._link)
         if f"mysql:{meta.get('id')}" != identity:

@@ -41,13 +41,6 @@ class Raw(str):
 class Prepared(str):
     """A statement that each connection prepares once."""
 
-    values = ""
-
-    @property
-    def sql(self) -> Prepared:
-        """The statement itself."""
-        return self
-
     def using(self, *literals: str) -> Execution:
         """Return the statement with values for its `?`, as SQL."""
         return Execution(self, ",".join(literals))
