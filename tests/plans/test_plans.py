@@ -87,6 +87,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "queues_named": ((TUBE, '["1"]'), (_QUEUE,)),
     "serve_queue": ((TUBE, "1"), (_QUEUE,)),
     "pass_on": ((TUBE, "1", 1), (_QUEUE,)),
+    "pass_on_many": ((TUBE, '["1"]', 1), (_QUEUE,)),
     "forget_queue": ((TUBE, "1"), (_QUEUE,)),
     "forget_idle_queues": (NAMED, ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
     "promote": ((TUBE, "1"), (_PK, _QUEUED)),

@@ -142,10 +142,14 @@ SELECT utube, taken, heads, waiting, turn FROM penstock_utube
 WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
--- name: pass_on
+-- fragment: pass_on
 -- Not if the limit was lowered below the number of taken tasks.
 UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1
-WHERE tube = ?1 AND utube = ?2 AND waiting > 0 AND taken + heads <= ?3;
+WHERE tube = ?1 AND waiting > 0 AND taken + heads <= ?3 AND utube
+-- name: pass_on
+$pass_on = ?2;
+-- name: pass_on_many
+$pass_on IN (SELECT value FROM json_each(?2)) RETURNING utube;
 -- name: forget_queue
 DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
 -- name: forget_idle_queues

@@ -100,12 +100,18 @@ def move_tasks(db: apsw.Connection, tube: Tube, now: int, moves: Sequence[tuple[
 def count_removed(db: apsw.Connection, tube: Tube, now: int, labels: Sequence[str]) -> int:
     """Count taken tasks of these micro-queues that were removed. Returns how many tasks became takeable.
 
-    If one task is removed and another waits, that one becomes a head without reading rows: the micro-queue was full, so
-    nothing else changes. This saves a third of an ack.
+    In a micro-queue that was full, the first waiting task becomes a head and nothing else changes, so its counters are
+    not read. This saves a third of an ack of one task, a quarter of one of many.
     """
+    no, limit = tube.no, tube.utube_limit
+    passed: set[str] = set()
     if len(labels) == 1 and not tube.fair:
-        db.execute(Q.pass_on, (tube.no, labels[0], tube.utube_limit))
+        db.execute(Q.pass_on, (no, labels[0], limit))
         if db.changes():
-            db.execute(Q.promote, (tube.no, labels[0]))
+            db.execute(Q.promote, (no, labels[0]))
             return 1
-    return move_tasks(db, tube, now, [(label, "t", "-") for label in labels])
+    elif not tube.fair and len(set(labels)) == len(labels):
+        passed = {label for (label,) in db.execute(Q.pass_on_many, (no, as_json(labels), limit))}
+        db.execute(Q.promote_many, (no, as_json(list(passed)), False))
+    left = [(label, "t", "-") for label in labels if label not in passed]
+    return len(passed) + (move_tasks(db, tube, now, left) if left else 0)
