@@ -234,6 +234,19 @@ def test_put_many_with_a_duplicate_stores_nothing(broker: penstock.Broker) -> No
     assert tube.put("next").id == 2
 
 
+def test_a_large_put_with_an_address_in_use_stores_nothing_or_the_others(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    there = tube.put("there", address="a150")
+    items = [(number, {"address": f"a{number}"}) for number in range(200)]
+    before = everything(tube)
+    with pytest.raises(penstock.DuplicateAddress, match="a150"):
+        tube.put_many(items)
+    assert everything(tube) == before
+    put = tube.put_many(items, on_duplicate="ignore")
+    assert (put[150].id, len({task.id for task in put}), len(tube)) == (there.id, 200, 200)
+    assert drain(tube) == ["there", *(number for number in range(200) if number != 150)]
+
+
 def test_put_many_treats_its_tasks_one_after_the_other(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("there", address="b")

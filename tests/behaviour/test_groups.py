@@ -338,6 +338,8 @@ def test_a_put_of_a_group_cannot_name_another_group(broker: penstock.Broker) -> 
         group.put("x", group="other")
     with pytest.raises(penstock.BadValue, match="other"):
         group.put_many(["x", ("y", {"group": "other"})])
+    with pytest.raises(penstock.BadValue, match="other"):
+        group.put_many([("x", {"group": "g"}), ("y", {"group": "other"})])
     assert group.progress() == penstock.Progress(0, 0)
 
 

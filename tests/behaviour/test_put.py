@@ -90,6 +90,14 @@ def test_put_many_takes_options_for_each_and_for_all(broker: penstock.Broker) ->
     ]  # fmt: skip
 
 
+def test_put_many_keeps_the_order_of_tasks_with_different_options(broker: penstock.Broker) -> None:
+    given = [(0, {"address": "a"}), 1, (2, {"pri": 1}), (3, {"address": None}), (4, {"address": "b"}), 5, (6, {})]
+    stored = broker.tube("t").put_many(given, pri=7)
+    assert [(task.data, task.address, task.pri) for task in stored] == [
+        (0, "a", 7), (1, None, 7), (2, None, 1), (3, None, 7), (4, "b", 7), (5, None, 7), (6, None, 7),
+    ]  # fmt: skip
+
+
 def test_put_many_takes_any_iterable(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(number for number in range(3))

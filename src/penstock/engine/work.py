@@ -373,7 +373,8 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     With `guess`, nothing is loaded: the put assumes that no address is in use and no group is started. The flush raises
     Conflict if that is wrong.
     """
-    held = [] if guess else _holders(work, entries)
+    names = [] if guess else list(dict.fromkeys(addresses(entries)))
+    held = sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
     there = {record.id: record for record in held if not work.is_gone(record)}
     plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
     groups = dict.fromkeys((entry.group, entry.group_no) for entry in plan.fresh if entry.group is not None)
@@ -401,12 +402,6 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
         work.rewrite(there[id], kept[id], "put")
     _, stored = work.flush()
     return [stored[place] if place >= 0 else kept[-place] for place in plan.places]
-
-
-def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
-    """Load the tasks that have the addresses of these entries, in id order."""
-    names = list(dict.fromkeys(addresses(entries)))
-    return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
 def _must_live(work: Work, groups: Iterable[tuple[str, int | None]]) -> None:
