@@ -24,7 +24,7 @@ from penstock.core.kind import DELIVER
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, became_due, came_back, expired, lost
 from penstock.core.options import Tube
-from penstock.core.refusals import partly_applied, tube_full
+from penstock.core.refusals import tube_full
 from penstock.core.results import Effects, Event
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.stored_shard import Shard
@@ -75,7 +75,7 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     posts = True
-    __slots__ = ("_done", "_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
+    __slots__ = ("_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
 
     def __init__(self, runner: ScriptRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None) -> None:
         self._runner = runner
@@ -84,7 +84,6 @@ class RedisStep:
         self._write = write
         self._given = now
         self._now = now
-        self._done: list[Row] = []  # rows of earlier flushes
         self._taken: list[int] = []
         self._holders: Loaded | None = None  # tasks that have the addresses that a put wanted
 
@@ -215,10 +214,7 @@ class RedisStep:
         return [id for id in self._taken if id > after]
 
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
-        with partly_applied(self._done):
-            self._now, tasks, groups = self._runner.on_tube(
-                "read_tasks", tube, *words, idempotent=True, now=self._given
-            )
+        self._now, tasks, groups = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
     def _loaded(self, tube: Tube, tasks: list[Any], groups: Sequence[StoredGroup]) -> Loaded | None:
@@ -285,10 +281,8 @@ class RedisStep:
         """See `Step.flush`. Replies to other tubes are put afterwards."""
         rows, results = delta.rows, list[bytes]()
         packed = _encode([_packed(row, results, leased=delta.tube.kind.leased) for row in rows])
-        with partly_applied(self._done):
-            flushed, missed = self._apply(delta, packed, results)
+        flushed, missed = self._apply(delta, packed, results)
         flushed.missed = {rows[place - 1].before.id for place in missed}
-        self._done += [row for row in rows if row.before.id not in flushed.missed] if missed else rows
         return flushed
 
     def rewrite(self, tube: Tube, records: Sequence[Record]) -> None:
