@@ -8,9 +8,9 @@ import time
 import pytest
 
 import penstock
-from penstock.store.redis.redis_connection import Connections
 from penstock.store.redis.redis_store import RedisStore
 from penstock.store.redis.servers import Cluster
+from penstock.store.sql.server import Pool
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
 from tests.support.threads import until
@@ -153,8 +153,8 @@ def test_a_broker_is_closed_while_a_call_meets_another_node(
 
         def close() -> None:
             servers._node(("127.0.0.1", 1))  # as the call of another thread does
-            Connections.close(first)
+            Pool.close(first.pool)
 
-        monkeypatch.setattr(first, "close", close)
+        monkeypatch.setattr(first.pool, "close", close)
         broker.close()
         assert first.pool._closed

@@ -141,14 +141,6 @@ class Connections:
         connection.connect()
         return connection
 
-    def close(self) -> None:
-        """Close idle connections now, and the others when their calls end."""
-        self.pool.close()
-
-    def reset(self) -> None:
-        """Close the idle connections: the server behind them may have changed its role."""
-        self.pool.close_idle()
-
     def after_fork(self) -> None:
         """Forget the parent's connections in a forked child."""
         _inherited.extend(self.pool.idle)

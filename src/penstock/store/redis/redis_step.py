@@ -218,28 +218,23 @@ class RedisStep:
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
     def _loaded(self, tube: Tube, tasks: list[Any], groups: Sequence[StoredGroup]) -> Loaded | None:
-        """Decode what a script read. Returns None if it had to repair the tube: then read again."""
-        records: list[Record] = []
-        broken = False
+        """Decode what a script read; a task whose group is lost is treated as in no group. Returns None if the tube had
+        to be repaired: then read again."""
+        records, broken, found = list[Record](), False, {group.no: group for group in map(_read_group, groups)}
         for id, value in zip(tasks[::2], tasks[1::2], strict=True):
             try:
-                records.append(decode(id, value))
+                record = decode(id, value)
             except StoreCorrupt:
                 if not self._write:
                     raise
                 broken = True
+            else:
+                lost = record.group_no is not None and record.group_no not in found
+                records.append(replace(record, group=None, group_no=None) if lost else record)
         if broken and tube.kind.leased:
             self._write = False  # so that a failed repair is not repeated
             self._runner.on_unreadable(tube, self._given)
             return None
-        return self._with_groups(tube, records, groups)
-
-    def _with_groups(self, tube: Tube, records: list[Record], groups: Sequence[StoredGroup]) -> Loaded:
-        """The tasks with their errors and groups. A task whose group is lost is treated as in no group."""
-        found = {group.no: group for group in map(_read_group, groups)}
-        lost = [place for place, record in enumerate(records) if record.group_no and record.group_no not in found]
-        for place in lost:
-            records[place] = replace(records[place], group=None, group_no=None)
         return Loaded(self._with_errors(tube, records), found)
 
     def leased_by(self, lost: port.LostTake) -> list[list[Record]]:

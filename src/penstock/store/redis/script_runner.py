@@ -122,9 +122,8 @@ class ScriptRunner:
 
     def missing(self, tube: Tube) -> NoSuchTube:
         """The error for a tube that is gone; it says where the tube was moved, if it was."""
-        if (frozen := self.frozen(tube)) is not None:
-            return hidden(frozen)
-        return tube_missing(tube)
+        frozen = self.frozen(tube)
+        return tube_missing(tube) if frozen is None else hidden(frozen)
 
     def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
         """The frozen tube, which says where it was moved; None if it was not. `no`: read that stored tube instead."""

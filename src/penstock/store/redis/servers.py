@@ -161,7 +161,7 @@ class Servers:
     def close(self) -> None:
         """Close all connections."""
         for node in list(self._nodes.values()):  # a call in flight may add a node
-            node.close()
+            node.pool.close()
 
     def after_fork(self) -> None:
         """Leave the parent's connections alone in a forked child."""
@@ -191,9 +191,9 @@ class Servers:
         raise AssertionError("the last try returns or raises")
 
     def _reset(self) -> None:
-        """Prepare another attempt."""
+        """Prepare another attempt: the server behind idle connections may have changed its role."""
         for node in list(self._nodes.values()):
-            node.reset()
+            node.pool.close_idle()
 
 
 class Cluster(Servers):
