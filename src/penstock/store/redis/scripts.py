@@ -81,7 +81,7 @@ def load_script(name: str, *, sort: str = PLAIN, modern: bool = True, pooled: bo
 def _head(flags: list[str], modern: bool) -> list[str]:
     if modern:
         return [f"#!lua flags={','.join(flags)}" if flags else "#!lua"]
-    return [_sections()["redis_6"], *([_sections()["redis_6_allow_oom"]] if "allow-oom" in flags else [])]
+    return [_sections()["allow_oom"]] if "allow-oom" in flags else []
 
 
 @cache

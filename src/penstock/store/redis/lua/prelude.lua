@@ -12,11 +12,7 @@
 --   log               events, id, record, ... of every change, in order
 -- Scripts of a tube return {-1} where the tube does not exist.
 
--- part: redis_6
--- Only before Redis 7: without this, TIME forbids later writes.
-redis.replicate_commands()
-
--- part: redis_6_allow_oom
+-- part: allow_oom
 -- Only before Redis 7: a script may write at the memory limit if its first write needs no memory. This one changes
 -- nothing.
 redis.call('PERSIST', KEYS[1])
@@ -72,11 +68,6 @@ end
 -- Note that something ended that a caller may wait for.
 local function notify_waiters() awaited = redis.call('HDEL', k_meta, 'awaited') == 1 or awaited end
 
-local function due_before(moment)
-  local first = redis.call('ZRANGE', k_due, 0, 0, 'WITHSCORES')[2]
-  return first and tonumber(first) < moment
-end
-
 -- Write the counters, and notify other processes if their callers wait for what changed.
 local function finish()
   if save_names then save_names() end
@@ -84,7 +75,8 @@ local function finish()
     if by ~= 0 then redis.call('HINCRBY', k_meta, name, by) end
   end
   counted = {}
-  local wake_takers = meta[3] and (readied > 0 or due_before(tonumber(meta[3])))
+  local first = meta[3] and tonumber(redis.call('ZRANGE', k_due, 0, 0, 'WITHSCORES')[2])
+  local wake_takers = meta[3] and (readied > 0 or (first and first < tonumber(meta[3])))
   local wake_putters = removed > 0 and meta[4]
   if wake_takers then redis.call('HDEL', k_meta, 'take_waits') end
   if wake_putters then redis.call('HDEL', k_meta, 'full') end
