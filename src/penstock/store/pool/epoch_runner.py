@@ -116,11 +116,11 @@ class WatchedServer(Servers):
     def wait_at(self, called: bytes) -> bytes | None:
         """Wait at a list for at most a second. Returns what came."""
         reply = self._retry(lambda: unwrap(exchange_scripts(self._waits, [_wait_at(called)])[0]))
-        return None if reply is None else cast("list[bytes]", reply)[1]
+        return None if reply is None else reply[1]
 
     def read_run_id(self) -> str:
         """The run id of the server."""
-        return parse_info(cast(bytes, self.send(b"", b"INFO", b"server")))["run_id"]
+        return parse_info(self.send(b"", b"INFO", b"server"))["run_id"]
 
     def send(self, key: bytes, *words: Argument) -> Reply:
         """Send an idempotent command without checking the epoch of its tube."""

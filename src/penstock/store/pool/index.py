@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
@@ -161,7 +161,7 @@ class Mirror:
 
     def _on_marks(self, name: str, tube: Tube, epoch: str, *words: Argument) -> list[Reply]:
         """Run a script that also works on a tube that was moved away; raises Interrupted if the epoch has ended."""
-        reply = cast("list[Reply]", self._runner.on_tag(name, tube.no, epoch, *words, idempotent=True))
+        reply: list[Reply] = self._runner.on_tag(name, tube.no, epoch, *words, idempotent=True)
         if reply[0] == OTHER_EPOCH:
             raise Interrupted
         return reply
@@ -222,6 +222,8 @@ class Index:
         self._schema = schema
         self._store = runner.keys.name(TUBES, "store")
         self._building = runner.keys.name(TUBES, "building")
+        #: Whether this process has built the index.
+        self.built = False
         self.reset()
 
     def reset(self) -> None:
@@ -241,7 +243,7 @@ class Index:
                 epoch, run = self._vault.epoch(), self._servers.read_run_id()
                 building = self._servers.send(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run", b"schema")
-                found = cast("list[bytes | None]", self._servers.send(self._store, *words))
+                found = self._servers.send(self._store, *words)
                 if epoch and found == [str(epoch).encode(), run.encode(), str(self._schema).encode()]:
                     self._servers.epoch, self._servers.run_id = epoch, run
                     return
@@ -249,13 +251,6 @@ class Index:
                     time.sleep(_POLL_SECONDS)  # another process builds the index, without a notification at the end
                 else:
                     self._build(epoch, run, progress)
-
-    def rebuild(self, progress: Progress | None = None) -> None:
-        """Rebuild the index, even if it is complete."""
-        with self._lock, self._servers.trusted():
-            while not self._build(self._vault.epoch(), self._servers.read_run_id(), progress):
-                time.sleep(_POLL_SECONDS)
-        self.ensure()
 
     def restore(self, no: int) -> bool:
         """Make sure that a tube's index is complete. Returns False if there is no such tube."""
@@ -266,23 +261,23 @@ class Index:
         if shelf.beside is None:
             self._runner.on_tag("begin_index", no, epoch, idempotent=True)
         meta = self._runner.keys.name(no, "meta")
-        found = cast("list[bytes | None]", self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"frozen"))
+        found = self._servers.send(meta, b"HMGET", meta, b"epoch", b"last", b"frozen")
         if found[0] != str(epoch).encode() or not any(found[1:]):  # a drop was interrupted
             log.warning("the index of tube number %d is lost; rebuilding the whole index", no)
             self.replace(epoch)
         return True
 
-    def replace(self, epoch: int) -> None:
-        """Rebuild the index, unless another process has begun the next epoch."""
+    def replace(self, epoch: int, progress: Progress | None = None) -> None:
+        """Rebuild the index of that epoch, unless another process does."""
         with self._lock, self._servers.trusted():
-            self._build(epoch, self._servers.read_run_id())
-        self.ensure()
+            self._build(epoch, self._servers.read_run_id(), progress)
+        self.ensure(progress)
 
-    def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
-        """Build the index in the next epoch. Returns False if another process builds it, or if it was lost again."""
+    def _build(self, known: int, run: str, progress: Progress | None = None) -> None:
+        """Build the index in the next epoch, unless another process does. It may be lost again meanwhile."""
         self._announce()  # before raising the epoch: else another process would raise it again
         if not self._vault.raise_epoch(known):
-            return False
+            return
         epoch, started, done = known + 1, time.monotonic(), 0
         total = self._vault.count() if progress else 0
         tubes: list[Tube] = []
@@ -300,17 +295,17 @@ class Index:
                 for tube in tubes:
                     self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch, *groups[tube.no])
         except Interrupted:
-            return False
+            return
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
         self._write(b"UNLINK", self._building)
         if known and progress is None:  # else it is the first build, or a user asked for it
             log.warning("rebuilt the index of %d tubes in %.1f s", len(tubes), time.monotonic() - started)
-        return True
+        self.built = True
 
     def _begin(self, epoch: int) -> None:
         """Mark the index as incomplete, and remove all sessions."""
         opened = self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
-        if cast("list[bytes]", opened)[0].decode() != self._vault.name:
+        if opened[0].decode() != self._vault.name:
             raise BadValue(
                 f"prefix {self._runner.keys.prefix} of {self._servers.label} belongs to another store: give the URL "
                 "another prefix"
@@ -347,7 +342,7 @@ class Index:
 
     def _wipe(self, no: int, epoch: int, *beside: bytes) -> int:
         """Empty and close the index of a tube. Returns what reset_index returns."""
-        done = cast(int, self._runner.on_tag("reset_index", no, epoch, *beside, idempotent=True))
+        done: int = self._runner.on_tag("reset_index", no, epoch, *beside, idempotent=True)
         if not done:
             raise Interrupted
         return done

@@ -255,7 +255,7 @@ class PoolStore(RedisStore):
         for tube in (make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()):
             with suppress(PenstockError):  # the index may be lost
                 self._mirror.write(tube, str(self._servers.epoch))
-        self._index.rebuild(progress)
+        self._index.replace(self._vault.epoch(), progress)
 
     def describe(self) -> Description:
         found = super().describe()
@@ -524,7 +524,7 @@ class PoolStore(RedisStore):
     def erase_tube(self, tube: Tube, *, forget: bool = False) -> None:
         erase = partial(super().erase_tube, tube)
         erase()  # first, so that no marked change is written after the vault was erased
-        version = cast("bytes | None", self._runner.command(tube.no, "meta", b"HGET", b"version"))
+        version = self._runner.command(tube.no, "meta", b"HGET", b"version")
         self._vault.erase_tube(tube.no, vault_version(self._servers.epoch, int(version or 0)))
         self._write_whole(tube, erase)
         if forget:
@@ -562,12 +562,6 @@ def open_pool(
 
 def rebuild_pool(url: str, database: Database, progress: Progress) -> None:
     """Rebuild the index exactly once: opening the pool already does that if the index is lost."""
-    built: list[int] = []
-
-    def report(done: int, total: int) -> None:
-        built.append(done)
-        progress(done, total)
-
-    with closing(open_pool(url, database, progress=report)) as store:
-        if not built:
+    with closing(open_pool(url, database, progress=progress)) as store:
+        if not store._index.built:
             store.rebuild(progress)
