@@ -94,11 +94,12 @@ def plain(text: str) -> str:
 
 
 def failure(error: BaseException) -> str:
-    """Type and text of an error; only the type if its `__str__` raises."""
+    """Type and text of an error; only the type if it has no text, or if its `__str__` raises."""
     try:
-        return f"{type(error).__name__}: {error}"
+        text = str(error)
     except Exception:
-        return type(error).__name__
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _text(what: str, value: object) -> str:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.tube import Tube
-from penstock.core import codec
+from penstock.core import codec, names
 from penstock.core.options import refuse_option
 from penstock.core.results import Overdue
 from penstock.core.task import Task, record_of
@@ -183,7 +183,7 @@ class Scheduler:
         """Record a finished run, if it was a tick, for operators. Safe from any thread."""
         data = task.data
         if isinstance(data, dict) and "tick" in data and task.address:
-            failure = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
+            failure = None if error is None else names.failure(error)[:_MOST_ERROR]
             self._runs[task.address.rpartition(" #")[2]] = Run(task.taken or 0.0, round(seconds, 3), failure)
 
     def _run(self) -> None:
