@@ -219,11 +219,11 @@ class Flushed(msgspec.Struct):
             self.works.append((tube, records))
 
 
-class Request(msgspec.Struct, frozen=True):
+class TakeRequest(msgspec.Struct, frozen=True):
     """A take: up to `count` tasks for the session of a handle.
 
     Tasks come from the first tube that has any. If something is due in a tube (a task's `at`, a moving group, a lapsed
-    handle or session), the take stops there without leasing and returns that tube as `Handed.due`. In the first
+    handle or session), the take stops there without leasing and returns that tube as `TakeAnswer.due`. In the first
     `forced` tubes the take continues even if something is due, and skips tasks past their ttl and tasks of cancelled
     groups. `blocked` registers or unregisters the caller with the number `waiter` in all tubes of the request.
     """
@@ -252,7 +252,7 @@ class Found(msgspec.Struct, gc=False):
     retry_ms: int = 0
 
 
-class Handed(msgspec.Struct):
+class TakeAnswer(msgspec.Struct):
     """The result of a take. `next_at`: the next deadline in the tubes visited, including sessions and round elements.
 
     `due`: the tube in which something is due; then nothing was leased. `alive` is False if the handle is gone.
@@ -359,7 +359,7 @@ class Step(Protocol):
         One query, with one index seek per tube and index."""
 
     # hot
-    def take(self, request: Request) -> Handed:
+    def take(self, request: TakeRequest) -> TakeAnswer:
         """Lease tasks, or hand them out by the rules of the kind (`core.lifecycle`), and count them."""
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:

@@ -69,7 +69,7 @@ from penstock.core.select import Find, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import GroupTotals, ImportBatch, StoredOutcome, TubeCounters, is_hidden
 from penstock.engine import integrity, port, sessions
-from penstock.engine.port import Conflict, Found, Handed, Page, Request, Step
+from penstock.engine.port import Conflict, Found, Page, Step, TakeAnswer, TakeRequest
 from penstock.engine.work import Work, must_have_room, put_linked
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreBusy, StoreError
 
@@ -297,7 +297,7 @@ class Store(ABC):
             if self.lost:
                 self.lost.undo(step, effects, again=False)
             while True:
-                handed = step.take(Request(tubes, count, handle, max_pri, blocked, waiter, forced))
+                handed = step.take(TakeRequest(tubes, count, handle, max_pri, blocked, waiter, forced))
                 if handed.due is None:
                     break
                 self._apply_due(step, handed.due, effects)
@@ -376,7 +376,7 @@ class Store(ABC):
         def advance(step: Step, _: bool) -> Advanced:
             more = self._apply_due(step, tube, effects, limit)
             more = step.sweep(tube, ADVANCE_STEP) or more
-            look = step.take(Request((tube,), 0, "", forced=1))  # takes nothing, but returns the next deadline
+            look = step.take(TakeRequest((tube,), 0, "", forced=1))  # takes nothing, but returns the next deadline
             return Advanced(more, _until(look.next_at, step.now), effects)
 
         return self._run(advance, (tube,), now=now)
@@ -688,17 +688,17 @@ def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
 
 
-def first_found(request: Request, found: Iterable[Found]) -> Handed:
+def first_found(request: TakeRequest, found: Iterable[Found]) -> TakeAnswer:
     """Combine what a take finds in each of its tubes, in order, into its result. Reads `found` up to the first tube
     with tasks."""
     nexts: list[int] = []
-    handed = Handed()
+    handed = TakeAnswer()
     for place, (tube, here) in enumerate(zip(request.tubes, found, strict=True)):
         if here.next_at is not None:
             if here.next_at > here.clock:
                 nexts.append(here.next_at)
             elif place >= request.forced:
-                return Handed(due=tube)
+                return TakeAnswer(due=tube)
             else:
                 nexts.append(here.clock + here.retry_ms)
         if here.session is None:

@@ -12,7 +12,7 @@ from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.engine.port import Acked, Conflict, Delta, Flushed, Found, Handed, LostTake, Request
+from penstock.engine.port import Acked, Conflict, Delta, Flushed, Found, LostTake, TakeAnswer, TakeRequest
 from penstock.engine.store import first_found
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
@@ -89,10 +89,10 @@ class MysqlStep(ServerStep):
 
     # take
 
-    def take_once(self, request: Request, call: int) -> Handed:
+    def take_once(self, request: TakeRequest, call: int) -> TakeAnswer:
         return first_found(request, self._found(request, self.send(*self._take_packet(request, call)).results))
 
-    def _found(self, request: Request, results: list[list[Row]]) -> Iterator[Found]:
+    def _found(self, request: TakeRequest, results: list[list[Row]]) -> Iterator[Found]:
         for tube in request.tubes:
             rows = results.pop(0)
             no, session, now, next_at = rows[0][:4]
@@ -104,7 +104,7 @@ class MysqlStep(ServerStep):
             moment = None if int(next_at) == NEVER else int(next_at)
             yield Found(session, int(now), moment, records, ranks[0][0] if ranks else None)
 
-    def _take_packet(self, request: Request, call: int) -> list[str]:
+    def _take_packet(self, request: TakeRequest, call: int) -> list[str]:
         blocked, head = request.blocked, f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
         packet: list[str] = []
         if _is_simple(request):
@@ -206,13 +206,13 @@ class MysqlStep(ServerStep):
         self.change(Q.raise_serial, tube=tube.no, serial=serial)
 
 
-def _is_simple(request: Request) -> bool:
+def _is_simple(request: TakeRequest) -> bool:
     """Return whether a take is for one task of one plain tube, the first in its order, and its caller does not wait."""
     kind, others = request.tubes[0].kind, len(request.tubes) > 1 or request.forced or request.blocked
     return request.count == 1 and kind.leased and not (kind.per_utube or others or request.max_pri is not None)
 
 
-def _take_from(tube: Tube, request: Request, now: str, *, forced: bool) -> list[str]:
+def _take_from(tube: Tube, request: TakeRequest, now: str, *, forced: bool) -> list[str]:
     """Return the statements that take from one tube. The rows of their result begin with what `look` found."""
     kind, count = tube.kind, request.count
     rank = f"GREATEST({now}-{tube.period},0)" if kind.hand_out == CLOCK else "0"
@@ -238,7 +238,7 @@ def _take_from(tube: Tube, request: Request, now: str, *, forced: bool) -> list[
     return [*packet, fill(Q.first_rank, tube=tube.no)] if kind.hand_out == CLOCK else packet
 
 
-def _find(tube: Tube, request: Request, count: int, *, forced: bool) -> list[Statement]:
+def _find(tube: Tube, request: TakeRequest, count: int, *, forced: bool) -> list[Statement]:
     per_utube = tube.kind.per_utube
     queue = Raw(Q.queue_of_task if per_utube else "")
     if not forced and request.max_pri is None and tube.kind.leased:

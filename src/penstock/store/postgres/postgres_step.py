@@ -23,7 +23,7 @@ from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import TubeCounters
 from penstock.engine import port
-from penstock.engine.port import Conflict, Found, Handed, LostTake, Request
+from penstock.engine.port import Conflict, Found, LostTake, TakeAnswer, TakeRequest
 from penstock.engine.store import BUSY_MS, first_found
 from penstock.errors import PenstockError
 from penstock.store.postgres import postgres_writes as writes
@@ -157,7 +157,7 @@ class PostgresStep(ServerStep):
 
     ack, flush = writes.ack, writes.flush
 
-    def take_once(self, request: Request, call: int) -> Handed:
+    def take_once(self, request: TakeRequest, call: int) -> TakeAnswer:
         tubes, handle, blocked = request.tubes, request.handle, request.blocked
         mark = str(call) if blocked is not None or len(tubes) > 1 else None
         calls = self.locks(*tubes, handle=handle)
@@ -185,7 +185,7 @@ class PostgresStep(ServerStep):
             found.retry_ms = 0 if self.moved else BUSY_MS
             yield found
 
-    def _take_call(self, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
+    def _take_call(self, request: TakeRequest, place: int, tube: Tube, mark: str | None, call: int) -> Call:
         on, kind, count = self.on(tube), tube.kind, request.count
         return self.call(
             on.take if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
@@ -194,7 +194,7 @@ class PostgresStep(ServerStep):
             count=min(count, 1) if _singly(tube) else count, period=tube.period if kind.hand_out == CLOCK else _HIGHEST,
         )  # fmt: skip
 
-    def _take_more(self, request: Request, handed: Handed, tube: Tube, call: int) -> None:
+    def _take_more(self, request: TakeRequest, handed: TakeAnswer, tube: Tube, call: int) -> None:
         alone = replace(request, blocked=None, forced=1)
         opening = self.locks(tube, handle=request.handle)
         while (left := request.count - len(handed.records)) > 0:

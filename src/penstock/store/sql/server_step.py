@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from penstock.core.options import Tube
 from penstock.engine import port
-from penstock.engine.port import Conflict, Handed, LostTake, Request
+from penstock.engine.port import Conflict, LostTake, TakeAnswer, TakeRequest
 from penstock.engine.store import Store
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.sql.server import Server
@@ -177,7 +177,7 @@ class ServerStep(SqlStep):
 
     # takes
 
-    def take(self, request: Request) -> Handed:
+    def take(self, request: TakeRequest) -> TakeAnswer:
         """Lease or hand out tasks of the first tube that has any.
 
         Raises Conflict if the connection breaks: the engine undoes what the take may have done, and retries it.
@@ -200,7 +200,7 @@ class ServerStep(SqlStep):
                     handed.next_at = settled if handed.next_at is None else min(settled, handed.next_at)
         return handed
 
-    def take_once(self, request: Request, call: int) -> Handed:
+    def take_once(self, request: TakeRequest, call: int) -> TakeAnswer:
         """Try a take once. Its leases get the number `call`. If it finds nothing, it registers a blocked caller,
         again for "unregister_if_found"."""
         raise NotImplementedError

@@ -32,7 +32,7 @@ from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Description, Finding
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.engine import port
-from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Found, Handed, Request, Row
+from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Found, Row, TakeAnswer, TakeRequest
 from penstock.engine.store import Store, finish_drops, first_found
 from penstock.errors import StoreFull
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
@@ -346,14 +346,14 @@ class SqliteStep(SqlStep):
 
     # take
 
-    def take(self, request: Request) -> Handed:
+    def take(self, request: TakeRequest) -> TakeAnswer:
         tubes = request.tubes
         handed = first_found(request, map(partial(self._take_from, request), range(len(tubes)), tubes))
         if request.blocked is not None and handed.alive and handed.due is None:
             self._register(request, bool(handed.records))
         return handed
 
-    def _take_from(self, request: Request, place: int, tube: Tube) -> Found:
+    def _take_from(self, request: TakeRequest, place: int, tube: Tube) -> Found:
         looked = self.execute(Q.look, (tube.no, request.handle)).get
         if looked is None:
             raise self.no_such_tube(tube)
@@ -368,7 +368,7 @@ class SqliteStep(SqlStep):
                 rank = self.execute(Q.first_rank, (tube.no,)).get
         return Found(session, now, next_at, records, rank)
 
-    def _hand_out(self, tube: Tube, request: Request, session: int) -> list[Record]:
+    def _hand_out(self, tube: Tube, request: TakeRequest, session: int) -> list[Record]:
         if not tube.kind.leased:
             top = round_limit(tube, self.now) if tube.kind.hand_out == CLOCK else 0
             found = self.execute(Q.to_hand_out, (tube.no, top, self.now, request.count))
@@ -379,7 +379,7 @@ class SqliteStep(SqlStep):
         turns = (self._lease(tube, request, session, 1) for _ in range(request.count))
         return list(chain.from_iterable(takewhile(bool, turns)))
 
-    def _lease(self, tube: Tube, request: Request, session: int, count: int) -> list[Record]:
+    def _lease(self, tube: Tube, request: TakeRequest, session: int, count: int) -> list[Record]:
         no, now, call, top = tube.no, self.now, port.new_call(), request.max_pri
         found = self.execute(Q.to_lease, (no, _ANY_RANK if top is None else top, now, count, session, call))
         records = [Record(*row) for row in found]
@@ -419,7 +419,7 @@ class SqliteStep(SqlStep):
         rows.close()
         return self._hand_over(tube, old, new=False)
 
-    def _register(self, request: Request, came: bool) -> None:
+    def _register(self, request: TakeRequest, came: bool) -> None:
         for tube in request.tubes:
             if request.blocked == "register" and not came:
                 self.execute(Q.count_waiter, (request.handle, tube.no, 1))
