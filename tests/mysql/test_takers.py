@@ -14,7 +14,7 @@ import penstock
 from penstock.core.lifecycle import Move, became_due
 from penstock.core.results import Effects, Presence
 from penstock.core.task import record_of
-from penstock.engine.port import ByIds, Request
+from penstock.engine.port import ByIds, TakeRequest
 from penstock.engine.work import Work
 from penstock.store.mysql.mysql_queries import TIME, Q
 from penstock.store.mysql.mysql_step import MysqlStep
@@ -44,7 +44,7 @@ def test_a_taker_skips_rows_that_another_is_taking(
         tube.put(place, **({"utube": place} if kind == "utube" else {}))  # type: ignore[arg-type]
     take(tube).release()
     step, server = held
-    assert len(step.take(Request([tube.stored], 4, broker.session_handle.handle)).records) == 4
+    assert len(step.take(TakeRequest([tube.stored], 4, broker.session_handle.handle)).records) == 4
     theirs = begin(lambda: tube.take_many(4)).result(30)
     server.end()
     assert [task.data for task in theirs] == [4, 5, 6, 7]
@@ -89,7 +89,7 @@ def test_a_take_of_the_urgent_locks_nothing_less_urgent(
     tube.put_many([("urgent", {"pri": 0}), ("slow", {"pri": 5})][-there:])
     broker.tube("other").take(0)  # joined
     step, server = held
-    assert len(step.take(Request([tube.stored], 9, broker.session_handle.handle, max_pri=4)).records) == there - 1
+    assert len(step.take(TakeRequest([tube.stored], 9, broker.session_handle.handle, max_pri=4)).records) == there - 1
     task = begin(lambda: tube.take(0)).result(30)
     server.end()
     assert task is not None
@@ -147,10 +147,10 @@ def test_a_handle_that_is_removed_during_its_take_leaves_no_waiter(
 ) -> None:
     tube, store, (step, server) = broker.tube("t"), broker.runtime.store, held
     store.join(Presence("a", "host", 1, "here"), None, 0)
-    assert step.take(Request([tube.stored], 1, "a")).alive  # has the locks that a take begins with
+    assert step.take(TakeRequest([tube.stored], 1, "a")).alive  # has the locks that a take begins with
     leaving = begin(lambda: store.leave(["a"]))
     until(lambda: leaving.done() or _waits_for_a_row(own))
-    step.take(Request([tube.stored], 1, "a", blocked="register", waiter=1))
+    step.take(TakeRequest([tube.stored], 1, "a", blocked="register", waiter=1))
     server.end(commit=True)
     leaving.result(30)
     assert broker.check() == []

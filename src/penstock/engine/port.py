@@ -186,7 +186,7 @@ class Delta(msgspec.Struct):
     posts: list[Post] = msgspec.field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
+    def all_or_nothing(self) -> bool:
         """Whether one failed guard undoes everything (Conflict); otherwise, rows whose guard fails are skipped."""
         return bool(self.groups or self.works or self.fresh or self.posts)
 

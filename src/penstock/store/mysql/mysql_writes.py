@@ -235,7 +235,7 @@ class Flush:
         """Read the answers to the packet into the result of the flush."""
         flushed, rows = Flushed(), self._delta.rows
         if rows:
-            found = [] if self._delta.whole else results.pop(0)
+            found = [] if self._delta.all_or_nothing else results.pop(0)
             ((got, gained),) = results.pop(0)
             changed = {row.before.id for row in rows} if int(got) == len(rows) else {int(id) for (id,) in found}
             flushed.note_rows(self._delta, changed, int(gained) if self._per_utube else None)
@@ -260,10 +260,10 @@ class Flush:
                 statements.append(fill(Q.move_in_queues, guard=guard, taken=taken, waits=waits))
             statements.append(fill(Q.change_rows, guard=guard, new=Raw(new)))
             statements.append(fill(Q.count_changed, count=Raw(f"@p_n{number}")))
-        if self._delta.whole:
+        if self._delta.all_or_nothing:
             statements.append(require(f"@p_got = {len(rows)}"))
         statements += self._outcomes() + self._counters()
-        if not self._delta.whole:
+        if not self._delta.all_or_nothing:
             statements.append(fill(Q.show_changed, ids=pks(rows), all=len(rows)))
         if gone := [row for row in rows if row.after.state == "-"]:
             statements.append(fill(Q.delete_gone, ids=pks(gone)))

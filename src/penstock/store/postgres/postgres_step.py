@@ -50,9 +50,9 @@ class PostgresStep(ServerStep):
     db: PostgresStore
     settling_ms = 25
     #: Whether the flush skips locked rows, on which another process works.
-    passing = False
+    skips_locked = False
     #: Whether such a flush changed some rows; more may remain.
-    moved = False
+    applied_some = False
 
     def run(self, calls: Sequence[Call], *, safe: bool = False) -> list[list[Row]]:
         """Send statements together, as one transaction or as part of the open one. Returns the rows of each that has
@@ -63,7 +63,7 @@ class PostgresStep(ServerStep):
     def call(self, query: str, **values: object) -> Call:
         """Return a statement with its values, including the clock and, for a notification, its sender."""
         assert isinstance(query, Query)
-        values |= {"now": self.given, "passing": self.passing}
+        values |= {"now": self.given, "skips_locked": self.skips_locked}
         if "process" in query.names:
             values.setdefault("process", self.db.server.sender)
         return query.call(values)
@@ -119,7 +119,7 @@ class PostgresStep(ServerStep):
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
     ) -> tuple[str, dict[str, object]]:
-        self.passing = isinstance(select, (port.Due, port.Members))
+        self.skips_locked = isinstance(select, (port.Due, port.Members))
         return super()._selected(tube, select, self.on(tube))
 
     def watch(self, tube: Tube) -> None:
@@ -182,7 +182,7 @@ class PostgresStep(ServerStep):
             self.note_clock(rows[0][2])
             found = _found(tube, rows)
             # Deadlines that this step left to another client are applied soon.
-            found.retry_ms = 0 if self.moved else BUSY_MS
+            found.retry_ms = 0 if self.applied_some else BUSY_MS
             yield found
 
     def _take_call(self, request: TakeRequest, place: int, tube: Tube, mark: str | None, call: int) -> Call:

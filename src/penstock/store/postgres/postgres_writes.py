@@ -213,13 +213,13 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
     calls += [step.call(step.Q.change_group, tube=tube.no, **group_values(group)) for group in delta.groups]
     calls += _notify_call(step, delta)
-    answers = step.run([*opening, *calls], safe=step.passing and not delta.whole)
+    answers = step.run([*opening, *calls], safe=step.skips_locked and not delta.all_or_nothing)
     flushed = Flushed()
     if delta.rows:
         clock, pks, *_ = answers[0][0]
         step.note_clock(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
-        step.moved = step.moved or (step.passing and bool(changed))
+        step.applied_some = step.applied_some or (step.skips_locked and bool(changed))
         flushed.note_rows(delta, changed, answers[1][0][0] if queues else None)
     for at, into, entries, alike in puts:
         records = _stored(step, into, entries, answers[at:], alike=alike)
@@ -259,7 +259,7 @@ def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
         columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
         on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
-        whole=delta.whole, queues=queues,
+        whole=delta.all_or_nothing, queues=queues,
         kept=any(address is not None for address in addresses), bounded=bounded(tube),
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip

@@ -296,7 +296,8 @@ class RedisStep:
             works = []
         groups = _encode([_packed_group(row, results) for row in delta.groups])
         posted = _encode([(post.tube, _place(pack_post(post), results)) for post in posts])
-        words: list[Argument] = [rows, groups, posted, int(delta.whole), tube.retention, len(results), *results]
+        words: list[Argument] = [rows, groups, posted, int(delta.all_or_nothing), tube.retention, len(results)]
+        words += results
         entries = [*delta.fresh, *works]
         if entries:
             words += [len(works), *puts.pack_put(tube, entries)]

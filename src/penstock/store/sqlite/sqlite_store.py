@@ -494,7 +494,7 @@ class SqliteStep(SqlStep):
                 raise port.Conflict
         if delta.rows:
             readied = self._write_rows(delta.tube, delta.rows)
-            if readied is None and delta.whole:
+            if readied is None and delta.all_or_nothing:
                 raise port.Conflict
             if readied is None:
                 return Flushed(missed={delta.rows[0].before.id})
