@@ -319,9 +319,7 @@ class MysqlServer(Server[Link]):
             return {}
 
     def set_meta(self, link: Link, meta: dict[str, str]) -> None:
-        for name, value in meta.items():
-            link.change(fill(Q.set_meta, name=name, value=value))
-        link.finish()
+        link.send([fill(Q.set_meta, name=name, value=value) for name, value in meta.items()])
 
     @contextmanager
     def alone(self, link: Link) -> Iterator[None]:

@@ -17,7 +17,7 @@ from penstock.engine.store import first_found
 from penstock.store.mysql.mysql_connection import REPEATABLE
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, TIME, Q
 from penstock.store.mysql.mysql_wire import Answer, Prepared, Raw, Statement, fill, literal
-from penstock.store.mysql.mysql_writes import Flush, ack_packet
+from penstock.store.mysql.mysql_writes import Flush, ack_packet, add_counts
 from penstock.store.sql.server_step import ServerStep
 from penstock.store.sql.sql_queries import ID_MASK
 from penstock.store.sql.sql_step import Row, first_pk
@@ -68,10 +68,7 @@ class MysqlStep(ServerStep):
         self.rows(Q.lock_tube, tube=tube.no)
 
     def add_counts(self, tube: Tube, counts: Mapping[str, int], last_id: int = 0) -> None:
-        names = [name for name in COUNTED if name in counts]
-        columns = Raw(",".join(COUNTED[name] for name in names))
-        numbers = Raw(",".join(str(counts[name]) for name in names))
-        self.change(Q.add_counts, tube=abs(tube.no), columns=columns, numbers=numbers)
+        self.send(add_counts(abs(tube.no), {name: counts[name] for name in COUNTED if name in counts}), safe=True)
         if last_id:
             self.change(Q.raise_last, tube=tube.no, last=last_id)
 

@@ -22,13 +22,11 @@ from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.engine.port import Delta, Flushed, Row
 from penstock.store.mysql.mysql_queries import COUNTED, NEVER, Q, require
 from penstock.store.mysql.mysql_wire import Raw, Rows, fill, joined, literal
+from penstock.store.sql.sql_queries import COLUMNS
 from penstock.store.sql.sql_step import RowClasses, first_pk, group_values
 
 # Columns that are omitted if no task of the put has a value, so that the server need not parse them.
-_OPTIONAL = {
-    "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
-    "group_no": "group_no",
-}  # fmt: skip
+_OPTIONAL = ("utube", "ttr", "extra", "reply_to", "group", "group_no")
 
 
 def _grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
@@ -36,6 +34,12 @@ def _grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     for key, value in pairs:
         groups.setdefault(key, []).append(value)
     return groups
+
+
+def add_counts(no: int, numbers: Mapping[str, int | str]) -> str:
+    """Return the statement that adds numbers, or expressions of SQL, to these counters of a tube."""
+    columns, values = ",".join(COUNTED[name] for name in numbers), ",".join(map(str, numbers.values()))
+    return fill(Q.add_counts, tube=no, columns=Raw(columns), numbers=Raw(values))
 
 
 def _enter_queues(tube: Tube, column: str, counts: Mapping[str, int], *, overtaking: bool = False) -> list[str]:
@@ -57,8 +61,7 @@ def ack_packet(tube: Tube, moves: Sequence[Move], moment: str) -> tuple[list[str
 
     Addresses, groups and micro-queues come from `Move.seen`.
     """
-    numbers = Raw(f"{-len(moves)},{len(moves)},{len(moves)}")
-    counted = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
+    counted = add_counts(tube.no, {"taken": -len(moves), "done": len(moves), "ack": len(moves)})
     if not tube.kind.leased:
         named = fill(Q.ack_named, tube=tube.no, texts=[move.name for move in moves])
         return [fill(Q.require_tube, tube=tube.no), named, require(f"ROW_COUNT() = {len(moves)}"), counted], []
@@ -127,7 +130,7 @@ class NewTasks:
         if self._per_utube:
             statements += _make_heads(self.tube, waiting)
         if self.delayed:
-            statements.append(f"INSERT INTO penstock_counter (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
+            statements.append(add_counts(self.tube.no, {"delayed": self.delayed}))
         marks = f"{self._ms},{self._seq}" if self._marked else "0,0"
         gained = "@p_gained" if self._per_utube else "0"
         return [*statements, f"SELECT {','.join([self._last, '@p_now', marks, gained, *self._names.values()])}"]
@@ -174,10 +177,10 @@ class NewTasks:
             ]
         if not kind.leased or any(entry.address is not None for entry in entries):
             columns["address"] = [self._address(place, entry) for place, entry in self._placed()]
-        for field, column in _OPTIONAL.items():
+        for field in _OPTIONAL:
             values = list(map(attrgetter(field), entries))
             if values.count(None) < len(values):
-                columns[column] = list(map(literal, values))
+                columns[COLUMNS[field]] = list(map(literal, values))
         head = f"INSERT INTO penstock_task (tube,created,{','.join(columns)}) VALUES "
         rows = zip(*columns.values(), strict=True)
         return [head + part for part in joined(f"({self.tube.no},@p_now,{','.join(row)})" for row in rows)]
@@ -326,11 +329,8 @@ class Flush:
         """Return the statement that adds the weights of each class of rows to the counters, for those that changed."""
         weights = self._classes.weights
         names = [name for name in COUNTED if any(weight[name] for weight in weights)]
-        if not names:
-            return []
-        sums = ("+".join(f"{weight[name]}*@p_n{no}" for no, weight in enumerate(weights)) for name in names)
-        columns = Raw(",".join(COUNTED[name] for name in names))
-        return [fill(Q.add_counts, tube=self._tube.no, columns=columns, numbers=Raw(",".join(sums)))]
+        sums = {name: "+".join(f"{weight[name]}*@p_n{no}" for no, weight in enumerate(weights)) for name in names}
+        return [add_counts(self._tube.no, sums)] if sums else []
 
 
 def _moment(at: int | None) -> int:
