@@ -13,7 +13,8 @@ from penstock.core.entry import plain_entry
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.store_url import with_pool
-from penstock.core.task import record_of
+from penstock.core.task import Record, record_of
+from penstock.engine.work import Work
 from penstock.operations.store_ops import settle
 from penstock.store.pool.pool_store import PoolStore
 from penstock.store.pool.vault import Changes
@@ -284,6 +285,27 @@ def test_another_process_continues(connect: Connect, server: Redis) -> None:
     with pytest.raises(penstock.NotTaken):
         held.ack()
     assert take(other.tube("t")).data == "b"
+
+
+def test_a_truncate_reports_that_redis_was_lost_between_its_steps(
+    broker: penstock.Broker, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = broker.tube("t")
+    tube.put_many(range(5))
+    flush = Work.flush
+
+    def flush_and_lose(work: Work) -> tuple[set[int], list[Record]]:
+        monkeypatch.setattr(Work, "flush", flush)
+        flushed = work.flush()
+        lose(server)
+        return flushed
+
+    monkeypatch.setattr(broker.runtime.store, "remove_step", 2)
+    monkeypatch.setattr(Work, "flush", flush_and_lose)
+    with pytest.raises(penstock.OutcomeUnknown, match="index of tube t was lost during the call"):
+        tube.truncate()
+    assert contents(tube) == []
+    assert tube.stats().tasks.done == 5
 
 
 def test_a_dropped_tube_stays_dropped(broker: penstock.Broker, server: Redis) -> None:

@@ -232,7 +232,8 @@ class EpochRunner(ScriptRunner):
         make = partial(self._request, name, tube, arguments, now)
         reply, change = self.change_tube(tube, make, client, idempotent=idempotent)
         if change.version and changes is not None:
-            changes[tube.no] = change._replace(client=self._thread.client)
+            first = changes.get(tube.no, change)  # if its epoch has ended, the change is lost, and the write must fail
+            changes[tube.no] = change._replace(client=self._thread.client, epoch=first.epoch)
         return reply
 
     def change_tube(
