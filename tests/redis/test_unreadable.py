@@ -193,6 +193,17 @@ def test_messages_and_elements_are_skipped(broker: penstock.Broker) -> None:
         tube.delete(task.id)
 
 
+def test_one_that_a_rebuilt_index_gets_is_buried_by_the_check(broker: penstock.Broker) -> None:
+    tube, store = broker.tube("t"), broker.runtime.store
+    assert isinstance(store, RedisStore)
+    tube.put("a")
+    tube.delete(1)
+    store._runner.on_tube("import", tube.stored, "", 0, 0, task_key(1), b"garbage", idempotent=True)
+    assert drain(tube) == []
+    broker.check(repair=True)
+    must_be_buried(tube, 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_moves_as_a_buried_task(broker: penstock.Broker, clock: Clock, kind: str) -> None:
     tube = broker.tube("t", kind=kind)

@@ -119,7 +119,7 @@ def payload_place(value: bytes) -> int:
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
-    """The record for bytes that penstock did not write, which are its data. See `unreadable` in lua/transfer.lua."""
+    """The record for bytes that penstock did not write, which are its data, after a byte that no data begins with."""
     state, reason = ("!", "its stored record could not be read") if leased else ("r", None)
     return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)
 

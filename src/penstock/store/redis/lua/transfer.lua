@@ -97,17 +97,11 @@ local function count_in(key, rec)
   related = related or rec.address or rec.reply_to or rec.group_no
 end
 
--- As penstock.store.redis.encoding makes it. The first byte keeps the data from being mistaken for what was put.
-local function unreadable(value)
-  return {
-    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
-    reason = 'its stored record could not be read', payload = '\255' .. value,
-  }
-end
-
 for i = split + 1, #ARGV, 2 do
-  local key, rec = ARGV[i], decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
-  if redis.call('HEXISTS', k_tasks, key) == 0 then
+  local key, rec = ARGV[i], decode(ARGV[i + 1])
+  if not rec then
+    redis.call('HSETNX', k_tasks, key, ARGV[i + 1]) -- the next check buries it
+  elseif redis.call('HEXISTS', k_tasks, key) == 0 then
     if not rebuilds then
       count_in(key, rec)
     elseif rec.state == 'q' then
