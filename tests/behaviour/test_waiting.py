@@ -23,7 +23,9 @@ def blocked(broker: penstock.Broker, tube: penstock.Tube, timeout: float = PATIE
     """A take that is already blocked, in another thread."""
     before = waiters(broker, tube.name)
     future = begin(lambda: tube.take(timeout))
-    until(lambda: waiters(broker, tube.name) > before)
+    until(lambda: future.done() or waiters(broker, tube.name) > before)
+    if future.done():
+        future.result()  # raises what ended the take
     return future
 
 
