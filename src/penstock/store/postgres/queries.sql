@@ -32,7 +32,7 @@ CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.dues)
 (:process::text IS NOT NULL AND EXISTS (SELECT 1 FROM penstock_watching w WHERE w.tube = :tube
     AND w.process <> :process AND w.until > $server_clock))
 -- fragment: notify
--- Always in the last column: see PostgresServer.send.
+-- Always in the last column: see `Wire` in postgres_wire.py.
 CASE WHEN :process::text IS NOT NULL THEN pg_notify('{channel}', :process) END
 
 -- the store
