@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -55,6 +56,32 @@ def test_what_the_server_held_is_ready_when_it_has_ended(store_url: str) -> None
             assert tube.peek(1).status == "t"
         assert tube.peek(1).status == "r"
         until(lambda: threading.active_count() <= before)
+
+
+def test_connections_over_the_limit_are_refused(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
+    body = b'{"status":"ok"}'
+    with serving(store_url) as running:
+        address = ("127.0.0.1", httpx.URL(running.url).port or 0)
+
+        def answer(client: socket.socket) -> bytes:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            read = b""
+            with suppress(ConnectionResetError):  # after a refusal
+                while not read.endswith(body) and (more := client.recv(2000)):
+                    read += more
+            return read
+
+        def answer_of_another() -> bytes:
+            with socket.create_connection(address, PATIENCE) as client:
+                return answer(client)
+
+        with socket.create_connection(address, PATIENCE) as one, socket.create_connection(address, PATIENCE) as two:
+            for held in (one, two):
+                assert answer(held).endswith(body)
+            assert answer_of_another().startswith(b"HTTP/1.1 503")
+            assert answer(two).endswith(body)
+        until(lambda: answer_of_another().endswith(body))
 
 
 def test_a_handshake_that_stalls_is_cut(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,9 @@ from penstock.server.sockets import Address, Tls, Unread
 # The time for the headers of a request, from the connection or its first byte; and, after a response that did not wait
 # for the body, the time for the rest of the body.
 HEAD_SECONDS = 20.0
+# More are refused: each costs memory, and a file that clients of the Redis protocol and the store need, too.
+MAX_CONNECTIONS = 10_000
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 # The time for a TLS handshake; asyncio's default is a minute.
 HANDSHAKE_SECONDS = 10.0
 
@@ -40,6 +43,9 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await()
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.write(_TOO_MANY)
+            transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
