@@ -267,8 +267,11 @@ class Store(ABC):
         if record is not None:
             return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
+        # A local put loads nothing if an address in use would be an error, because then it is probably free.
+        likely = links and tube.capacity is None and entries[0].duplicate == "error" and entries[0].group_no is None
+
         def put(step: Step, guess: bool) -> list[Record]:
-            work, guess = Work(step, tube, effects), guess and self.remote
+            work, guess = Work(step, tube, effects), guess and (self.remote or likely)
             if links:
                 return put_linked(work, entries, guess=guess)
             if self.remote and not guess:

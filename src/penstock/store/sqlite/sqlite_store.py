@@ -318,7 +318,10 @@ class SqliteStep(SqlStep):
         if tube.kind.per_utube:
             queues = Queues(self.db, tube, now, {record.utube or NO_UTUBE for record in records})
             records = [queues.place(record) if record.state == "r" else record for record in records]
-        insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
+        try:
+            insert_rows(self.db, queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
+        except apsw.ConstraintError as error:  # an address is in use
+            raise port.Conflict from error
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
             self.execute(Q.supersede_outcomes, (tube.no, as_json(addresses), now + SUPERSEDED_MS))
