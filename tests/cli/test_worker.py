@@ -56,6 +56,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "message"),
     [
         (["nowhere:app"], "penstock: module 'nowhere' was not found"),
+        (["shop.py:app"], "give shop:app"),
         (["shop:shop"], "penstock: shop has no App named shop: give shop:app"),
         (["shop:other"], "penstock: shop has no App named other: give shop:app"),
         ([":app"], "names no module"),

@@ -88,7 +88,9 @@ def load_app(target: str) -> App:
         module = importlib.import_module(module_name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
-            raise BadValue(f"module {shown(module_name)} was not found from {os.getcwd()}: give module:app") from None
+            given = module_name.removesuffix(".py").replace("/", ".")
+            meant = "module:app" if given == module_name else f"{given}:{attribute}"
+            raise BadValue(f"module {shown(module_name)} was not found from {os.getcwd()}: give {meant}") from None
         raise ImportFailed(f"module {shown(module_name)} cannot be imported: {failure(error)}") from error
     found = getattr(module, attribute, None)
     if not isinstance(found, App):
