@@ -109,7 +109,7 @@ SELECT $group FROM penstock_group WHERE tube = :tube AND live = :name;
 -- name: live_groups
 SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY live LIMIT :limit;
 -- name: add_group
-INSERT IGNORE INTO penstock_group (tube, name, state) VALUES (:tube, :name, 'open');
+INSERT IGNORE INTO penstock_group (tube, name, state) SELECT no, :name, 'open' FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;
 -- name: sweep_groups
 DELETE g FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group) WHERE tube = :tube AND until <= $now
 ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED) old STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = old.no;

@@ -258,12 +258,8 @@ class SqlStep:
         return [Group(*row) for row in rows]
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        found = self.groups(tube, name=name)
-        if not found:
-            with self.transaction():
-                self.must_live(tube)
-                self.change(self.Q.add_group, tube=tube.no, name=name)
-            found = self.groups(tube, name=name)
+        while not (found := self.groups(tube, name=name)):
+            self.change(self.Q.add_group, tube=tube.no, name=name)
         return found[0]
 
     def outcomes_of(self, tube: Tube, keys: Sequence[int | str]) -> dict[int | str, StoredOutcome]:
