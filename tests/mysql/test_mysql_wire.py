@@ -83,7 +83,7 @@ def test_an_error_is_raised_in_place_and_the_connection_stays_usable(own: Connec
 def test_answers_have_the_read_timeout_of_the_connection(url: str) -> None:
     with pymysql.connect(**parse(url).login, ssl_disabled=True, read_timeout=0.2) as impatient:
         assert ask(impatient, "SELECT 1").results == [[(1,)]]
-        with pytest.raises(pymysql.err.OperationalError) as raised:
+        with pytest.raises(TimeoutError) as raised:
             ask(impatient, "SELECT SLEEP(100)")
     assert error_number(raised.value) in LOST
 
@@ -105,7 +105,7 @@ def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection, url:
             return asking.done()
 
         until(killed)  # a busy MySQL may miss one
-    with pytest.raises(pymysql.err.OperationalError) as raised:
+    with pytest.raises((pymysql.err.OperationalError, ConnectionError)) as raised:
         asking.result(30)
     assert error_number(raised.value) in LOST
     with pytest.raises((pymysql.err.OperationalError, pymysql.err.InterfaceError)):
