@@ -238,7 +238,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.store_clock.CLOCK_SECONDS", 600.0)
     # Scans also keep receiving threads alive: without scans these must not end during a test.
-    monkeypatch.setattr("penstock.store.wake.LINGER_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.receiver.LINGER_SECONDS", 600.0)
 
 
 @pytest.fixture

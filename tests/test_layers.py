@@ -17,6 +17,7 @@ LAYERS = [
     "errors",
     "core",
     "engine",
+    "system",
     "store",
     "operations runtime broker aio transfer",
     "app worker schedule callbacks amqp",

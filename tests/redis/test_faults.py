@@ -172,7 +172,7 @@ def test_a_taker_of_another_process_is_woken_by_a_notification(server: Redis, de
 
 
 def test_the_subscriber_ends_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.wake.LINGER_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.store.receiver.LINGER_SECONDS", 0.2)
     with penstock.connect(server.fresh_url()) as broker:
         broker.tube("t").take(0.5)
         store = broker.runtime.store

@@ -12,7 +12,7 @@ import penstock
 from penstock.aio.executor import BatchExecutor
 from penstock.operations.operation import operation_of
 from penstock.store.redis.redis_store import RedisStore
-from penstock.store.wake import Wake
+from penstock.system.wake import Wake
 from tests.servers.redis import Redis
 from tests.support.inspection import waiters
 from tests.support.threads import begin, until

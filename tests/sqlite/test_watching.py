@@ -11,7 +11,7 @@ import pytest
 
 from penstock.store.sqlite import watching
 from penstock.store.sqlite.watching import Watch
-from penstock.store.wake import Wake
+from penstock.system.wake import Wake
 from tests.support.threads import begin, until
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 
 from penstock.errors import PenstockError, StoreUnavailable
 from penstock.operations.operation import Call, Failure, Operation, Sleep, StoreOp, run_ops
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 

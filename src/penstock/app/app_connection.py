@@ -11,7 +11,7 @@ from penstock.broker.broker import Broker, connect
 from penstock.broker.tube import Tube
 from penstock.core.names import shown
 from penstock.errors import BadValue
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 if TYPE_CHECKING:
     import asyncio

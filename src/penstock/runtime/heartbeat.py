@@ -14,7 +14,7 @@ from typing import Protocol
 from penstock.engine.sessions import LAPSE_MS
 from penstock.engine.store import Store
 from penstock.errors import PenstockError
-from penstock.store.wake import Wake
+from penstock.system.wake import Wake
 
 log = logging.getLogger("penstock")
 

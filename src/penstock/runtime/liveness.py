@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from uuid import uuid4
 
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 

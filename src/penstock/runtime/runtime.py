@@ -21,7 +21,7 @@ from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
 from penstock.runtime.store_clock import Watch, clock_of
 from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 

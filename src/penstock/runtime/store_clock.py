@@ -17,7 +17,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Effects, Event, Overdue
 from penstock.engine.store import Store
 from penstock.errors import NoSuchTube, OutcomeUnknown, StoreUnavailable
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator
 
-from penstock.store.forks import reset_in_child
+from penstock.system.forks import reset_in_child
 
 # What is waited for, and the tube's number; for the end of a task or group, also its number.
 Topic = tuple[str, int] | tuple[str, int, int]

@@ -28,7 +28,7 @@ from penstock.store.mysql.mysql_queries import Q, require
 from penstock.store.mysql.mysql_wire import Answer, Prepared, Rows, Statement, ask, fill, joined, literal
 from penstock.store.sql.server import AWAY, BUSY, DAMAGED, DENIED, FOREIGN, FULL, USED_UP, Meaning, Server
 from penstock.store.sql.sql_queries import Write
-from penstock.store.wake import until_readable
+from penstock.system.wake import until_readable
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10

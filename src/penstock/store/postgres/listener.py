@@ -10,9 +10,10 @@ import time
 import psycopg
 
 from penstock.errors import PenstockError
-from penstock.store.forks import reset_in_child
 from penstock.store.postgres.postgres_connection import PostgresServer, this_process
-from penstock.store.wake import LINGER_SECONDS, Receiver, until_readable
+from penstock.store.receiver import LINGER_SECONDS, Receiver
+from penstock.system.forks import reset_in_child
+from penstock.system.wake import until_readable
 
 # After a notification its sender is silent for a while (`PostgresServer.sender`). Waiters retry once more after this
 # time, and find what the sender did meanwhile.

@@ -20,7 +20,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import wait
 
 from penstock.store.sql.sql_queries import Write
-from penstock.store.wake import until_readable
+from penstock.system.wake import until_readable
 
 Row = tuple[Any, ...]
 

@@ -13,7 +13,7 @@ import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.server import Pool
-from penstock.store.wake import until_readable
+from penstock.system.wake import until_readable
 
 
 class NotSent(Exception):

@@ -63,7 +63,6 @@ from penstock.errors import (
     TubeFull,
     UnsupportedOption,
 )
-from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts
 from penstock.store.redis.checks import check
 from penstock.store.redis.encoding import MAX_ID, encode, pack_outcome, read_groups, read_outcome, task_key
@@ -77,6 +76,7 @@ from penstock.store.redis.servers import Servers, connect_servers
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.tubes import Tubes, by_tube
 from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
+from penstock.system.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 

@@ -8,8 +8,8 @@ from typing import cast
 
 import redis
 
+from penstock.store.receiver import Receiver
 from penstock.store.redis.servers import Servers
-from penstock.store.wake import Receiver
 
 # A connection that is silent for this time is sent a ping, so that a dead one breaks.
 SILENCE_SECONDS = 20.0

@@ -21,9 +21,9 @@ from penstock.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from penstock.store.forks import reset_in_child
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
 from penstock.store.sql.sql_queries import Write
+from penstock.system.forks import reset_in_child
 
 # How long a call waits for a connection: long enough for a server to restart.
 WAIT_SECONDS = 5.0

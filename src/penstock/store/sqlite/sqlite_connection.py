@@ -18,8 +18,8 @@ import apsw
 
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable, UnsupportedOption
-from penstock.store.forks import reset_in_child
 from penstock.store.sqlite.file import EAGER, BusyHandler, Pause, open_file, translated
+from penstock.system.forks import reset_in_child
 
 # A checkpoint copies the log into the file once the log has this many pages. If each commit is synced, that is SQLite's
 # default: syncing a log that still grows took 300 µs instead of 180. Else it is 8 MiB, so that a page that every step

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.store.forks import reset_in_child
-from penstock.store.wake import READABLE, Selector, Wake
+from penstock.system.forks import reset_in_child
+from penstock.system.wake import READABLE, Selector, Wake
 
 # The shortest and longest pause between polls, in seconds; a taker is woken within the longest. A poll costs some
 # 170 µs on an idle machine.
