@@ -27,6 +27,7 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import StoredOutcome
 from penstock.engine.work import Work
 from penstock.store.open import open_store
+from penstock.testing import Clock
 from tests.servers import running
 from tests.servers.vaults import bare_url
 
@@ -58,46 +59,46 @@ def new_url(store: str, folder: Path) -> str:
 class Side:
     """One of the two stores, with a tube and a session. `fast`: it uses the fast paths."""
 
-    def __init__(self, url: str, sort: str, *, fast: bool) -> None:
-        opened = open_store(url)
+    def __init__(self, url: str, sort: str, clock: Clock | None, *, fast: bool) -> None:
+        opened = open_store(url, clock)
         kind, options = TUBES[sort]
         self.store, self.fast = opened, fast
         self.tube: Tube = opened.save_tube("t", find_kind(kind), options, exist_ok=False)
 
-    def join(self, now: int) -> int:
-        return self.store.join(Presence(HANDLE, "host", 1, "here"), None, 0, now=now).session
+    def join(self) -> int:
+        return self.store.join(Presence(HANDLE, "host", 1, "here"), None, 0).session
 
-    def put(self, entries: Sequence[Entry], now: int) -> list[Record]:
+    def put(self, entries: Sequence[Entry]) -> list[Record]:
         if self.fast or any(entry.address or entry.group for entry in entries):
-            return self.store.put(self.tube, entries, now=now).records
-        with self.store.step((self.tube,), now=now) as step:
+            return self.store.put(self.tube, entries).records
+        with self.store.step((self.tube,)) as step:
             work = Work(step, self.tube, Effects())
             work.put(entries)
             return work.flush()[1]
 
-    def take(self, count: int, now: int) -> list[Record]:
-        return self.store.take([self.tube], count, HANDLE, now=now).records
+    def take(self, count: int) -> list[Record]:
+        return self.store.take([self.tube], count, HANDLE).records
 
-    def ack(self, moves: Sequence[Move], now: int) -> object:
+    def ack(self, moves: Sequence[Move]) -> object:
         """Returns which tasks were acked, and what follows."""
-        settled = self.store.settle(self.tube, moves, brief=self.fast, now=now)
+        settled = self.store.settle(self.tube, moves, brief=self.fast)
         effects = settled.effects
         acked = [record is not None for record in settled.records]
         return acked, effects.removed, effects.readied, sorted(effects.ended)
 
-    def start_groups(self, now: int) -> object:
+    def start_groups(self) -> object:
         """Start both groups. Returns whether tasks of them still have to follow."""
-        groups = self.store.groups(self.tube, now=now)
-        started = [self.store.change_group(self.tube, each.no, each.name, to="started", now=now) for each in groups]
+        groups = self.store.groups(self.tube)
+        started = [self.store.change_group(self.tube, each.no, each.name, to="started") for each in groups]
         return [change is not None and change.more for change in started]
 
-    def stored(self, now: int) -> dict[str, object]:
+    def stored(self) -> dict[str, object]:
         """Everything that can be observed of the store."""
-        assert self.store.check(False, now=now) == []
+        assert self.store.check(False) == []
         seen: dict[str, object] = {}
         for tube in self.store.load_tubes():
-            groups = (self.store.groups(tube, no=no, now=now) for no in count(1))  # without gaps, but on Redis
-            newest = (self.store.groups(tube, name=name, now=now) for name in GROUPS)
+            groups = (self.store.groups(tube, no=no) for no in count(1))  # without gaps, but on Redis
+            newest = (self.store.groups(tube, name=name) for name in GROUPS)
             seen[tube.name] = {
                 "tasks": self.store.read_page(tube, Record, 0, 10_000),
                 "counters": self.store.counters(tube, (*UTUBES, "")),
@@ -110,11 +111,11 @@ class Side:
 class Pair:
     """Makes the same calls on both sides, and compares the answers and the final state."""
 
-    def __init__(self, fast: Side, engine: Side, now: int) -> None:
+    def __init__(self, fast: Side, engine: Side, clock: Clock) -> None:
         self.sides = fast, engine
         self.tube = fast.tube
-        self.now = now
-        self.session = self.both(lambda side: side.join(now))
+        self.clock = clock
+        self.session = self.both(Side.join)
         self.held: list[Record] = []
 
     def both(self, call: Callable[[Side], T]) -> T:
@@ -123,36 +124,36 @@ class Pair:
         return fast
 
     def must_agree(self) -> None:
-        self.both(lambda side: side.stored(self.now))
+        self.both(Side.stored)
 
     def put(self, *items: tuple[object, PutOptions]) -> None:
         entries = [make_entry(self.tube, data, options) for data, options in items]
-        self.both(lambda side: side.put(entries, self.now))
+        self.both(lambda side: side.put(entries))
         self.must_agree()
 
     def take(self, count: int) -> None:
-        self.held += self.both(lambda side: side.take(count, self.now))
+        self.held += self.both(lambda side: side.take(count))
         self.must_agree()
 
     def ack(self, *moves: Move) -> None:
-        self.both(lambda side: side.ack(moves, self.now))
+        self.both(lambda side: side.ack(moves))
         self.must_agree()
 
     def settle(self, move: Move) -> None:
         """Settle on both sides by a flush."""
-        self.both(lambda side: side.store.settle(side.tube, [move], now=self.now).records)
+        self.both(lambda side: side.store.settle(side.tube, [move]).records)
         self.must_agree()
 
     def start_groups(self) -> None:
-        self.both(lambda side: side.start_groups(self.now))
+        self.both(Side.start_groups)
         self.must_agree()
 
     def wait(self, milliseconds: int, *, advance: bool) -> None:
         """Let leases and delays end, but not the session."""
-        self.now += milliseconds
-        self.both(lambda side: side.store.beat([HANDLE], now=self.now))
+        self.clock.advance(milliseconds / 1000)
+        self.both(lambda side: side.store.beat([HANDLE]))
         if advance:
-            self.both(lambda side: side.store.advance(side.tube, now=self.now).more)
+            self.both(lambda side: side.store.advance(side.tube).more)
         self.must_agree()
 
     def ack_of(self, record: Record, result: bytes | None = None, stale: int = 0) -> Move:
@@ -164,23 +165,26 @@ class Pair:
 @pytest.fixture(params=STORES)
 def pair_of(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], Pair]]:
+) -> Iterator[Callable[..., Pair]]:
     monkeypatch.setattr("penstock.engine.port.new_call", lambda: 5)  # on both sides
     with ExitStack() as opened:
 
-        def pair(sort: str) -> Pair:
-            fast, engine = (Side(new_url(request.param, tmp_path), sort, fast=fast) for fast in (True, False))
+        def pair(sort: str, *, own_clock: bool = False) -> Pair:
+            """With `own_clock`, the fast side has its own clock, which is that of its server."""
+            clock = Clock()
+            fast = Side(new_url(request.param, tmp_path), sort, None if own_clock else clock, fast=True)
+            engine = Side(new_url(request.param, tmp_path), sort, clock, fast=False)
             for side in (fast, engine):
                 opened.callback(side.store.close)
-            return Pair(fast, engine, 1_700_000_000_000)
+            return Pair(fast, engine, clock)
 
         yield pair
 
 
 @pytest.mark.parametrize("sort", TUBES)
-def test_a_plain_put(pair_of: Callable[[str], Pair], sort: str) -> None:
+def test_a_plain_put(pair_of: Callable[..., Pair], sort: str) -> None:
     """The put reads the store's clock; the other side is given the same time."""
-    pair = pair_of(sort)
+    pair = pair_of(sort, own_clock=True)
     fast, engine = pair.sides
     for data in ("a", "b", "c"):
         entry = make_entry(pair.tube, data, {})
@@ -188,15 +192,15 @@ def test_a_plain_put(pair_of: Callable[[str], Pair], sort: str) -> None:
         record = None if put is None else put(entry.payload)
         if record is None:  # a store without the fast path, or a kind that needs more
             record = fast.store.put(fast.tube, [entry]).records[0]
-        assert engine.put([entry], record.created) == [record]
-        pair.now = record.created
+        pair.clock.advance((record.created - pair.clock()) / 1000)
+        assert engine.put([entry]) == [record]
         pair.must_agree()
         if data == "b":  # the id of a removed newest task is not reused
             pair.settle(Move("delete", record.id, name=record.address))
 
 
 @pytest.mark.parametrize("sort", TUBES)
-def test_one_ack_and_many(pair_of: Callable[[str], Pair], sort: str) -> None:
+def test_one_ack_and_many(pair_of: Callable[..., Pair], sort: str) -> None:
     pair = pair_of(sort)
     for n in range(12):
         pair.put((n, PutOptions(utube=UTUBES[n % 3] if pair.tube.kind.per_utube else None)))
@@ -209,7 +213,7 @@ def test_one_ack_and_many(pair_of: Callable[[str], Pair], sort: str) -> None:
 
 
 @pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
-def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> None:
+def test_an_ack_with_an_outcome(pair_of: Callable[..., Pair], sort: str) -> None:
     """Tasks with an address, a reply, a kept expiry, a group with more tasks, and the last of a group: each way."""
     for together in (False, True):
         pair = pair_of(sort)
@@ -231,9 +235,7 @@ def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> No
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("sort", ["fifottl", "utubettl, two at a time"])
-def test_an_ack_just_before_the_lease_ends_and_at_its_end(
-    pair_of: Callable[[str], Pair], sort: str, late: bool
-) -> None:
+def test_an_ack_just_before_the_lease_ends_and_at_its_end(pair_of: Callable[..., Pair], sort: str, late: bool) -> None:
     pair = pair_of(sort)
     pair.put(("a", {}), ("b", {}), ("c", {}))
     pair.take(1)
@@ -245,7 +247,7 @@ def test_an_ack_just_before_the_lease_ends_and_at_its_end(
 
 
 @pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
-def test_a_delete_by_id(pair_of: Callable[[str], Pair], sort: str) -> None:
+def test_a_delete_by_id(pair_of: Callable[..., Pair], sort: str) -> None:
     """In every state, and of tasks that have an address, a reply or a group, or are past their ttl."""
     pair = pair_of(sort)
     pair.put(("taken", {}), ("ready", {}), ("buried", {}), ("again", {}))
@@ -262,7 +264,7 @@ def test_a_delete_by_id(pair_of: Callable[[str], Pair], sort: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("PENSTOCK_CAMPAIGN") == "long" else 1))
 @pytest.mark.parametrize("sort", TUBES)
-def test_any_calls(pair_of: Callable[[str], Pair], sort: str, seed: int) -> None:
+def test_any_calls(pair_of: Callable[..., Pair], sort: str, seed: int) -> None:
     pair, dice = pair_of(sort), random.Random(f"{sort} {seed}")
     for step in range(STEPS):
         match dice.choices(["put", "take", "ack", "delete", "release", "later", "start"], [30, 25, 30, 6, 6, 6, 3])[0]:

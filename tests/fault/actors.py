@@ -260,8 +260,8 @@ def _promote_unchecked() -> None:
 def _forget_puts() -> None:
     put = Store.put
 
-    def forgetful(self: Store, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
-        stored = put(self, tube, entries, now=now)
+    def forgetful(self: Store, tube: Tube, entries: list[Entry]) -> Stored:
+        stored = put(self, tube, entries)
         if not tube.kind.per_utube and stored.records[0].id % 20 == 0:
             with self.step([tube]) as step:
                 assert isinstance(step, SqliteStep)

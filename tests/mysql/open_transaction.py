@@ -34,4 +34,4 @@ class HeldServer(MysqlServer):
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:
     """A step, and a function that ends its transaction."""
     server = HeldServer(url)
-    return MysqlStep(MysqlStore(server, "", None, None), write=True, held=False, now=None), server
+    return MysqlStep(MysqlStore(server, "", None, None), write=True, held=False), server

@@ -21,7 +21,7 @@ def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
         queue.take_many(10)
         clock.advance(5)
         with psycopg.connect(locate(url).conninfo) as db:
-            recovered = broker.runtime.store.bind(db).sweep(queue.stored, Sweep("recover", 4, 5000), now=clock())
+            recovered = broker.runtime.store.bind(db).sweep(queue.stored, Sweep("recover", 4, 5000))
             assert [record.payload for record in recovered.records if record] == [b"0", b"1", b"2", b"3"]
             second = pool.submit(queue.recover, 4, 5)
             with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:

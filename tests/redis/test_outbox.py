@@ -140,7 +140,7 @@ def test_replies_that_two_processes_put_at_once_are_put_once(broker: penstock.Br
     assert (len(early), len(late)) == (2, 4)
     outbox = store_of(broker)._outbox
     for letters in (late, early, late):
-        outbox._receive(tube.stored.no, "replies", [read_entry(letter) for letter in letters], Effects(), None)
+        outbox._receive(tube.stored.no, "replies", [read_entry(letter) for letter in letters], Effects())
     tube.delete(5)
     assert ids(drain(replies)) == [1, 2, 3, 4, 5]
     assert in_outbox(broker, tube) == 0
@@ -192,7 +192,7 @@ def test_another_process_completes_the_drop_of_a_dead_one(broker: penstock.Broke
     tube.put_many(range(1_200), reply_to="replies")
     tube.put("to itself", reply_to="t")
     store = store_of(broker)
-    store._runner.on_tag("drop_tube", tube.stored.no, store._runner.moment(None), "t")
+    store._runner.on_tag("drop_tube", tube.stored.no, store._runner.moment(), "t")
     assert [info.name for info in other.tubes()] == []
     assert other.tube("t", kind="utube").put("new").id == 1
     look_at_once(other)

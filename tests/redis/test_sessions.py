@@ -50,7 +50,7 @@ def test_an_end_that_did_not_reach_a_tube_takes_effect_with_the_lapse(
     tube.put("x")
     handle = joined(store)
     store.take([tube.stored], 1, handle)
-    store._registry._call("change_handles", None, "leave", "*", handle)
+    store._registry._call("change_handles", "leave", "*", handle)
     clock.advance(15)
     assert store.advance(tube.stored).effects.readied == {tube.stored.no: 1}
 
@@ -59,7 +59,7 @@ def test_a_take_in_flight_does_not_revive_an_ended_session(broker: penstock.Brok
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     handle = joined(store)
-    found = store._registry.enlist(handle, tube.stored, None)
+    found = store._registry.enlist(handle, tube.stored)
     assert found is not None
     store.leave([handle])
     reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1, 1000, 0, *found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import click
 
@@ -16,6 +16,7 @@ from penstock.core.task import lease_text
 from penstock.core.values import span_ms
 from penstock.errors import BadValue
 from penstock.operations.operation import blocking
+from penstock.store.open import open_store
 
 EXIT_NOTHING = 3
 
@@ -52,7 +53,7 @@ def take(
             )
         finally:
             if task is None:
-                _end_now(session, hold_ms)
+                _end_now(url, session, hold_ms)
     if as_json:
         output.as_json(facts)
     elif facts is not None:
@@ -63,12 +64,15 @@ def take(
         sys.exit(EXIT_NOTHING)
 
 
-def _end_now(session: penstock.Session, hold_ms: int) -> None:
-    """End a session that holds nothing now, instead of after its hold, by backdating its end."""
-    store = session.runtime.store
-    with suppress(penstock.PenstockError):  # harmless: the session then ends after its hold
-        store.leave([session.session_handle.handle], now=store.now() - hold_ms)
-        session.session_handle.lose(session.session_handle.handle)
+def _end_now(url: str, session: penstock.Session, hold_ms: int) -> None:
+    """End a session that holds nothing now, instead of after its hold, by a clock that is that much behind."""
+    handle, now = session.session_handle.handle, session.runtime.store.now
+    with (
+        suppress(penstock.PenstockError),  # harmless: the session then ends after its hold
+        closing(open_store(url, lambda: now() - hold_ms)) as store,
+    ):
+        store.leave([handle])
+        session.session_handle.lose(handle)
 
 
 @click.command()

@@ -6,8 +6,7 @@ Guarantees:
 - Each call is one atomic step unless its docstring says otherwise. A call that raises has changed nothing, except for
   OutcomeUnknown.
 - Everything is a batch; a single call is a batch of one.
-- Time is the store's clock in integer milliseconds, read inside the step; tests override it with `now`. A deadline has
-  passed at `now == deadline`.
+- Time is the store's clock in integer milliseconds, read inside the step. A deadline has passed at `now == deadline`.
 - `take` advances its tubes first, so no daemon is needed for correctness.
 - A tube that was dropped or moved away raises NoSuchTube.
 - The step that ends a task also stores its outcome, puts its reply and counts down its group. A group without remaining
@@ -106,9 +105,7 @@ class Store(ABC):
         self.lost = sessions.LostTakes()
 
     @abstractmethod
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> AbstractContextManager[Step]:
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1) -> AbstractContextManager[Step]:
         """Begin a step on these tubes. `size`: the number of tasks; a large batch may let other callers go first."""
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
@@ -142,7 +139,7 @@ class Store(ABC):
 
     def _run(
         self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
-        now: int | None = None, done: Sequence[object] = (),
+        done: Sequence[object] = (),
     ) -> T:  # fmt: skip
         """Run one step, and retry it after a conflict. `call` gets the step, and whether to guess before loading.
 
@@ -151,7 +148,7 @@ class Store(ABC):
         try:
             for attempt in range(_ATTEMPTS):
                 try:
-                    with self.step(tubes, write=write, size=size, now=now) as step:
+                    with self.step(tubes, write=write, size=size) as step:
                         return call(step, attempt == 0)
                 except Conflict:
                     if attempt:
@@ -161,8 +158,8 @@ class Store(ABC):
             with partly_applied(done if self.remote else ()):
                 raise
 
-    def _read(self, call: Callable[[Step], T], tube: Tube | None = None, *, now: int | None = None) -> T:
-        return self._run(lambda step, _: call(step), () if tube is None else (tube,), write=False, now=now)
+    def _read(self, call: Callable[[Step], T], tube: Tube | None = None) -> T:
+        return self._run(lambda step, _: call(step), () if tube is None else (tube,), write=False)
 
     # tubes
 
@@ -259,10 +256,10 @@ class Store(ABC):
 
     # tasks
 
-    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+    def put(self, tube: Tube, entries: Sequence[Entry]) -> Stored:
         """Store all entries in order, or raise TubeFull and store none. Does not advance the tube."""
         effects, links = Effects(), linked(entries)
-        put_plain = None if links or len(entries) != 1 or now is not None else self.plain_put(tube, entries[0])
+        put_plain = None if links or len(entries) != 1 else self.plain_put(tube, entries[0])
         record = None if put_plain is None else put_plain(entries[0].payload)
         if record is not None:
             return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
@@ -281,11 +278,11 @@ class Store(ABC):
             work.put(entries)
             return work.flush()[1]
 
-        return Stored(self._run(put, (tube,), now=now), effects)
+        return Stored(self._run(put, (tube,)), effects)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0,
     ) -> Taken:  # fmt: skip
         """Advance the tubes, then lease up to `count` tasks of the first tube that has any, in its order.
 
@@ -307,9 +304,9 @@ class Store(ABC):
                 forced = tubes.index(handed.due) + 1
             return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
-        return self._run(take, tubes, size=count, now=now)
+        return self._run(take, tubes, size=count)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False) -> Settled:
         """Apply each move whose guard still holds, and report which did. A stale move does not stop the others.
 
         `brief`: the caller needs neither the events nor the records of acked tasks; GONE may replace such a record.
@@ -327,18 +324,18 @@ class Store(ABC):
                 left = Work(step, tube, effects).settle(moves, left, records, guess=guess)
                 guess = False
 
-        self._run(settle, (tube,), size=len(moves), now=now, done=records)
+        self._run(settle, (tube,), size=len(moves), done=records)
         return Settled(records, effects)
 
-    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+    def sweep(self, tube: Tube, sweep: Sweep) -> Settled:
         """Apply a verb to all tasks in one state, of any holder. See `core.select.Sweep`.
 
         Works in bounded steps, each of them atomic. Does not change tasks that are put after it has begun.
         """
         if sweep.verb == "delete":
-            return self._truncate(tube, now)
+            return self._truncate(tube)
         if sweep.verb == "recover":
-            return self._recover(tube, sweep, now)
+            return self._recover(tube, sweep)
         effects = Effects()
         settled: list[Record | None] = []
 
@@ -355,7 +352,7 @@ class Store(ABC):
                     return
                 after = records[-1].id
 
-        self._run(apply, (tube,), now=now, done=settled)
+        self._run(apply, (tube,), done=settled)
         return Settled(settled, effects)
 
     def _apply_all_due(self, step: Step, tube: Tube, effects: Effects) -> None:
@@ -371,7 +368,7 @@ class Store(ABC):
         except Conflict:
             return False
 
-    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP) -> Advanced:
         """Apply passed deadlines to at most `limit` tasks: end delays, leases, ttls and sessions, let tasks follow the
         state of their group, and delete old outcomes."""
         effects = Effects()
@@ -382,9 +379,9 @@ class Store(ABC):
             look = step.take(TakeRequest((tube,), 0, "", forced=1))  # takes nothing, but returns the next deadline
             return Advanced(more, _until(look.next_at, step.now), effects)
 
-        return self._run(advance, (tube,), now=now)
+        return self._run(advance, (tube,))
 
-    def overdue(self, *, now: int | None = None) -> Overdue:
+    def overdue(self) -> Overdue:
         """Return the tubes that need `advance`; any one tube if only a session has lapsed. One query."""
 
         def look(step: Step) -> Overdue:
@@ -392,13 +389,13 @@ class Store(ABC):
             tubes = [tube for tube in found if not is_hidden(tube.name)]
             return Overdue(tubes or (all_tubes(step)[:1] if lapsed else []), altered, step.now)
 
-        return self._read(look, now=now)
+        return self._read(look)
 
-    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
-        records = self._run(lambda step, _: step.recover(tube, sweep.count or 0, sweep.elapsed), (tube,), now=now)
+    def _recover(self, tube: Tube, sweep: Sweep) -> Settled:
+        records = self._run(lambda step, _: step.recover(tube, sweep.count or 0, sweep.elapsed), (tube,))
         return Settled(list(records), Effects([Event(tube.no, "take", record) for record in records]))
 
-    def _truncate(self, tube: Tube, now: int | None) -> Settled:
+    def _truncate(self, tube: Tube) -> Settled:
         # Tasks put after the start have higher ids, and are kept.
         last = self._read(lambda step: step.counters(tube).last_id, tube)
         effects = Effects()
@@ -416,10 +413,10 @@ class Store(ABC):
         more = True
         while more:
             with partly_applied(settled):
-                more = self._run(remove, (tube,), size=2, now=now)
+                more = self._run(remove, (tube,), size=2)
         return Settled(settled, effects)
 
-    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str]) -> list[Record | None]:
         """Return the tasks with these ids (int), or addresses or public ids (str). None if missing or expired."""
 
         def get(step: Step) -> list[Record | None]:
@@ -427,11 +424,11 @@ class Store(ABC):
             found = {key: record for key, record in work.load_by(keys).items() if not work.is_gone(record)}
             return [found.get(key) for key in keys]
 
-        return self._read(get, tube, now=now)
+        return self._read(get, tube)
 
-    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+    def find(self, tube: Tube, listing: Listing) -> list[Record]:
         """Return a page of tasks. See `core.select` for what can be listed."""
-        return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
+        return self._read(lambda step: step.load(tube, listing).records, tube)
 
     @overload
     def counters(self, tube: Tube, utubes: Sequence[str] = ()) -> TubeCounters: ...
@@ -455,7 +452,7 @@ class Store(ABC):
 
     # addresses, outcomes and groups
 
-    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
+    def outcomes(self, tube: Tube, keys: Sequence[int | str]) -> list[OutcomeLookup]:
         """Return, for each address (str), its live task or how its last task ended; by id (int), the same for addressed
         tasks."""
 
@@ -477,9 +474,9 @@ class Store(ABC):
             last = step.counters(tube).last_id if by_id and len(found) < len(keys) else 0
             return [found.get(key) or OutcomeLookup(unknown=by_id and not 0 < int(key) <= last) for key in keys]
 
-        return self._read(look, tube, now=now) if keys else []
+        return self._read(look, tube) if keys else []
 
-    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None) -> Group:
         """Return the live group of that name; create it if missing. With `on_failure`, raises BadValue if it exists."""
 
         def open_one(step: Step, _: bool) -> Group:
@@ -494,11 +491,10 @@ class Store(ABC):
             work.flush()
             return opened
 
-        return self._run(open_one, (tube,), now=now)
+        return self._run(open_one, (tube,))
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
-        now: int | None = None,
     ) -> list[Group]:  # fmt: skip
         """Return up to `limit` open or started groups with names after `after`, by name; or the group numbered `no`, or
         the newest one called `name`, which may be over but not past its retention."""
@@ -509,11 +505,11 @@ class Store(ABC):
             found = step.groups(tube, no=no, newest=name)
             return [group for group in found if not rules.forgotten(group, step.now)]
 
-        return self._read(read, tube, now=now)
+        return self._read(read, tube)
 
     def change_group(
         self, tube: Tube, no: int, name: str, *, to: str | None = None, end: bytes | None = None,
-        cancel: bytes | None = None, now: int | None = None,
+        cancel: bytes | None = None,
     ) -> Advanced | None:  # fmt: skip
         """Start or cancel a group (`core.group.STARTED`, `CANCELLING`) and move some of its tasks, or set the work that
         is put at its end or after its cancel. Returns None if the group has ended. Repeating either does nothing.
@@ -543,43 +539,43 @@ class Store(ABC):
                 raise OutcomeUnknown(f"group {name} may or may not be {to} ({error}): check before retrying") from error
             return Advanced(more, 0 if more else None, effects)
 
-        return self._run(write if to is None else turn, (tube,), now=now)
+        return self._run(write if to is None else turn, (tube,))
 
     # sessions
 
-    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
         """Begin a session, or join the live one with that id. Raises NotFound if it is unknown or has lapsed."""
-        return self._run(lambda step, _: step.join(presence, session, ttr), now=now)
+        return self._run(lambda step, _: step.join(presence, session, ttr))
 
-    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+    def beat(self, handles: Sequence[str]) -> set[str]:
         """Send the heartbeat of these handles. Returns those still valid; the sessions of the others have ended."""
-        alive = self._run(lambda step, _: step.beat(handles), now=now)
+        alive = self._run(lambda step, _: step.beat(handles))
         if self.lost:
             with suppress(StoreError):  # the next heartbeat retries
-                self._undo_lost(Effects(), now, again=True)
+                self._undo_lost(Effects(), again=True)
         return alive
 
-    def _undo_lost(self, effects: Effects, now: int | None, *, again: bool) -> None:
+    def _undo_lost(self, effects: Effects, *, again: bool) -> None:
         tubes = [tube for lost in self.lost.pending(again=again) for tube in lost.tubes]
         if tubes:
-            self._run(lambda step, _: self.lost.undo(step, effects, again=again), tubes, now=now)
+            self._run(lambda step, _: self.lost.undo(step, effects, again=again), tubes)
 
-    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+    def leave(self, handles: Sequence[str], *, locus: str | None = None) -> Effects:
         """End these handles. The last handle of a session ends it: its tasks are released, after its ttr if it has one.
 
         With `locus`, ends only handles with that locus: a peer may report only dead processes of its own host.
         """
         effects = Effects()
-        self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)
+        self._run(lambda step, _: sessions.leave(step, handles, locus, effects))
         return effects
 
-    def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
+    def sessions(self, no: int | None = None) -> list[SessionRecord]:
         """Return the live sessions, oldest first; or only session `no`, without `held` and `waits`."""
-        return self._read(lambda step: step.sessions(no), now=now)
+        return self._read(lambda step: step.sessions(no))
 
-    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+    def held(self, session: int, leases: Sequence[Lease]) -> list[bool]:
         """Return whether the session holds each of these leases, in one round trip for all tubes."""
-        return self._read(lambda step: step.holds(session, leases), now=now)
+        return self._read(lambda step: step.holds(session, leases))
 
     # inspection
 
@@ -587,26 +583,26 @@ class Store(ABC):
         """Count the takeable tasks before this one; may stop at 1,000."""
         return self._read(lambda step: step.ahead(tube, record), tube)
 
-    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+    def check(self, repair: bool) -> list[Finding]:
         """Cross-check everything stored. With `repair`, repair what is wrong."""
 
         def check(step: Step, _: bool) -> list[Finding]:
             return [found for tube in all_tubes(step) for found in integrity.check_tube(step, tube, repair=repair)]
 
-        stranded = [finding for _, finding in self._stranded(repair, now)]
-        return stranded + self._run(check, write=repair, size=2, now=now)
+        stranded = [finding for _, finding in self._stranded(repair)]
+        return stranded + self._run(check, write=repair, size=2)
 
-    def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
+    def _stranded(self, repair: bool) -> list[tuple[Tube, Finding]]:
         """Find tasks leased by takes of this process whose answers were lost, and that are not released yet."""
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
         tubes = {tube.no: tube for lost in self.lost.pending(again=True) for tube in lost.tubes}
         for tube in tubes.values():
-            with suppress(NoSuchTube), self.step((tube,), write=False, now=now) as step:
+            with suppress(NoSuchTube), self.step((tube,), write=False) as step:
                 held = step.load(tube, Find("t", 0, ADVANCE_STEP)).records
                 stranded = [record for record in held if self.lost.leased(record)]
                 found += [(tube, Finding(tube.name, record.id, what, "release it")) for record in stranded]
         if repair and found:
-            self._undo_lost(Effects(), now, again=True)
+            self._undo_lost(Effects(), again=True)
         return found
 
     # Moving a tube to another store, export, import. A tube is imported under a name that users cannot choose

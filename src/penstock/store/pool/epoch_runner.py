@@ -222,14 +222,12 @@ class EpochRunner(ScriptRunner):
         """The name of a new call."""
         return f"{self._name}.{next(self._calls)}"
 
-    def on_tube(
-        self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
-    ) -> list[Reply]:
+    def on_tube(self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False) -> list[Reply]:
         """As in ScriptRunner; restores the tube's index first if it is lost."""
         changes: dict[int, Change] | None = getattr(self._thread, "changes", None)
         waits = changes == {} and self._thread.waits and name in WAITED
         client = self._thread.client if waits else ""
-        make = partial(self._request, name, tube, arguments, now)
+        make = partial(self.tube_request, name, tube, *arguments)
         reply, change = self.change_tube(tube, make, client, idempotent=idempotent)
         if change.version and changes is not None:
             first = changes.get(tube.no, change)  # if its epoch has ended, the change is lost, and the write must fail
@@ -237,19 +235,19 @@ class EpochRunner(ScriptRunner):
         return reply
 
     def change_tube(
-        self, tube: Tube, make: Callable[[str, str], Request], client: str, *, idempotent: bool = False
+        self, tube: Tube, make: Callable[..., Request], client: str, *, idempotent: bool = False
     ) -> tuple[list[Reply], Change]:
-        """Run a script that `make` makes from the client and the epoch. Restores the tube's index first if it is lost.
+        """Run a script that `make` makes from `client` and `epoch`. Restores the tube's index first if it is lost.
         A client that is not "" waits until the vault has the changes, or until it is to write them."""
         while True:
             epoch = str(self.servers.epoch)
-            request = make(client, epoch)
+            request = make(client=client, epoch=epoch)
             if client and request.script in self._loaded:
                 wait = _wait_at(list_of(self.keys, tube, client))
                 request = Waiting(request.script, request.keys, request.command, wait)
             elif client:  # if the server does not know the script, the caller would wait in vain
                 self._loaded.add(request.script)
-                request = make("", epoch)
+                request = make(client="", epoch=epoch)
             try:
                 reply = self.ask(tube, request, idempotent=idempotent)
             except (Interrupted, NoSuchTube):
@@ -263,21 +261,18 @@ class EpochRunner(ScriptRunner):
 
     def in_epoch(self, epoch: str, name: str, tube: Tube, *arguments: Argument) -> list[Reply]:
         """As `on_tube`, but only in this epoch: raises Interrupted if it has ended."""
-        return self.ask(tube, self._request(name, tube, arguments, None, "", epoch), idempotent=False)
-
-    def _request(
-        self, name: str, tube: Tube, arguments: Sequence[Argument], now: int | None, client: str, epoch: str
-    ) -> Request:
-        return super().tube_request(name, tube, *arguments, client, epoch, now=now)
+        return self.ask(tube, self.tube_request(name, tube, *arguments, epoch=epoch), idempotent=False)
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         if reply[0] == OTHER_EPOCH:
             raise Interrupted
         return super().known(tube, reply)
 
-    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
-        """As in ScriptRunner, with the client and the epoch as last arguments."""
-        return self._request(name, tube, arguments, now, "", str(self.servers.epoch))
+    def tube_request(
+        self, name: str, tube: Tube, *arguments: Argument, client: str = "", epoch: str | None = None
+    ) -> Request:
+        """As in ScriptRunner, with the client and the epoch, by default the current one, as last arguments."""
+        return super().tube_request(name, tube, *arguments, client, epoch or str(self.servers.epoch))
 
     def script(self, name: str, sort: str) -> Script:
         return load_script(name, sort=sort, modern=self.modern, pooled=True)

@@ -133,9 +133,9 @@ class PoolOutbox(Outbox):
         super().__init__(runner, tubes)
         self._mirror = mirror
 
-    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects) -> Tube:
         epoch = str(self._runner.servers.epoch)
-        tube = super()._receive(source, name, batch, effects, now)
+        tube = super()._receive(source, name, batch, effects)
         self._mirror.write_all([Change(tube, epoch, self._runner.servers.marked[0] or inf)])
         if tube.no != source:
             self._runner.written(tube)
@@ -152,10 +152,8 @@ class PoolStep(RedisStep):
 
     __slots__ = ("_vault",)
 
-    def __init__(
-        self, vault: Vault, runner: EpochRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None
-    ) -> None:
-        super().__init__(runner, outbox, tube, write, now)
+    def __init__(self, vault: Vault, runner: EpochRunner, outbox: Outbox, tube: Tube, write: bool) -> None:
+        super().__init__(runner, outbox, tube, write)
         self._vault = vault
 
     def load(self, tube: Tube, select: Select) -> Loaded:
@@ -225,11 +223,9 @@ class PoolStore(RedisStore):
 
     # parts that differ from those of RedisStore
 
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> PoolStep:
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1) -> PoolStep:
         """See `RedisStep`."""
-        return PoolStep(self._vault, self._runner, self._outbox, tubes[0], write, now)
+        return PoolStep(self._vault, self._runner, self._outbox, tubes[0], write)
 
     def _open(self) -> str:
         self._mirror, self._tubes = Mirror(self._runner, self._vault), PoolTubes(self._runner, self._vault)
@@ -361,7 +357,7 @@ class PoolStore(RedisStore):
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             changes.pop(tube.no, None)
             if replies:
-                self._outbox.drain(tube.no, effects, None)
+                self._outbox.drain(tube.no, effects)
             self._mirror.write_all(changes.values())
         return effects
 
@@ -371,9 +367,9 @@ class PoolStore(RedisStore):
 
     # tasks
 
-    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+    def put(self, tube: Tube, entries: Sequence[Entry]) -> Stored:
         self._must_fit(*(entry.payload for entry in entries))
-        return self._step(partial(super().put, tube, entries, now=now), tube, waits=True)
+        return self._step(partial(super().put, tube, entries), tube, waits=True)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if not stands_alone(tube, entry):
@@ -402,46 +398,46 @@ class PoolStore(RedisStore):
 
         return put
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False) -> Settled:
         self._must_fit(*(move.result for move in moves))
         known = {move.id: move.seen.payload for move in moves if move.seen is not None}
-        settle = partial(super().settle, tube, moves, brief=brief, now=now)
+        settle = partial(super().settle, tube, moves, brief=brief)
         return self._step(settle, tube, data=not brief, known=known, waits=True)
 
-    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
-        swept = self._step(partial(super().sweep, tube, sweep, now=now), tube)
+    def sweep(self, tube: Tube, sweep: Sweep) -> Settled:
+        swept = self._step(partial(super().sweep, tube, sweep), tube)
         if sweep.verb == "recover":  # leave out what was removed before its data was read
             swept.records[:] = [record for record in swept.records if record is not None and record.payload]
         return swept
 
-    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP) -> Advanced:
         self._mirror.tidy(tube)
-        return self._step(partial(super().advance, tube, limit=limit, now=now), lost=Advanced(True, 0, Effects()))
+        return self._step(partial(super().advance, tube, limit=limit), lost=Advanced(True, 0, Effects()))
 
-    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        return self._filled(tube, super().get(tube, keys, now=now))
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str]) -> list[Record | None]:
+        return self._filled(tube, super().get(tube, keys))
 
-    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        return self._filled(tube, super().find(tube, listing, now=now))
+    def find(self, tube: Tube, listing: Listing) -> list[Record]:
+        return self._filled(tube, super().find(tube, listing))
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0,
     ) -> Taken:  # fmt: skip
         """See `Store.take`. One query reads the data of all tasks. Leases are stored in Redis only, but hand-outs
         without a lease are written to the vault."""
         for tube in tubes:
             self._mirror.tidy(tube)
         with self._runner.gathering() as changes:
-            taken = super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
-            self._complete(taken, now)
+            taken = super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked)
+            self._complete(taken)
             if taken.tube is not None and not taken.tube.kind.leased:
                 self._mirror.write_all(changes.values())
             else:
                 self._mirror.write_later(changes.values())
             return taken
 
-    def _complete(self, taken: Taken, now: int | None) -> None:
+    def _complete(self, taken: Taken) -> None:
         """Add the data of taken tasks. If the vault cannot be read, release leased tasks and fail the call.
 
         A task without data cannot be handed out. In an unleased kind, another client has removed it since the take. In
@@ -454,48 +450,48 @@ class PoolStore(RedisStore):
         except StoreError as error:
             if tube is not None and leased:
                 back = [Move("release", each.id, each.owner, each.lease, unstarted=True) for each in records]
-                super().settle(tube, back, now=now)
+                super().settle(tube, back)
             raise StoreUnavailable(f"{self._vault.label} could not read taken tasks ({error}): try again") from error
         empty = [record for record in records if not record.payload]
         if tube is not None and leased and empty:
             aside = [Move("bury", each.id, each.owner, each.lease, reason=_NO_DATA) for each in empty]
-            super().settle(tube, aside, now=now)
+            super().settle(tube, aside)
         records[:] = [record for record in records if record.payload]
 
     # groups
 
-    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
-        return self._step(partial(super().open_group, tube, name, on_failure=on_failure, now=now))
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None) -> Group:
+        return self._step(partial(super().open_group, tube, name, on_failure=on_failure))
 
     def change_group(
         self, tube: Tube, no: int, name: str, *, to: str | None = None, end: bytes | None = None,
-        cancel: bytes | None = None, now: int | None = None,
+        cancel: bytes | None = None,
     ) -> Advanced | None:  # fmt: skip
         self._must_fit(end, cancel)
-        return self._step(partial(super().change_group, tube, no, name, to=to, end=end, cancel=cancel, now=now))
+        return self._step(partial(super().change_group, tube, no, name, to=to, end=end, cancel=cancel))
 
     # sessions
 
-    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
         """See `Store.join`. Repeated if the index was lost during the call: session numbers belong to an epoch."""
         while True:
-            joined = super().join(presence, session, ttr, now=now)
+            joined = super().join(presence, session, ttr)
             if self._index.is_whole():
                 return joined
             self._index.ensure()
 
-    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+    def beat(self, handles: Sequence[str]) -> set[str]:
         if not self._index.is_whole():
             self._index.ensure()
-        return self._step(partial(super().beat, handles, now=now), lost=set())
+        return self._step(partial(super().beat, handles), lost=set())
 
-    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        return self._step(partial(super().leave, handles, locus=locus, now=now), lost=Effects())
+    def leave(self, handles: Sequence[str], *, locus: str | None = None) -> Effects:
+        return self._step(partial(super().leave, handles, locus=locus), lost=Effects())
 
     # integrity
 
-    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        found, tubes = self._step(partial(super().check, repair, now=now)), self._tubes.all()
+    def check(self, repair: bool) -> list[Finding]:
+        found, tubes = self._step(partial(super().check, repair)), self._tubes.all()
         for tube in tubes:
             self._mirror.write(tube, str(self._servers.epoch), whole=repair)
         lacking = False
@@ -505,7 +501,7 @@ class PoolStore(RedisStore):
             found += [Finding(tube.name, id, *_MISSING) for id in missing]
             lacking = lacking or bool(missing)
             if repair:
-                self.settle(tube, [Move("delete", id) for id in strange], now=now)
+                self.settle(tube, [Move("delete", id) for id in strange])
         if repair and lacking:
             self.rebuild()
         return found

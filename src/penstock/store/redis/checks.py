@@ -52,9 +52,9 @@ _STEP = 200
 Fields = Mapping[tuple[str, bytes], bytes | None]
 
 
-def check(runner: ScriptRunner, outbox: Outbox, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+def check(runner: ScriptRunner, outbox: Outbox, tube: Tube, repair: bool) -> list[Finding]:
     """Check a stored tube, and repair it if asked. In a busy tube, only findings that several reads agree on count."""
-    step, agreed = CheckStep(runner, outbox, tube, repair, now), list[Finding]()
+    step, agreed = CheckStep(runner, outbox, tube, repair), list[Finding]()
     for attempt in range(_LOOKS):
         found = check_tube(cast(Step, step), tube, repair=False)
         agreed = [finding for finding in agreed if finding in found] if attempt and not step.look.quiet else found
@@ -73,7 +73,7 @@ class CheckStep(RedisStep):
 
     def audit(self, tube: Tube) -> Audit:
         """See `Step.audit`."""
-        self.look = Look(self._runner, tube, self._given)
+        self.look = Look(self._runner, tube)
         return self.look.audit
 
     def restore(self, tube: Tube, record: Record) -> None:
@@ -95,15 +95,15 @@ class CheckStep(RedisStep):
             stored = self.look.stored[part].get(field)
             words += [part, field, *(b"" if value is None else b"=" + value for value in (stored, wanted))]
         for start in range(0, len(words), 4 * _STEP):
-            self._runner.on_tube("write_unchanged", self._tube, *words[start : start + 4 * _STEP], now=self._given)
+            self._runner.on_tube("write_unchanged", self._tube, *words[start : start + 4 * _STEP])
 
 
 class Look:
     """A tube as read once: what is stored, what is wrong, and what repairs it."""
 
-    def __init__(self, runner: ScriptRunner, tube: Tube, now: int | None) -> None:
+    def __init__(self, runner: ScriptRunner, tube: Tube) -> None:
         self.tube = tube
-        self._now = runner.now(tube.no, now)
+        self._now = runner.now(tube.no)
         before = runner.read_part(tube, "meta")
         self._counters = runner.read_counters([tube], frozen=True)[0]
         self.stored = {part: runner.read_part(tube, part) for part in (*_PARTS, "meta")}

@@ -85,32 +85,32 @@ class Outbox:
             self._runner.command(TUBES, "senders", b"SADD", tube.no)
             self._senders.add(tube.no)
 
-    def deliver(self, source: int, entries: Sequence[bytes], effects: Effects, now: int | None) -> None:
+    def deliver(self, source: int, entries: Sequence[bytes], effects: Effects) -> None:
         """Put the entries that a script returned, and those that did not fit into its answer."""
         stuck: set[str] = set()
         with self._postponed():
             while entries:
-                last = self._put(source, entries, stuck, effects, now)
-                entries = self._read(source, last, now, every=True)[0] if len(entries) >= _PAGE else []
+                last = self._put(source, entries, stuck, effects)
+                entries = self._read(source, last, every=True)[0] if len(entries) >= _PAGE else []
 
-    def drain(self, source: int, effects: Effects, now: int | None) -> bool:
+    def drain(self, source: int, effects: Effects) -> bool:
         """Put a tube's overdue entries, and the replies of a dropped tube's tasks. Returns whether there were any."""
         stuck: set[str] = set()
         last, found = 0, False
         with self._postponed():
             while True:
-                entries, *dropped = self._read(source, last, now)
+                entries, *dropped = self._read(source, last)
                 if len(dropped) == 1:  # nothing is left of the tube
                     self._runner.command(TUBES, "senders", b"SREM", source)
                     break
-                left = self._reply_for(source, now, *dropped) if dropped else False
+                left = self._reply_for(source, *dropped) if dropped else False
                 if entries:
-                    last, found = self._put(source, entries, stuck, effects, now), True
+                    last, found = self._put(source, entries, stuck, effects), True
                 elif not left:
                     break
         return found
 
-    def _reply_for(self, source: int, now: int | None, facts: bytes, name: bytes, pairs: list[Reply]) -> bool:
+    def _reply_for(self, source: int, facts: bytes, name: bytes, pairs: list[Reply]) -> bool:
         """Post the replies of tasks of a dropped tube. Returns whether there were any tasks."""
         words: list[Argument] = []
         ids = _decode_shard(facts[6:]) if facts[6:] else (0, 1, 0)
@@ -123,10 +123,10 @@ class Outbox:
             to = None if to == name.decode() else to
             words += [task_key(id), to or "", pack_post(Post("", payload, None))]
         if words:
-            self._runner.on_tag("reply_for_dropped", source, self._runner.moment(now), *words)
+            self._runner.on_tag("reply_for_dropped", source, self._runner.moment(), *words)
         return bool(words)
 
-    def deliver_overdue(self, effects: Effects, now: int | None) -> bool:
+    def deliver_overdue(self, effects: Effects) -> bool:
         """Put the overdue entries of all tubes, at most once a second. Returns whether there were any."""
         if time.monotonic() < self._next_scan:
             return False
@@ -134,7 +134,7 @@ class Outbox:
         senders: list[bytes] = []
         with self._postponed():
             senders = self._runner.command(TUBES, "senders", b"SMEMBERS")
-        return True in [self.drain(int(no), effects, now) for no in senders]
+        return True in [self.drain(int(no), effects) for no in senders]
 
     @contextmanager
     def _postponed(self) -> Iterator[None]:
@@ -145,12 +145,12 @@ class Outbox:
             self._next_scan = time.monotonic() + _FAILED_SECONDS
             log.warning("replies could not be put (%s); retrying later", error)
 
-    def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> Reply:
+    def _read(self, source: int, after: int, *, every: bool = False) -> Reply:
         """The values that the script read_outbox returns."""
-        moment = self._runner.moment(now)
+        moment = self._runner.moment()
         return self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
 
-    def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
+    def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects) -> int:
         """Put a page of entries. Returns the last number. Tubes that fail are `stuck`, and skipped in later pages."""
         batches: dict[str, dict[bytes, OutboxEntry]] = {}
         for stored in entries:
@@ -160,32 +160,32 @@ class Outbox:
             if name not in stuck:
                 stuck.add(name)
                 with self._postponed():
-                    self._receive(source, name, list(batch.values()), effects, now)
+                    self._receive(source, name, list(batch.values()), effects)
                     self._runner.command(source, "outbox", b"ZREM", *batch)
                     stuck.discard(name)
         return int.from_bytes(entries[-1][:6], "big")
 
-    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> Tube:
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects) -> Tube:
         """Put the entries into the reply tube of that name. Returns the tube."""
         while True:
             tube = self._tubes.by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._tubes.by_name[name] = tube
             try:
                 stored = self._tubes.shard_for_replies(tube, source)
-                words = [word for entry in batch for word in (entry.no, *self._pack(tube, entry, now))]
+                words = [word for entry in batch for word in (entry.no, *self._pack(tube, entry))]
                 reply = self._runner.on_tube(
-                    "receive_replies", stored, source, puts.pack_facts(stored), *words, idempotent=True, now=now
+                    "receive_replies", stored, source, puts.pack_facts(stored), *words, idempotent=True
                 )
             except NoSuchTube:
                 self._tubes.by_name.pop(name, None)  # dropped since it was found
             else:
-                self._runner.read_changes(stored, reply, effects, now)
+                self._runner.read_changes(stored, reply, effects)
                 return tube
 
-    def _pack(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> tuple[Argument, ...]:
+    def _pack(self, tube: Tube, waiting: OutboxEntry) -> tuple[Argument, ...]:
         if waiting.link is None:
             return puts.pack_received(plain_entry(tube, waiting.data))
-        moment = 0 if waiting.link.at is None else self._runner.now(tube.no, now)
+        moment = 0 if waiting.link.at is None else self._runner.now(tube.no)
         entry = link_entry(tube, waiting.link, waiting.data, moment)
         if entry.reply_to is not None:
             self.register(tube)

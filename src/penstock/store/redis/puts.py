@@ -100,7 +100,7 @@ def plain_request(runner: ScriptRunner, tube: Tube, entry: Entry, more: int = 0)
     script, keys, before = bare.script, bare.keys, cast(bytes, bare.command)
 
     def request(payload: bytes, after: bytes = b"") -> Request:
-        now = packed(runner.moment(None))
+        now = packed(runner.moment())
         command = b"%b%b%b$%d\r\n%b\r\n%b" % (before, now, words, len(payload), payload, after)
         return Request(script, keys, command)
 

@@ -75,15 +75,14 @@ class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
     posts = True
-    __slots__ = ("_given", "_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
+    __slots__ = ("_holders", "_now", "_outbox", "_runner", "_taken", "_tube", "_write")
 
-    def __init__(self, runner: ScriptRunner, outbox: Outbox, tube: Tube, write: bool, now: int | None) -> None:
+    def __init__(self, runner: ScriptRunner, outbox: Outbox, tube: Tube, write: bool) -> None:
         self._runner = runner
         self._outbox = outbox
         self._tube = tube
         self._write = write
-        self._given = now
-        self._now = now
+        self._now: int | None = None
         self._taken: list[int] = []
         self._holders: Loaded | None = None  # tasks that have the addresses that a put wanted
 
@@ -214,7 +213,7 @@ class RedisStep:
         return [id for id in self._taken if id > after]
 
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
-        self._now, tasks, groups = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
+        self._now, tasks, groups = self._runner.on_tube("read_tasks", tube, *words, idempotent=True)
         return self._loaded(tube, tasks, groups) or self._read(tube, *words)
 
     def _loaded(self, tube: Tube, tasks: list[Any], groups: Sequence[StoredGroup]) -> Loaded | None:
@@ -233,7 +232,7 @@ class RedisStep:
                 records.append(replace(record, group=None, group_no=None) if lost else record)
         if broken and tube.kind.leased:
             self._write = False  # so that a failed repair is not repeated
-            self._runner.on_unreadable(tube, self._given)
+            self._runner.on_unreadable(tube)
             return None
         return Loaded(self._with_errors(tube, records), found)
 
@@ -301,12 +300,12 @@ class RedisStep:
         entries = [*delta.fresh, *works]
         if entries:
             words += [len(works), *puts.pack_put(tube, entries)]
-        reply = self._runner.on_tube("apply_put" if delta.fresh else "apply", tube, *words, now=self._given)
+        reply = self._runner.on_tube("apply_put" if delta.fresh else "apply", tube, *words)
         if reply[_REMOVED] == -1:
             raise Conflict if reply[3] < 0 else tube_full(tube, reply[3], len(delta.fresh))
-        missed, first, outbox, *mark = self._runner.read_changes(tube, reply, effects, self._given)
+        missed, first, outbox, *mark = self._runner.read_changes(tube, reply, effects)
         records = puts.stored_records(tube, entries, first, reply[0], mark)
-        self._outbox.deliver(tube.no, outbox, effects, self._given)
+        self._outbox.deliver(tube.no, outbox, effects)
         fresh, own = records[: len(delta.fresh)], records[len(delta.fresh) :]
         return Flushed(fresh=fresh, works=[(tube, own)] if own else [], effects=effects), missed
 
@@ -314,7 +313,7 @@ class RedisStep:
         """Store new tasks that are in no group; `related`: with addresses or reply tubes. Raises Conflict if an address
         is in use; the next load by addresses then returns what the script has read."""
         self._now, first, answer, *rest = self._runner.on_tube(
-            "put_related" if related else "put", tube, *puts.pack_put(tube, entries), now=self._given
+            "put_related" if related else "put", tube, *puts.pack_put(tube, entries)
         )
         if first == _CONFLICT:
             self._holders = self._loaded(tube, answer, rest[0])
@@ -347,7 +346,7 @@ class RedisStep:
         return self._find_group(tube, "", name, puts.pack_facts(tube))[0]
 
     def _find_group(self, tube: Tube, *words: Argument) -> list[Group]:
-        self._now, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=self._given)
+        self._now, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True)
         return [_read_group(found)] if found else []
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
@@ -379,13 +378,13 @@ class RedisStep:
 
     def _remove(self, tube: Tube, ids: list[int], script: str, *words: Argument) -> Acked:
         """Remove tasks by a script that skips those that it leaves to the engine."""
-        reply = self._runner.on_tube(script, tube, *words, now=self._given)
+        reply = self._runner.on_tube(script, tube, *words)
         gone, readied = set(ids), reply[1]
         if len(reply) == 2:
             return Acked(gone, readied, final=True)
         missed, tied, kept, broken = reply[2:]
         if broken:
-            self._runner.on_unreadable(tube, self._given)
+            self._runner.on_unreadable(tube)
         gone.difference_update([ids[place - 1] for place in (*missed, *tied)])
         # A number: the outcomes of all of them are kept.
         ended = ids if isinstance(kept, int) else [ids[place - 1] for place in kept]
@@ -415,12 +414,12 @@ class RedisStep:
         `follow`: how many tasks follow their group, if not `limit`. `closed`: the sessions that end were closed.
         `reply`: the answer of the script, if it has run already.
         """
-        tube, now = self._tube, self._given
+        tube = self._tube
         if reply is None:
-            reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True, now=now)
-        more, wait_ms, left, outbox = self._runner.read_changes(tube, reply, effects, now)
+            reply = self._runner.on_tube("advance_tube", tube, limit, int(closed), idempotent=True)
+        more, wait_ms, left, outbox = self._runner.read_changes(tube, reply, effects)
         follows = bool(left) and self._apply_left(left, effects, follow or limit, closed=closed)
-        self._outbox.deliver(tube.no, outbox, effects, now)
+        self._outbox.deliver(tube.no, outbox, effects)
         return bool(more) or follows, wait_ms
 
     def _apply_left(self, left: Left, effects: Effects, limit: int, *, closed: bool) -> bool:

@@ -142,11 +142,9 @@ class RedisStore(Store):
         must_fit(place, int(schema), LAYOUTS, new="prefix (?prefix=…)")
         return f"redis:{id.decode()}"
 
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> RedisStep:
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1) -> RedisStep:
         """A step on one stored tube; it has the methods of `Step` that this store uses."""
-        return RedisStep(self._runner, self._outbox, tubes[0], write, now)
+        return RedisStep(self._runner, self._outbox, tubes[0], write)
 
     def close(self) -> None:
         if not self._closed:
@@ -191,12 +189,12 @@ class RedisStore(Store):
         replies = self._drop(tube)
         self._tubes.forget(tube)
         if replies:
-            self._outbox.drain(tube.no, effects, None)
+            self._outbox.drain(tube.no, effects)
         return effects
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
         """Remove a stored tube, a busy one only if `anyhow`. Returns whether its tasks have yet to reply."""
-        reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(None), tube.name, int(anyhow))
+        reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(), tube.name, int(anyhow))
         _, taken, waiting, replies = self._runner.known(tube, reply)
         if not anyhow:
             refuse_busy(tube, taken=taken, waiting=waiting)
@@ -210,7 +208,7 @@ class RedisStore(Store):
         return altered
 
     def _repair_queues(self, tube: Tube) -> None:
-        self._check_tube(tube, True, None)
+        self._check_tube(tube, True)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
         """Pause or resume a tube, and unfreeze shards that an interrupted move has frozen. Returns the tube's turn: how
@@ -224,7 +222,7 @@ class RedisStore(Store):
 
     # tasks
 
-    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+    def put(self, tube: Tube, entries: Sequence[Entry]) -> Stored:
         """See `Store.put`. `plain_put` is faster for a single plain task."""
         effects, named = Effects(), addresses(entries)
         replies = True in [entry.reply_to is not None for entry in entries]
@@ -239,7 +237,7 @@ class RedisStore(Store):
             return put_linked(Work(step, tube, effects), entries, guess=guess and grouped)
 
         try:
-            return Stored(self._run(put, (tube,), now=now), effects)
+            return Stored(self._run(put, (tube,)), effects)
         except TubeFull:
             self._subscriber.interests.add(tube.no)
             raise
@@ -249,51 +247,51 @@ class RedisStore(Store):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0,
     ) -> Taken:  # fmt: skip
         call = port.new_call()
         if blocked == "register":  # before the take, because the next put sends a single notification
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()
         if self.lost:
-            self._undo_lost(effects, now, again=False)
+            self._undo_lost(effects, again=False)
         try:
             wanted = handle, count, "" if max_pri is None else max_pri, blocked or "", call
-            return self._take(tubes, wanted, now, effects)
+            return self._take(tubes, wanted, effects)
         except OutcomeUnknown:
             leased = [tube for tube in tubes if tube.kind.leased]
             self.lost[call] = port.LostTake(leased, handle, call)
             raise
 
-    def _take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
+    def _take(self, tubes: Sequence[Tube], wanted: Wanted, effects: Effects) -> Taken:
         """Take from the first tube that has work."""
         waits: list[int] = []
         for place, tube in enumerate(tubes):
-            alive, wait_ms, pairs = self._run_take(tube, wanted, now, effects)
+            alive, wait_ms, pairs = self._run_take(tube, wanted, effects)
             waits += [wait_ms] if wait_ms >= 0 else []
             if not alive:
                 return Taken(None, [], None, False, effects)
             if pairs:
-                self._unregister_others(tubes, place, wanted, now, effects)
+                self._unregister_others(tubes, place, wanted, effects)
                 return Taken(tube, read_pairs(pairs), min(waits, default=None), True, effects)
-        if self._outbox.deliver_overdue(effects, now):
+        if self._outbox.deliver_overdue(effects):
             waits.append(0)  # take again: a reply may be what the caller waits for
         return Taken(None, [], min(waits, default=None), True, effects)
 
-    def _run_take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
+    def _run_take(self, tube: Tube, wanted: Wanted, effects: Effects) -> tuple[int, int, list[Reply]]:
         """Run the take script; if something is due, apply that first. Repairs the tube if tasks could not be read."""
         handle, count, top, blocked, call = wanted
         forced, registered = 0, tuple[int, ...]()
         while True:
             words = handle, count, top, blocked, call, forced, *registered
-            rest = self._runner.read_changes(tube, self._runner.on_tube("take", tube, *words, now=now), effects, now)
+            rest = self._runner.read_changes(tube, self._runner.on_tube("take", tube, *words), effects)
             alive, wait_ms, pairs, due, broken = rest
             if broken:
-                self._runner.on_unreadable(tube, now)
+                self._runner.on_unreadable(tube)
             if due:
-                self.step((tube,), now=now).advance(effects, ADVANCE_STEP, follow=_FOLLOW_STEP)
+                self.step((tube,)).advance(effects, ADVANCE_STEP, follow=_FOLLOW_STEP)
                 forced = 1
-            elif not (alive or registered) and (found := self._registry.enlist(handle, tube, now)):
+            elif not (alive or registered) and (found := self._registry.enlist(handle, tube)):
                 registered = found  # the session is alive, but the tube did not know the handle
             elif alive and broken and not pairs:
                 # Tasks behind those that were buried may be ready. The blocked call is registered already.
@@ -301,9 +299,7 @@ class RedisStore(Store):
             else:
                 return alive, wait_ms, pairs
 
-    def _unregister_others(
-        self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
-    ) -> None:
+    def _unregister_others(self, tubes: Sequence[Tube], found: int, wanted: Wanted, effects: Effects) -> None:
         """Unregister the caller from the tubes that registered it as waiting, after another tube had work."""
         (handle, _, _, blocked, _), others = wanted, list[Tube]()
         if blocked in ("register", "unregister_if_found"):
@@ -312,45 +308,43 @@ class RedisStore(Store):
             others += tubes[found + 1 :]
         for tube in others:
             with suppress(StoreError):  # the caller must get its tasks; it stays registered until its next take or end
-                self._run_take(tube, (handle, 0, "", "unregister", 0), now, effects)
+                self._run_take(tube, (handle, 0, "", "unregister", 0), effects)
 
-    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP) -> Advanced:
         more, waits, effects, parts = False, list[int](), Effects(), self._tubes.shards(tube)
-        self._outbox.deliver_overdue(effects, now)
-        for part, reply in zip(parts, self._runner.on_tubes("advance_tube", parts, limit, now=now), strict=True):
-            due, wait_ms = self.step((part,), now=now).advance(effects, limit, reply=reply)
+        self._outbox.deliver_overdue(effects)
+        for part, reply in zip(parts, self._runner.on_tubes("advance_tube", parts, limit), strict=True):
+            due, wait_ms = self.step((part,)).advance(effects, limit, reply=reply)
             more |= due
             waits += [wait_ms] if wait_ms >= 0 else []
         return Advanced(more, min(waits, default=None), effects)
 
-    def overdue(self, *, now: int | None = None) -> Overdue:
-        return self._tubes.overdue(now)
+    def overdue(self) -> Overdue:
+        return self._tubes.overdue()
 
-    def _apply_all_due(
-        self, step: object, tube: Tube, effects: Effects, now: int | None = None, *, closed: bool = False
-    ) -> None:
+    def _apply_all_due(self, step: object, tube: Tube, effects: Effects, *, closed: bool = False) -> None:
         """Apply everything that is due in a stored tube. `closed`: see `RedisStep.advance`."""
-        while self.step((tube,), now=now).advance(effects, ADVANCE_STEP, closed=closed)[0]:
+        while self.step((tube,)).advance(effects, ADVANCE_STEP, closed=closed)[0]:
             pass
 
-    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
+    def _recover(self, tube: Tube, sweep: Sweep) -> Settled:
         effects = Effects()
-        reply = self._runner.on_tube("recover", tube, sweep.count or 0, sweep.elapsed, now=now)
-        records = read_pairs(self._runner.read_changes(tube, reply, effects, now)[0])
+        reply = self._runner.on_tube("recover", tube, sweep.count or 0, sweep.elapsed)
+        records = read_pairs(self._runner.read_changes(tube, reply, effects)[0])
         effects.events += [Event(tube.public_no, "take", tube.shown(record)) for record in records]
         return Settled(list(records), effects)
 
     # addresses, outcomes and groups
 
-    def outcomes(self, tube: Tube, keys: Sequence[int | str], *, now: int | None = None) -> list[OutcomeLookup]:
+    def outcomes(self, tube: Tube, keys: Sequence[int | str]) -> list[OutcomeLookup]:
         """See `Store.outcomes`. One round trip per key."""
-        return [self._find_outcome(tube, key, now) for key in keys]
+        return [self._find_outcome(tube, key) for key in keys]
 
-    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> OutcomeLookup:
+    def _find_outcome(self, tube: Tube, key: int | str) -> OutcomeLookup:
         words = (key, b"") if isinstance(key, str) else ("", task_key(key) if 0 < key <= MAX_ID else b"")
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
-        _, id, there, stored, last = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
+        _, id, there, stored, last = self._runner.on_tube("find_outcome", tube, *words, idempotent=True)
         if there:
             return OutcomeLookup(tube.public_id(id))
         if stored is None:
@@ -359,67 +353,66 @@ class RedisStore(Store):
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
-        now: int | None = None,
     ) -> list[Group]:  # fmt: skip
         if len(self._tubes.shards(tube)) > 1:
             return []
         if no is not None:
             self._subscriber.interests.add(tube.no)  # before a notification can be sent
-        return super().groups(tube, no=no, name=name, after=after, limit=limit, now=now)
+        return super().groups(tube, no=no, name=name, after=after, limit=limit)
 
     # sessions
 
-    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
-        return self._registry.join(presence, session, ttr, now)
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
+        return self._registry.join(presence, session, ttr)
 
-    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
-        alive = self._registry.beat(handles, now)
+    def beat(self, handles: Sequence[str]) -> set[str]:
+        alive = self._registry.beat(handles)
         if self.lost:
             with suppress(StoreError):  # the next call does it
-                self._undo_lost(Effects(), now, again=True)
+                self._undo_lost(Effects(), again=True)
         return alive
 
-    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+    def leave(self, handles: Sequence[str], *, locus: str | None = None) -> Effects:
         effects = Effects()
-        for tube in self._registry.leave(handles, locus, now):
+        for tube in self._registry.leave(handles, locus):
             with suppress(NoSuchTube):
-                self._apply_all_due(None, tube, effects, now, closed=locus is None)
+                self._apply_all_due(None, tube, effects, closed=locus is None)
         return effects
 
-    def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
-        return self._registry.sessions(no, now)
+    def sessions(self, no: int | None = None) -> list[SessionRecord]:
+        return self._registry.sessions(no)
 
     # details
 
-    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+    def held(self, session: int, leases: Sequence[Lease]) -> list[bool]:
         parts, held, requests = by_tube(lease.tube for lease in leases), [False] * len(leases), []
         for tube, places in parts:
             words = [word for place in places for word in (task_key(leases[place].id), leases[place].lease)]
-            requests.append(self._runner.tube_request("held_leases", tube, session, *words, now=now))
+            requests.append(self._runner.tube_request("held_leases", tube, session, *words))
         for (_, places), reply in zip(parts, self._servers.run_all(requests), strict=True):
             answers = reply[1] if len(reply) > 1 else [0] * len(places)  # shorter if the tube is gone
             for place, answer in zip(places, answers, strict=True):
                 held[place] = bool(answer)
         return held
 
-    def _repair_unreadable(self, tube: Tube, now: int | None) -> None:
+    def _repair_unreadable(self, tube: Tube) -> None:
         """Bury tasks that cannot be read, and repair what depended on them. The call continues if that fails."""
         log.warning("tube %s has tasks that cannot be read; burying them", tube.name)
         try:
-            check(self._runner, self._outbox, tube, True, now)
+            check(self._runner, self._outbox, tube, True)
         except StoreError as error:
             log.warning("tasks that cannot be read were not buried (%s): run broker.check(repair=True)", error)
 
-    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        found = [shown for stored, finding in self._stranded(repair, now) for shown in public(stored, [finding])]
-        found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
+    def check(self, repair: bool) -> list[Finding]:
+        found = [shown for stored, finding in self._stranded(repair) for shown in public(stored, [finding])]
+        found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair)]
         return found + self._tubes.check(repair)
 
-    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+    def _check_tube(self, tube: Tube, repair: bool) -> list[Finding]:
         return [
             found
             for stored in self._tubes.shards(tube)
-            for found in public(stored, check(self._runner, self._outbox, stored, repair, now))
+            for found in public(stored, check(self._runner, self._outbox, stored, repair))
         ]
 
     # transfer: a frozen tube keeps its name and its keys, but not `last` of meta, so that no script finds it

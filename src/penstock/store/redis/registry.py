@@ -55,53 +55,53 @@ class Registry:
         self._runner = runner
         self._tubes = tubes
 
-    def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
+    def join(self, presence: Presence, session: str | None, ttr: int) -> Joined:
         """See `Store.join`."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
-        _, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
+        _, no, *rest = self._call("join_session", *where, session or "", ttr, str(uuid4()))
         if not no:
             raise lapsed(session)
         id, over, tubes = rest
-        self._update({tube: ["", 0, no, over] for tube in tubes}, now)
+        self._update({tube: ["", 0, no, over] for tube in tubes})
         return Joined(no, id.decode())
 
-    def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
+    def beat(self, handles: Sequence[str]) -> set[str]:
         """See `Store.beat`."""
-        return {handle.decode() for handle, *_ in self._change("beat", "", handles, now)[1]}
+        return {handle.decode() for handle, *_ in self._change("beat", "", handles)[1]}
 
-    def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> list[Tube]:
+    def leave(self, handles: Sequence[str], locus: str | None) -> list[Tube]:
         """End these handles, as `Store.leave` does. Returns the tubes where sessions have ended, which may hold tasks
         there."""
-        moment, left = self._change("leave", "*" if locus is None else locus, handles, now)
+        moment, left = self._change("leave", "*" if locus is None else locus, handles)
         return [tube for _, _, _, over, tubes in left if over <= moment for tube in self._named(tubes)]
 
-    def _change(self, verb: str, at: str | int, handles: Sequence[str], now: int | None) -> tuple[int, list[_Changed]]:
+    def _change(self, verb: str, at: str | int, handles: Sequence[str]) -> tuple[int, list[_Changed]]:
         """Change handles, and update the tubes of their sessions. Returns the time, and the handles found."""
-        moment, *found = self._call("change_handles", now, verb, at, *handles)
+        moment, *found = self._call("change_handles", verb, at, *handles)
         by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in found:
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
-        self._update(by_tube, now)
+        self._update(by_tube)
         return moment, found
 
-    def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
-        moment = self._runner.moment(now)
+    def _update(self, by_tube: Mapping[int, Sequence[Argument]]) -> None:
+        moment = self._runner.moment()
         self._runner.servers.run_all(
             [self._runner.tag_request("update_sessions", tube, moment, *words) for tube, words in by_tube.items()]
         )
 
-    def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
+    def enlist(self, handle: str, tube: Tube) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is dead."""
-        _, *found = self._call("change_handles", now, "take", tube.no, handle)
+        _, *found = self._call("change_handles", "take", tube.no, handle)
         return found[0][1:4] if found else None
 
-    def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
+    def sessions(self, no: int | None) -> list[SessionRecord]:
         """See `Store.sessions`."""
         if no is not None:
             stored = self._runner.command(SESSIONS, "sessions", b"HGET", no)
             return [] if stored is None else [_session(stored).shown([], [])]
-        self.beat((), now)
+        self.beat(())
         pairs = self._runner.command(SESSIONS, "sessions", b"HGETALL")
         sessions = {int(no): _session(stored) for no, stored in zip(pairs[::2], pairs[1::2], strict=True)}
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
@@ -116,8 +116,8 @@ class Registry:
                 waits[of_handle.get(handle.decode())].add(tube.name)
         return [session.shown(sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())]
 
-    def _call(self, name: str, now: int | None, *arguments: Argument) -> Reply:
-        moment = self._runner.moment(now)
+    def _call(self, name: str, *arguments: Argument) -> Reply:
+        moment = self._runner.moment()
         return self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True)
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:

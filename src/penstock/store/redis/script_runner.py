@@ -79,19 +79,17 @@ class ScriptRunner:
         # By tube, how far the clock of its server is ahead of this process's monotonic clock.
         self._ahead: dict[int, float] = {}
         #: Called with a tube that has tasks that cannot be read, to repair it.
-        self.on_unreadable: Callable[[Tube, int | None], None]
+        self.on_unreadable: Callable[[Tube], None]
         #: By tube and part, the ids of what is being read in pages.
         self.listed: dict[tuple[int, str], array[int]] = {}
 
-    def moment(self, now: int | None) -> int | str:
+    def moment(self) -> int | str:
         """The time as a script argument; '' makes the script read the server's clock."""
-        if now is not None:
-            return now
         return "" if self._clock is None else self._clock()
 
-    def now(self, tag: str | int, now: int | None = None) -> int:
+    def now(self, tag: str | int) -> int:
         """The time on the server that has the keys of a tag."""
-        moment = self.moment(now)
+        moment = self.moment()
         if isinstance(moment, int):
             return moment
         seconds, micros = self.servers.command(self.keys.name(tag, "meta"), b"TIME")
@@ -102,11 +100,9 @@ class ScriptRunner:
         ahead = None if self._clock else self._ahead.get(tube.no)
         return self.now(tube.no) if ahead is None else round(time.monotonic() * 1000 + ahead)
 
-    def on_tube(
-        self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
-    ) -> list[Reply]:
+    def on_tube(self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False) -> list[Reply]:
         """Run a script on a tube. Its first arguments are the time, the tube's shape and its limit."""
-        return self.ask(tube, self.tube_request(name, tube, *arguments, now=now), idempotent=idempotent)
+        return self.ask(tube, self.tube_request(name, tube, *arguments), idempotent=idempotent)
 
     def ask(self, tube: Tube, request: Request, *, idempotent: bool) -> list[Any]:
         """Run a script on a tube. Raises NoSuchTube if the tube is gone."""
@@ -133,24 +129,22 @@ class ScriptRunner:
         frozen = make_tube(tube.no, moved(tube.name), tube.kind, frozen_options(tube.given, to.decode()))
         return frozen if erased is None else make_tube(tube.no, frozen.name, tube.kind, erased_options(frozen))
 
-    def on_tubes(
-        self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
-    ) -> list[list[Reply]]:
+    def on_tubes(self, name: str, tubes: Sequence[Tube], *arguments: Argument) -> list[list[Reply]]:
         """Run an idempotent script on several tubes, in as few round trips as there are servers."""
         if len(tubes) == 1:
-            return [self.on_tube(name, tubes[0], *arguments, idempotent=True, now=now)]
-        replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
+            return [self.on_tube(name, tubes[0], *arguments, idempotent=True)]
+        replies = self.servers.run_all([self.tube_request(name, tube, *arguments) for tube in tubes])
         return [self.known(tube, reply) for tube, reply in zip(tubes, replies, strict=True)]
 
-    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument) -> Request:
         """The request that runs a script on a tube, to be sent later."""
         shape = self.shape(tube)
-        moment = self.moment(now)
+        moment = self.moment()
         when = _SERVERS_CLOCK if moment == "" else packed(moment)
         words = when + shape.packed + packed(*arguments)
         return self.script_request(self.script(name, shape.sort), tube.no, 3 + len(arguments), words)
 
-    def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None) -> list[Reply]:
+    def read_changes(self, tube: Tube, reply: list[Reply], effects: Effects) -> list[Reply]:
         """Add what a script did, according to its answer, to `effects`. Returns the rest of the answer."""
         _, readied, removed, log, *rest = reply
         no, broken = tube.public_no, False
@@ -168,23 +162,23 @@ class ScriptRunner:
             if record.state == "-" and record.address is not None and tube.kind.leased:
                 effects.ended.append(("task", no, tube.public_id(record.id)))
         if broken:
-            self.on_unreadable(tube, now)
+            self.on_unreadable(tube)
         return rest
 
-    def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
+    def overdue(self, numbers: Sequence[int]) -> tuple[list[bool], int]:
         """Return for each of these stored tubes whether something is due, and the time. One script checks many;
         on a cluster, only one."""
         script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
         parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
         keys = [tuple(self.keys.name(no, key) for no in part for key in script.keys) for part in parts]
         requests = [
-            Request(script, some, b"*%d\r\n%b" % (len(some) + 4, _head(script, some) + packed(self.moment(now))))
+            Request(script, some, b"*%d\r\n%b" % (len(some) + 4, _head(script, some) + packed(self.moment())))
             for some in keys
         ]
         replies = self.servers.run_all(requests)
         pairs = zip(parts, (set(reply[1:]) for reply in replies), strict=True)
         due = [place in found for part, found in pairs for place in range(1, len(part) + 1)]
-        return due, replies[0][0] if replies else self.now(TUBES, now)
+        return due, replies[0][0] if replies else self.now(TUBES)
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, idempotent: bool = False) -> Reply:
         """Run a script on the keys of a tag, with these arguments only."""

@@ -57,7 +57,7 @@ class ShardedStore(RedisStore):
         self._drop(shards[0], anyhow=True)
         self._tubes.forget(tube)
         for shard in shards:
-            self._outbox.drain(shard.no, effects, None)
+            self._outbox.drain(shard.no, effects)
         return effects
 
     def _is_paused(self, tube: Tube) -> bool:
@@ -86,10 +86,10 @@ class ShardedStore(RedisStore):
 
     # tasks
 
-    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+    def put(self, tube: Tube, entries: Sequence[Entry]) -> Stored:
         """See `Store.put`. Atomic per shard: if one refuses its part, others may have stored theirs."""
         if tube.shards == 1:
-            return super().put(tube, entries, now=now)
+            return super().put(tube, entries)
         turn = next(self._turns)
         shards, per_utube = self._tubes.shards(tube), tube.kind.per_utube
         parts = by_tube(shards[home_of(entry, per_utube, tube.shards, turn)] for entry in entries)
@@ -98,7 +98,7 @@ class ShardedStore(RedisStore):
         for shard, which in sorted(parts, key=lambda part: all(entries[place].address is None for place in part[1])):
             try:
                 with partly_applied(list(records)):
-                    stored = super().put(shard, [entries[place] for place in which], now=now)
+                    stored = super().put(shard, [entries[place] for place in which])
             except DuplicateAddress as error:
                 done = f"{len(records)} of {len(entries)} tasks are stored, in other shards of the tube"
                 raise DuplicateAddress(f"{error}; {done}" if records else str(error)) from error
@@ -121,13 +121,13 @@ class ShardedStore(RedisStore):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: Blocked = None, waiter: int = 0, now: int | None = None,
+        blocked: Blocked = None, waiter: int = 0,
     ) -> Taken:  # fmt: skip
         """See `Store.take`. The shards of a tube are taken from in order, beginning at a random one."""
         if len(tubes) == 1 and tubes[0].shards == 1:
-            return super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
+            return super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked)
         asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
-        first = super().take([shard for shard, _ in asked], count, handle, max_pri=max_pri, blocked=blocked, now=now)
+        first = super().take([shard for shard, _ in asked], count, handle, max_pri=max_pri, blocked=blocked)
         if first.tube is None:
             return first
         place = next(place for place, (shard, _) in enumerate(asked) if shard is first.tube)
@@ -135,7 +135,7 @@ class ShardedStore(RedisStore):
         for shard, of in asked[place + 1 :]:
             if of is tube and len(records) < count:
                 try:
-                    more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
+                    more = super().take([shard], count - len(records), handle, max_pri=max_pri)
                 except StoreError:
                     break  # the caller must get what was taken before
                 records += public(shard, more.records)
@@ -147,9 +147,9 @@ class ShardedStore(RedisStore):
         start = random.randrange(len(shards)) if len(shards) > 1 else 0
         return [*shards[start:], *shards[:start]]
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False) -> Settled:
         if tube.shards == 1:
-            return super().settle(tube, moves, brief=brief, now=now)
+            return super().settle(tube, moves, brief=brief)
         records, effects = list[Record | None]([None] * len(moves)), Effects()
         places = self._tubes.locate(tube, [move.id for move in moves], "tasks")
         for shard, which in by_tube(stored for stored, _ in places):
@@ -159,42 +159,42 @@ class ShardedStore(RedisStore):
                 for id in places[place][1:]
             ]
             with partly_applied(records):
-                settled = super().settle(shard, own, brief=brief, now=now)
+                settled = super().settle(shard, own, brief=brief)
             for place, record in zip(which, public(shard, settled.records), strict=True):
                 records[place] = record
             effects.add(settled.effects)
         return Settled(records, effects)
 
-    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+    def sweep(self, tube: Tube, sweep: Sweep) -> Settled:
         settled, limit = Settled([], Effects()), sweep.count
         for shard in self._tubes.shards(tube):
             left = None if limit is None else limit - len(settled.records)
             if left == 0 and limit:
                 break
             with partly_applied(settled.records):
-                part = super().sweep(shard, replace(sweep, count=left), now=now)
+                part = super().sweep(shard, replace(sweep, count=left))
             settled.records.extend(public(shard, part.records))
             settled.effects.add(part.effects)
         return settled
 
-    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str]) -> list[Record | None]:
         if tube.shards == 1:
-            return super().get(tube, keys, now=now)
+            return super().get(tube, keys)
         if keys and isinstance(keys[0], str):
-            keys = [found.id or 0 for found in self.outcomes(tube, keys, now=now)]  # no task has the id 0
+            keys = [found.id or 0 for found in self.outcomes(tube, keys)]  # no task has the id 0
         records, places = dict[int, Record | None](), self._tubes.locate(tube, cast("Sequence[int]", keys), "tasks")
         for shard, which in by_tube(stored for stored, _ in places):
-            found = public(shard, super().get(shard, [places[place][1] for place in which], now=now))
+            found = public(shard, super().get(shard, [places[place][1] for place in which]))
             records.update(zip(which, found, strict=True))
         return [records[place] for place in range(len(keys))]
 
-    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+    def find(self, tube: Tube, listing: Listing) -> list[Record]:
         if tube.shards == 1:
-            return super().find(tube, listing, now=now)
+            return super().find(tube, listing)
 
         def find(shard: Tube, after: int) -> list[Record]:
             own = replace(listing, after=after) if isinstance(listing, Find) else listing
-            return RedisStore.find(self, shard, own, now=now)
+            return RedisStore.find(self, shard, own)
 
         return self._merged(tube, listing.after if isinstance(listing, Find) else 0, find)[: listing.limit]
 
@@ -220,22 +220,22 @@ class ShardedStore(RedisStore):
 
     # addresses and groups
 
-    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> OutcomeLookup:
+    def _find_outcome(self, tube: Tube, key: int | str) -> OutcomeLookup:
         shards = self._tubes.shards(tube)
         if isinstance(key, int):
             [(shard, key)] = self._tubes.locate(tube, [key], "tasks", "outcomes")
             shards = (shard,)
         elif not tube.kind.per_utube:  # else the shard depends on its micro-queue, which is unknown
             shards = (shards[shard_of(key, tube.shards)],)
-        found = [RedisStore._find_outcome(self, shard, key, now) for shard in shards]
+        found = [RedisStore._find_outcome(self, shard, key) for shard in shards]
         # A live task hides the outcomes of earlier ones, and the last outcome those before it.
         return max(found, key=lambda each: (each.id is not None, each.last or 0))
 
     # sessions
 
-    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+    def held(self, session: int, leases: Sequence[Lease]) -> list[bool]:
         own = [Lease(*self._tubes.locate(tube, [id], "tasks")[0], lease) for tube, id, lease in leases]
-        return super().held(session, own, now=now)
+        return super().held(session, own)
 
     # details
 
@@ -244,7 +244,7 @@ class ShardedStore(RedisStore):
         [(shard, own)] = self._tubes.locate(tube, [record.id], "tasks")
         return super().ahead(shard, replace(record, id=own))
 
-    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+    def _check_tube(self, tube: Tube, repair: bool) -> list[Finding]:
         found: list[Finding] = []
         if tube.shards > 1 and not all(self._tubes.live(self._tubes.shards(tube))):
             what = "an interrupted move has left a part of it frozen"
@@ -252,7 +252,7 @@ class ShardedStore(RedisStore):
             if not repair:
                 return found
             self.write_tube(tube, paused=self._is_paused(tube))
-        return found + super()._check_tube(tube, repair, now)
+        return found + super()._check_tube(tube, repair)
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

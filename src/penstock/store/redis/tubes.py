@@ -111,7 +111,7 @@ class Tubes:
 
     # names
 
-    def overdue(self, now: int | None) -> Overdue:
+    def overdue(self) -> Overdue:
         """See `Store.overdue`. One command, and one script on each server."""
         altered = self._runner.command(TUBES, "store", b"HGET", b"altered")
         if altered != self._listed_as or time.monotonic() >= self._listed_until:
@@ -120,7 +120,7 @@ class Tubes:
             self.by_no.clear()
             self._listed_until = time.monotonic() + _LISTED_SECONDS
         stored = [(part.no, tube) for tube in self._listed for part in self.shards(tube)]
-        due, clock = self._runner.overdue([no for no, _ in stored], now)
+        due, clock = self._runner.overdue([no for no, _ in stored])
         tubes = {tube.no: tube for (_, tube), is_due in zip(stored, due, strict=True) if is_due}
         return Overdue(list(tubes.values()), (altered or b"").decode(), clock)
 
@@ -231,7 +231,7 @@ class Tubes:
     def forget(self, tube: Tube) -> None:
         """Remove the remaining shards of a dropped tube, then its name."""
         for shard in self.shards(tube)[1:]:
-            self._runner.on_tag("drop_tube", shard.no, self._runner.moment(None), tube.name, 1, idempotent=True)
+            self._runner.on_tag("drop_tube", shard.no, self._runner.moment(), tube.name, 1, idempotent=True)
         self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, idempotent=True)
 
     def _numbered(self, tube: Tube) -> Tube:

@@ -48,9 +48,9 @@ class ServerStore(Store):
         self.waiting = set[int]()  # the numbers of blocked takes that are registered
         self._clock_answer: tuple[int, float] | None = None  # the server's clock, and when it was read
 
-    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None) -> Any:
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1) -> Any:
         # A check of the whole store, or its repair, is one transaction.
-        return self.step_type(self, write=write, held=not tubes and size > 1, now=now)
+        return self.step_type(self, write=write, held=not tubes and size > 1)
 
     def now(self) -> int:
         if self.clock is not None:
@@ -108,9 +108,9 @@ class ServerStep(SqlStep):
     #: A put in flight while a taker registers may not notify it, so the taker retries after this time.
     settling_ms: int | None = None
 
-    def __init__(self, database: ServerStore, *, write: bool, held: bool, now: int | None) -> None:
+    def __init__(self, database: ServerStore, *, write: bool, held: bool) -> None:
         self.db, self.Q = database, database.queries
-        self.given = database.clock() if now is None and database.clock is not None else now
+        self.given = None if database.clock is None else database.clock()
         self.write = write
         self.link: Any = None  # the connection of a transaction of several round trips
         self._now = self.given

@@ -85,13 +85,11 @@ class SqliteStore(Store):
         self._clock = clock
         self._watch = watch
 
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> SqliteStep:
+    def step(self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1) -> SqliteStep:
         pause = (EAGER if size == 1 else PATIENT) if write else None
         temporary = bool(tubes) and tubes[0].temporary and all(tube.temporary for tube in tubes)
         synced = write and self._connection.synced and not temporary
-        return SqliteStep(self._connection, pause, synced, self._clock, now)
+        return SqliteStep(self._connection, pause, synced, self._clock)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         """See `Store.plain_put`. In a single function: a call that waits for the disk leaves the processor's caches
@@ -133,12 +131,12 @@ class SqliteStore(Store):
         promise = PROMISES[self._connection.synced]
         return Description("SQLite", apsw.sqlite_lib_version(), path, promise, schema, advice)
 
-    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+    def check(self, repair: bool) -> list[Finding]:
         with self._connection.transaction(write=False) as db:
             damage = [what for (what,) in db.execute("PRAGMA quick_check(10)") if what != "ok"]
         # Of a damaged file, the other data cannot be trusted, and a repair could lose more.
         found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in damage]
-        return found or super().check(repair, now=now)
+        return found or super().check(repair)
 
     def now(self) -> int:
         return self._clock()
@@ -263,20 +261,17 @@ class SqliteStep(SqlStep):
 
     Q = Q
 
-    def __init__(
-        self, connection: Connection, pause: Pause | None, synced: bool, clock: Callable[[], int], now: int | None
-    ) -> None:
+    def __init__(self, connection: Connection, pause: Pause | None, synced: bool, clock: Callable[[], int]) -> None:
         self._connection = connection
         self._pause = pause
         self._synced = synced
         self._clock = clock
-        self._given = now
 
     def __enter__(self) -> SqliteStep:
         self.db = self._connection.begin(self._pause)
         self.execute = self.db.execute
         # Read after the lock is acquired: a step that waited for it must not write an old time.
-        self.now = self._clock() if self._given is None else self._given
+        self.now = self._clock()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
