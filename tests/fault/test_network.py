@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.store.sqlite import file
-from penstock.store.sqlite.file import file_system
+from penstock.system import mounts
+from penstock.system.mounts import file_system
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -54,13 +54,13 @@ def test_an_unreadable_mount_table_names_no_file_system() -> None:
 
 
 def test_names_of_other_scripts_in_the_mount_table() -> None:
-    mounts = "22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 0:40 / /mnt/größe rw - nfs4 server:/export rw"
-    assert file_system(mounts, "/mnt/größe/x") == "nfs4"
+    table = "22 1 254:0 / / rw - ext4 /dev/vda rw\n40 22 0:40 / /mnt/größe rw - nfs4 server:/export rw"
+    assert file_system(table, "/mnt/größe/x") == "nfs4"
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs"])
 def test_a_queue_on_a_network_file_system_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(file, "file_system", lambda mounts, folder: kind)
+    monkeypatch.setattr(mounts, "file_system", lambda table, folder: kind)
     with pytest.raises(penstock.StoreUnavailable, match=kind):
         penstock.connect(f"sqlite:///{path}")
     assert not path.exists()
@@ -68,7 +68,7 @@ def test_a_queue_on_a_network_file_system_is_refused(path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", ""])
 def test_a_queue_on_a_local_file_system_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(file, "file_system", lambda mounts, folder: kind)
+    monkeypatch.setattr(mounts, "file_system", lambda table, folder: kind)
     penstock.connect(f"sqlite:///{path}").close()
     assert path.exists()
 
@@ -77,11 +77,11 @@ def test_a_link_is_followed_to_where_the_file_is(tmp_path: Path, path: Path, mon
     """The file system of the target folder counts, not that of the symbolic link."""
     asked: list[str] = []
 
-    def local(mounts: str, folder: str) -> str:
+    def local(table: str, folder: str) -> str:
         asked.append(folder)
         return "ext4"
 
-    monkeypatch.setattr(file, "file_system", local)
+    monkeypatch.setattr(mounts, "file_system", local)
     (tmp_path / "real").mkdir()
     os.symlink(tmp_path / "real", tmp_path / "link")
     penstock.connect(f"sqlite:///{tmp_path}/link/queue.db").close()
@@ -95,6 +95,6 @@ def test_a_file_that_is_a_link_to_the_network_is_refused(
     (tmp_path / "far").mkdir()
     os.symlink(tmp_path / "far" / "queue.db", path)
     far = str(tmp_path / "far")
-    monkeypatch.setattr(file, "file_system", lambda mounts, folder: "nfs4" if folder == far else "ext4")
+    monkeypatch.setattr(mounts, "file_system", lambda table, folder: "nfs4" if folder == far else "ext4")
     with pytest.raises(penstock.StoreUnavailable, match="nfs4"):
         penstock.connect(f"sqlite:///{path}")

@@ -86,7 +86,7 @@ def test_frequent_writes_cause_rare_reads(file: File, monkeypatch: pytest.Monkey
 
 
 def test_without_inotify_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_watch_writes", lambda path: None)
+    monkeypatch.setattr(watching, "watch_writes", lambda path: None)
     file = File(tmp_path / "queue.db")
     assert file.watch.wait(Wake(), 30)
     found = begin(lambda: file.watch.wait(Wake(), 30))

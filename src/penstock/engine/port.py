@@ -10,8 +10,8 @@ decides how they change, and `flush` writes the decision as one atomic change:
   that it skipped, and the engine loads again.
 
 Rules for every implementation:
-- Time is the database's clock in milliseconds, unless the step was given `now`. A deadline has passed at `now ==
-  deadline`.
+- Time is the clock of the database, or the one that the store was opened with, in milliseconds. A deadline has passed
+  at `now == deadline`.
 - Every write and every hot statement checks the tube's row, and raises `NoSuchTube` if the row is gone or hidden.
 - Lock order on servers: tube (shared), handle (shared), id row, capacity, groups by number, micro-queues by name, tasks
   by id. Takes skip locked rows.

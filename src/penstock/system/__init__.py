@@ -1,1 +1,1 @@
-"""What stores and the layers above them need of the operating system: forks, and events that can be polled."""
+"""What stores and the layers above them need of the operating system: forks, wake-ups, mounts."""

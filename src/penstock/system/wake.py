@@ -1,7 +1,8 @@
-"""Ways to wake a waiting thread: sockets, and an Event that can be polled like one (where the system has eventfd)."""
+"""Ways to wake a waiting thread: sockets, an Event that can be polled like one (with eventfd), and inotify."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import selectors
@@ -12,6 +13,8 @@ from contextlib import suppress
 #: poll() needs no file descriptor, unlike epoll. Windows has only select().
 Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
 READABLE, WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
+_IN_MODIFY = 0x2
+_IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC", 0)
 
 
 def until_readable(fd: int) -> Callable[..., object]:
@@ -54,3 +57,14 @@ class Wake(threading.Event):
     def __del__(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
+
+
+def watch_writes(path: str) -> int | None:
+    """An inotify descriptor that is readable after a write; None if the kernel refuses one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
+    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
+        return fd
+    if fd >= 0:
+        os.close(fd)
+    return None

@@ -16,6 +16,7 @@ import apsw
 from penstock.core.names import safe_url, shown
 from penstock.errors import BadValue, SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 from penstock.store.sql.migrations import ANOTHER_SCHEMA
+from penstock.system import mounts
 
 # SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when two connections write and checkpoint at once.
 _SAFE_SQLITE = (3, 51, 3)
@@ -37,15 +38,8 @@ EAGER = (0.0002, 0.002)
 # instead of 2,250, and the throughput doubled (`python -m bench --only crowd`).
 PATIENT = (0.002, 0.012)
 
-# WAL needs memory that all processes share; these file systems do not provide it.
-_NETWORK = frozenset(
-    "9p afs beegfs ceph cifs coda gfs2 glusterfs lustre ncpfs nfs nfs4 smb3 smbfs fuse.sshfs fuse.glusterfs "
-    "fuse.cephfs fuse.rclone fuse.s3fs fuse.juicefs".split()
-)
 # SQLite's message for a statement whose tables or columns do not exist.
 _FOREIGN = re.compile(r"no such (table|column)|has no column|\d+ columns but")
-# How mountinfo writes the space, tab, newline and backslash of a path.
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Location(NamedTuple):
@@ -161,30 +155,12 @@ def _log_ahead(db: apsw.Connection, busy: BusyHandler, tries: int = 0) -> object
 
 
 def refuse_network(path: Path) -> None:
-    """Raise StoreUnavailable if the path is on a network file system."""
-    try:
-        mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
-    except OSError:  # not Linux: the file system is unknown
-        return
-    kind = file_system(mounts, os.path.realpath(path))
-    if kind in _NETWORK:
+    """Raise StoreUnavailable if the path is on a network file system: WAL needs memory that all processes share."""
+    if (kind := mounts.network(path)) is not None:
         raise StoreUnavailable(
             f"{path} is on a network file system ({kind}), where SQLite loses data: "
             "use a local disk, or a server store (postgresql://, mysql://, redis://)"
         )
-
-
-def file_system(mountinfo: str, path: str) -> str:
-    """The type of the file system that a path is on, from the text of /proc/self/mountinfo."""
-    best, kind = "", ""
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        if right:
-            point = _OCTAL.sub(lambda escape: chr(int(escape[1], 8)), left.split()[4])
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best):  # a later mount on the same point hides the earlier one
-                best, kind = point, right.split()[0]
-    return kind
 
 
 def translated(error: apsw.Error, path: str) -> StoreError:

@@ -7,7 +7,6 @@ polling never stops.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
@@ -16,14 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.system.forks import reset_in_child
-from penstock.system.wake import READABLE, Selector, Wake
+from penstock.system.wake import READABLE, Selector, Wake, watch_writes
 
 # The shortest and longest pause between polls, in seconds; a taker is woken within the longest. A poll costs some
 # 170 µs on an idle machine.
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
-_IN_MODIFY = 0x2
-_IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC", 0)
 
 
 class Watch:
@@ -70,7 +67,7 @@ class Watch:
     def _sees_writes(self) -> bool:
         """Whether inotify reports writes; starts it if needed."""
         if not self._no_inotify and self._fd is None:
-            self._fd = _watch_writes(self._log)
+            self._fd = watch_writes(self._log)
             self._no_inotify = self._fd is None
         return not self._no_inotify
 
@@ -89,14 +86,3 @@ class Watch:
                 return wake.wait(min(seconds, _LAST_LOOK) - slept)
             self._pause = _FIRST_LOOK
         return wake.fileno() in ready
-
-
-def _watch_writes(path: str) -> int | None:
-    """An inotify descriptor that is readable after a write; None if the kernel refuses one."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
-    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
-        return fd
-    if fd >= 0:
-        os.close(fd)
-    return None
