@@ -258,8 +258,7 @@ def _rows_call(step: PostgresStep, delta: Delta, queues: list[str]) -> Call:
     for field in ("status", "result", "error", "code"):
         columns[field] = [ending and getattr(ending, field) for ending in endings]
     return step.call(
-        on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention,
-        whole=delta.all_or_nothing, queues=queues,
+        on.flush, tube=tube.no, fair=tube.fair, retention=tube.retention, whole=delta.all_or_nothing, queues=queues,
         kept=any(address is not None for address in addresses), bounded=bounded(tube),
         weights=[weights[name] for weights in classes.weights for name in WEIGHTS], **columns,
     )  # fmt: skip

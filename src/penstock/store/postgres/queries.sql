@@ -238,12 +238,12 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
     waiting = l.waiting + excluded.waiting, idle = false,
     turn = CASE WHEN excluded.turn > 0 AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0
         THEN greatest(excluded.turn, l.turn + 1) ELSE l.turn END)
--- fragment: skip_locked
+-- fragment: lock_or_skip
 -- Flushes of passed deadlines and group moves skip locked rows: the client that locked them applies them.
 FOR UPDATE IF skips_locked {SKIP LOCKED}
 -- fragment: lock_queues
 locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
-    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name $skip_locked) q)
+    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name $lock_or_skip) q)
 -- fragment: of_tube
 pk > :tube::bigint << 40 AND pk < (:tube::bigint + 1) << 40
 -- name: insert
@@ -477,7 +477,7 @@ gone AS MATERIALIZED (SELECT k.*, u.*, b.heads, b.dues FROM b CROSS JOIN c CROSS
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
     AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank AND (k.errors IS NULL OR u.known)
     IF queues {AND (k.utube IN (SELECT utube FROM locked)
-        OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0)} $skip_locked) k
+        OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0)} $lock_or_skip) k
     WHERE u.until IS NULL OR u.until > c.clock),
 removed AS (DELETE FROM penstock_task k USING gone h WHERE k.pk BETWEEN h.pk AND h.pk AND h.state = '-'),
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
@@ -503,7 +503,7 @@ SELECT c.clock, (SELECT array_agg(pk) FROM gone), IF bounded {(SELECT count(*) F
 1 / CASE WHEN :whole AND (SELECT count(*) FROM gone) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c;
 -- name: change_group
 WITH free AS MATERIALIZED (SELECT no FROM penstock_group
-    WHERE no = :no AND EXISTS (SELECT 1 FROM penstock_tube t WHERE t.no = :tube) $skip_locked),
+    WHERE no = :no AND EXISTS (SELECT 1 FROM penstock_tube t WHERE t.no = :tube) $lock_or_skip),
 done AS (UPDATE penstock_group g SET state = :state, total = g.total + :total, remaining = g.remaining + :remaining,
     end_work = coalesce(:end_work, g.end_work), cancel_work = coalesce(:cancel_work, g.cancel_work),
     moving = :moving, until = :until, failed = g.failed + :failed, on_failure = coalesce(:on_failure, g.on_failure)

@@ -54,6 +54,7 @@ def load_queries(package: str, *, shared: bool = False, fragments: dict[str, str
     for place in (package, "penstock.store.sql")[: 1 + shared]:
         for role, section, body in _sections(files(place).joinpath("queries.sql").read_text()):
             into = queries if role == "name" else known
+            assert section not in into or place != package or not shared, f"{package} has {section} twice"
             if section not in into:
                 into[section] = re.sub(r"\$([a-z]\w*)", lambda match: known[match[1]], body)
     return SimpleNamespace(**queries)
