@@ -164,7 +164,7 @@ def test_take_many_returns_nothing_at_its_timeout(live: penstock.Broker) -> None
 def test_take_many_does_not_wait_for_more_than_there_is(live: penstock.Broker) -> None:
     tube = live.tube("t")
     waiting = begin(lambda: tube.take_many(5, PATIENCE))
-    until(lambda: waiters(live, "t") == 1)
+    until(lambda: waiting.done() or waiters(live, "t") == 1)
     tube.put_many(["a", "b"])
     assert [task.data for task in waiting.result(timeout=PATIENCE)] == ["a", "b"]
 
@@ -191,7 +191,7 @@ def test_a_taker_of_several_tubes_is_woken_by_any(live: penstock.Broker) -> None
     live.tube("a")
     second = live.tube("b")
     waiting = begin(lambda: live.take(["a", "b"], timeout=PATIENCE))
-    until(lambda: (waiters(live, "a"), waiters(live, "b")) == (1, 1))
+    until(lambda: waiting.done() or (waiters(live, "a"), waiters(live, "b")) == (1, 1))
     second.put("x")
     assert data_of(waiting) == "x"
 
