@@ -48,9 +48,9 @@ VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
 }
 
 
-# Calls on many tasks apply what is due first, and list the tasks.
+# These first apply deadlines, then list the tasks to change.
 TRIPS = {"kick": 3, "release_all": 4}
-# A put into the group of a name finds the group first.
+# A put that names a group looks the group up first.
 TRIPS_ON_RELATIONS = {"put_many": 2, "kick": 3}
 # In kinds without leases, where tasks have names, a delete reads first, too.
 NAMED_TRIPS = {"delete": 2, "replace": 2}

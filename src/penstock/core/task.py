@@ -294,13 +294,13 @@ def show_change(task: Facts[Any], record: Record) -> None:
     task.reason = record.reason
 
 
-def make_task(record: Record, tube: TaskTube, *, leased: bool = False) -> Task:
+def make_task(record: Record, tube: TaskTube) -> Task:
     """The Task of a record. Data that cannot be decoded is shown as raw bytes."""
     try:
         data = codec.decode(record.payload)
     except BadValue:
         data = record.payload
-    return Task(record, tube, data, leased=leased)
+    return Task(record, tube, data)
 
 
 def _seconds(ms: int | None) -> float | None:
